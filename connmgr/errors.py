@@ -1,0 +1,371 @@
+"""Every error that connmgr raises on purpose; a client sees its ``code`` and its message.
+
+ConnmgrError
+├── RequestError                  400  the request is at fault
+│   ├── InvalidRequest            400  invalid_request
+│   ├── InvalidCredential         400  invalid_credential
+│   ├── UnknownConnection         400  unknown_connection
+│   ├── UnknownCategory           400  unknown_category
+│   ├── UnknownType               400  unknown_type
+│   ├── UnknownPrincipal          400  unknown_principal
+│   ├── ConnectionCycle           400  connection_cycle
+│   ├── ProtectedEntry            400  protected_entry
+│   ├── NoShell                   400  no_shell
+│   ├── NoSuchDirectory           400  no_such_directory
+│   ├── ValidationFailed          400  the code of its cause
+│   ├── SecretLocked              400  secret_locked
+│   ├── UnlockFailed              400  unlock_failed
+│   ├── UserExists                400  user_exists
+│   ├── NotAuthenticated          401  not_authenticated
+│   ├── InvalidToken              403  invalid_token
+│   ├── ForbiddenOrigin           403  forbidden_origin
+│   ├── NotFound                  404  not_found
+│   ├── MethodNotAllowed          405  method_not_allowed
+│   ├── BodyTooLarge              413  body_too_large
+│   ├── UnsupportedMediaType      415  unsupported_media_type
+│   └── MisdirectedRequest        421  misdirected_request
+├── OperationError                500  the operation could not be carried out
+│   ├── HostUnresolved                 host_unresolved
+│   ├── HostRefused                    host_refused
+│   ├── HostUnreachable                host_unreachable
+│   ├── ConnectTimeout                 connect_timeout
+│   ├── HostKeyUnknown                 host_key_unknown
+│   ├── HostKeyChanged                 host_key_changed
+│   ├── AuthFailed                     auth_failed
+│   ├── ElevationFailed                elevation_failed
+│   ├── TransportUnsupported           transport_unsupported
+│   ├── UnsupportedShell               unsupported_shell
+│   ├── ShellStartFailed               shell_start_failed
+│   ├── ShellLost                      shell_lost
+│   ├── ShellStopped                   shell_stopped
+│   ├── CommandTimeout                 command_timeout
+│   ├── CommandCancelled               command_cancelled
+│   ├── IntegrityError                 integrity
+│   └── InternalError                  internal
+├── Unavailable                   503  try again later
+│   ├── Busy                           busy
+│   ├── ShellBusy                      shell_busy
+│   ├── UnlockThrottled                unlock_throttled
+│   ├── VaultUnavailable               vault_unavailable
+│   └── Stopping                       stopping
+└── StartupError                       the daemon refuses to start (exit 1, one line)
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ConnmgrError(Exception):
+    """Base of every error raised on purpose: a message for a person and a stable ``code`` for a program.
+
+    ``status`` is the HTTP status the daemon answers with. ``details`` holds further JSON members of the
+    error object (never a secret, a path of the daemon or a traceback).
+    """
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class RequestError(ConnmgrError):
+    """The request is at fault; repeating it unchanged fails again."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class InvalidRequest(RequestError):
+    """Bad JSON, or a field that its schema refuses; the message names the field by its path."""
+
+
+class InvalidCredential(RequestError):
+    """The handshake's API key or auth file content is wrong."""
+
+    code = "invalid_credential"
+
+
+class UnknownConnection(RequestError):
+    """No connection has this uuid."""
+
+    code = "unknown_connection"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown connection: {uuid}")
+
+
+class UnknownCategory(RequestError):
+    """No category has this uuid."""
+
+    code = "unknown_category"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown category: {uuid}")
+
+
+class UnknownType(RequestError):
+    """No installed plugin offers this connection type."""
+
+    code = "unknown_type"
+
+
+class UnknownPrincipal(RequestError):
+    """A secret was to be sealed to a principal that does not exist."""
+
+    code = "unknown_principal"
+
+
+class ConnectionCycle(RequestError):
+    """A connection would run over itself."""
+
+    code = "connection_cycle"
+
+
+class ProtectedEntry(RequestError):
+    """A root category, the default category or the local machine cannot be removed."""
+
+    code = "protected_entry"
+
+
+class NoShell(RequestError):
+    """The connection has no running shell session."""
+
+    code = "no_shell"
+
+
+class NoSuchDirectory(RequestError):
+    """The working directory asked for cannot be entered on the far side."""
+
+    code = "no_such_directory"
+
+
+class ValidationFailed(RequestError):
+    """A connection that was to be validated could not be opened; ``code`` is its cause's."""
+
+    def __init__(self, cause: ConnmgrError) -> None:
+        super().__init__(cause.message, **cause.details)
+        self.code = cause.code  # type: ignore[misc]
+
+
+class SecretLocked(RequestError):
+    """The caller has none of the principals that a secret is sealed to."""
+
+    code = "secret_locked"
+
+
+class UnlockFailed(RequestError):
+    """Unknown vault user or wrong passphrase; the two are not told apart."""
+
+    code = "unlock_failed"
+
+
+class UserExists(RequestError):
+    """A vault user of this name exists already."""
+
+    code = "user_exists"
+
+
+class NotAuthenticated(RequestError):
+    """The request carries no bearer token."""
+
+    code = "not_authenticated"
+    status = 401
+
+
+class InvalidToken(RequestError):
+    """The bearer token is not, or no longer, one of this daemon's."""
+
+    code = "invalid_token"
+    status = 403
+
+
+class ForbiddenOrigin(RequestError):
+    """A web page of another origin sent the request."""
+
+    code = "forbidden_origin"
+    status = 403
+
+
+class NotFound(RequestError):
+    """No such endpoint."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowed(RequestError):
+    """The endpoint exists, but not for this HTTP method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class BodyTooLarge(RequestError):
+    """The request body exceeds the daemon's limit."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class UnsupportedMediaType(RequestError):
+    """The request body is not ``application/json``."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class MisdirectedRequest(RequestError):
+    """The Host header names an address that is not this daemon's (DNS rebinding)."""
+
+    code = "misdirected_request"
+    status = 421
+
+
+class OperationError(ConnmgrError):
+    """The operation could not be carried out."""
+
+
+class HostUnresolved(OperationError):
+    """The host name has no address."""
+
+    code = "host_unresolved"
+
+
+class HostRefused(OperationError):
+    """The host refused the TCP connection, or closed it before the protocol began."""
+
+    code = "host_refused"
+
+
+class HostUnreachable(OperationError):
+    """No route leads to the host."""
+
+    code = "host_unreachable"
+
+
+class ConnectTimeout(OperationError):
+    """The far side did not answer in time while a link was being opened."""
+
+    code = "connect_timeout"
+
+
+class HostKeyUnknown(OperationError):
+    """The host's key is not known yet; the message gives its fingerprint and how to accept it."""
+
+    code = "host_key_unknown"
+
+
+class HostKeyChanged(OperationError):
+    """The host's key differs from the known one, or is revoked."""
+
+    code = "host_key_changed"
+
+
+class AuthFailed(OperationError):
+    """The far side refused every credential offered."""
+
+    code = "auth_failed"
+
+
+class ElevationFailed(OperationError):
+    """The elevation program ran but did not grant the other identity, for another reason than the password."""
+
+    code = "elevation_failed"
+
+
+class TransportUnsupported(OperationError):
+    """A connection was asked for something its transport does not offer, such as a TCP stream."""
+
+    code = "transport_unsupported"
+
+
+class UnsupportedShell(OperationError):
+    """The far side's shell cannot host a session (nologin, restricted or menu shells)."""
+
+    code = "unsupported_shell"
+
+
+class ShellStartFailed(OperationError):
+    """The shell could not be started, for a reason that has no class of its own."""
+
+    code = "shell_start_failed"
+
+
+class ShellLost(OperationError):
+    """The shell died or its link broke; start it again."""
+
+    code = "shell_lost"
+
+
+class ShellStopped(OperationError):
+    """The shell was stopped while the command ran or waited."""
+
+    code = "shell_stopped"
+
+
+class CommandTimeout(OperationError):
+    """The command ran longer than its timeout and was killed; ``details`` holds what it had printed."""
+
+    code = "command_timeout"
+
+
+class CommandCancelled(OperationError):
+    """The client went away while the command ran, and the command was killed."""
+
+    code = "command_cancelled"
+
+
+class IntegrityError(OperationError):
+    """Stored or given data was changed outside of connmgr and is refused."""
+
+    code = "integrity"
+
+
+class InternalError(OperationError):
+    """A fault of connmgr itself; the daemon's log has the details."""
+
+    code = "internal"
+
+
+class Unavailable(ConnmgrError):
+    """The daemon cannot do this now; the same request may succeed after ``retry_after`` seconds."""
+
+    code = "busy"
+    status = 503
+    retry_after: ClassVar[int] = 1
+
+
+class Busy(Unavailable):
+    """Every slot for long-running requests is taken."""
+
+
+class ShellBusy(Unavailable):
+    """Other commands held the session until this request's deadline."""
+
+    code = "shell_busy"
+
+
+class UnlockThrottled(Unavailable):
+    """Too many failed unlocks; wait before the next."""
+
+    code = "unlock_throttled"
+
+
+class VaultUnavailable(Unavailable):
+    """The vault's database does not answer, or cannot be written to."""
+
+    code = "vault_unavailable"
+
+
+class Stopping(Unavailable):
+    """The daemon is shutting down."""
+
+    code = "stopping"
+
+
+class StartupError(ConnmgrError):
+    """The daemon cannot start safely; the message is the one line that the user sees."""

@@ -1,0 +1,158 @@
+"""Strict marshmallow fields, shared by the HTTP API and by the schemas of connection types.
+
+marshmallow accepts ``"yes"`` for a boolean and ``true`` for an integer; an API that drives machines must not guess.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import marshmallow
+from marshmallow import ValidationError, fields, validate
+
+
+class Schema(marshmallow.Schema):
+    """A schema that refuses unknown fields."""
+
+    class Meta:
+        unknown = marshmallow.RAISE
+
+
+class Text(fields.String):
+    """A JSON string that can be encoded as UTF-8 (no lone surrogates), without NUL unless ``allow_nul``."""
+
+    def __init__(self, *, allow_nul: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.allow_nul = allow_nul
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValidationError("Not a valid string: it holds a lone surrogate.") from None
+        if "\0" in text and not self.allow_nul:
+            raise ValidationError("A NUL character is not allowed here.")
+        return text
+
+
+class Integer(fields.Integer):
+    """A JSON integer; neither a boolean nor a number with a fraction."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(strict=True, **kwargs)
+
+    def _validated(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.make_error("invalid", input=value)
+        return value
+
+
+class Number(fields.Float):
+    """A finite JSON number; not a boolean."""
+
+    def _validated(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.make_error("invalid", input=value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self.make_error("too_large", input=value) from None
+        if not math.isfinite(number):
+            raise self.make_error("special")
+        return number
+
+
+class Boolean(fields.Boolean):
+    """A JSON ``true`` or ``false``."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.make_error("invalid", input=value)
+        return value
+
+
+class _LockedSchema(Schema):
+    encryptedValue = Text(required=True)
+    type = Text(required=True, validate=validate.Equal("locked"))
+
+
+class _TokenSchema(Schema):
+    token = Text(required=True)
+
+
+class EncryptedSchema(Schema):
+    """The encrypted form of a secret, as ``/secret/encrypt`` returns it; opaque to clients."""
+
+    encryptedToken = fields.Nested(_TokenSchema, required=True)
+    secret = fields.Nested(_LockedSchema, required=True)
+
+
+class Secret(fields.Field[Any]):
+    """A secret: a plain string, or the object that ``/secret/encrypt`` returns.
+
+    A plain string is encrypted before the connection is stored; the type's ``open`` receives plain strings.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata.setdefault(
+            "description", "A plain string, or the encrypted form; stored and returned encrypted."
+        )
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if isinstance(value, str):
+            return Text().deserialize(value)
+        if isinstance(value, Mapping):
+            return EncryptedSchema().load(value)
+        raise ValidationError("Neither a string nor an encrypted secret.")
+
+
+class Reference(fields.String):
+    """A connection that this one runs over: its uuid, or ``{"storeId": uuid}``."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if isinstance(value, Mapping):
+            if set(value) != {"storeId"}:
+                raise ValidationError('Neither a uuid nor {"storeId": uuid}.')
+            value = value["storeId"]
+        if not isinstance(value, str):
+            raise ValidationError("Not a connection's uuid.")
+        try:
+            return str(uuid.UUID(value))
+        except ValueError:
+            raise ValidationError("Not a connection's uuid.") from None
+
+
+def map_secrets(
+    schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Return a copy of loaded ``data`` with each value of a :class:`Secret` field, nested ones too, put through ``change``.
+
+    Secrets that are absent or null are left as they are.
+    """
+    copy = dict(data)
+    for name, field in schema.fields.items():
+        value = copy.get(name)
+        if value is None:
+            continue
+        if isinstance(field, Secret):
+            copy[name] = change(value)
+        elif isinstance(field, fields.Nested):
+            nested = field.schema
+            copy[name] = (
+                [map_secrets(nested, item, change) for item in value]
+                if field.many
+                else map_secrets(nested, value, change)
+            )
+    return copy
+
+
+def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield ``(field name, connection uuid)`` for each :class:`Reference` field of loaded ``data`` that is set."""
+    for name, field in schema.fields.items():
+        if isinstance(field, Reference) and data.get(name) is not None:
+            yield name, data[name]

@@ -1,0 +1,110 @@
+"""Finds connection types through the entry-point group ``connmgr``, and keeps a broken plugin from doing harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from types import MappingProxyType
+
+import pluggy
+
+from connmgr import hookspecs
+from connmgr.errors import UnknownType
+from connmgr.plugin import ConnectionType
+
+GROUP = "connmgr"
+BUNDLED = "connmgr"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A connection type and the distribution that brought it."""
+
+    type: ConnectionType
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A plugin that is not used, and why."""
+
+    plugin: str
+    distribution: str
+    reason: str
+
+
+class Registry:
+    """The connection types of this installation, by name."""
+
+    def __init__(self, registered: Iterable[Registered], problems: Iterable[Problem] = ()) -> None:
+        self.problems = list(problems)
+        owners: dict[str, list[Registered]] = {}
+        for entry in registered:
+            owners.setdefault(entry.type.name, []).append(entry)
+        self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
+
+    @classmethod
+    def load(cls) -> Registry:
+        """Load every plugin that is installed; one that fails is listed in ``problems``."""
+        registered: list[Registered] = []
+        problems: list[Problem] = []
+        for entry_point in metadata.entry_points(group=GROUP):
+            distribution = entry_point.dist
+            owner, version = (
+                (distribution.name, distribution.version) if distribution else ("unknown", "unknown")
+            )
+            try:
+                types = _types_of(entry_point.load())
+            except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything, and must not stop the daemon
+                problems.append(Problem(entry_point.name, owner, f"{type(error).__name__}: {error}"))
+                continue
+            registered += [Registered(kind, owner, version) for kind in types]
+        return cls(registered, problems)
+
+    def _without_rivals(self, owners: dict[str, list[Registered]]) -> Iterator[tuple[str, Registered]]:
+        for name, entries in owners.items():
+            bundled = [entry for entry in entries if entry.distribution == BUNDLED]
+            if len(entries) == 1 or bundled:
+                kept = (bundled or entries)[0]
+                yield name, kept
+                rivals = [entry for entry in entries if entry is not kept]
+            else:
+                rivals = entries
+            for rival in rivals:
+                others = ", ".join(sorted({e.distribution for e in entries if e is not rival}))
+                reason = f"refused: the connection type {name!r} is also offered by {others}"
+                self.problems.append(Problem(name, rival.distribution, reason))
+
+    def get(self, name: str) -> ConnectionType:
+        """Return the connection type called ``name``.
+
+        :raises UnknownType: no usable plugin offers it.
+        """
+        try:
+            return self._types[name].type
+        except KeyError:
+            known = ", ".join(self._types) or "none"
+            raise UnknownType(f"Unknown connection type: {name} (installed: {known})") from None
+
+    def __iter__(self) -> Iterator[Registered]:
+        return iter(self._types.values())
+
+
+def _types_of(plugin: object) -> Sequence[ConnectionType]:
+    manager = pluggy.PluginManager("connmgr")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin)
+    manager.check_pending()
+    types = [kind for found in manager.hook.connmgr_connection_types() for kind in found]
+    for kind in types:
+        if not isinstance(kind, ConnectionType):
+            raise TypeError(f"not a ConnectionType: {kind!r}")
+        for attribute in ("name", "description", "schema"):
+            if not hasattr(kind, attribute):
+                raise TypeError(f"{type(kind).__name__} has no {attribute!r}")
+        kind.schema()
+    if not types:
+        raise LookupError("it implements no hook of connmgr, or offers no types")
+    return types
