@@ -1,0 +1,38 @@
+# Python to build the environment with, options of `make run`, and of the tests.
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?= -n auto
+
+BIN := .venv/bin
+INSTALLED := .venv/installed-
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(INSTALLED)run ## Start the daemon; options in ARGS, as in: make run ARGS="--port 0"
+	@exec $(BIN)/connmgr serve $(ARGS)
+
+test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make test PYTEST_ARGS="-k vault"
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED)check ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
+	@$(BIN)/python -m benchmarks
+
+docs: $(INSTALLED)test ## Check the documentation against the program
+	@$(BIN)/pytest tests/test_docs.py
+
+clean: ## Remove everything that the other targets made
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED)%: setup.cfg setup.py pyproject.toml scripts/setup
+	@PYTHON='$(PYTHON)' scripts/setup $*
+	@touch $@
+
+.PHONY: help run test check bench docs clean
+.PRECIOUS: $(INSTALLED)%

@@ -1,0 +1,57 @@
+"""Timing of several things in turns, and a table of the outcome."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+
+
+def interleaved(subjects: Mapping[str, Callable[[], object]], *, calls: int, rounds: int = 5) -> dict[str, list[float]]:
+    """Call each subject ``calls`` times a round, round by round in turns, and return the seconds of each call.
+
+    Taking turns spreads the machine's slow moments over all subjects. One call of each is made beforehand, unmeasured.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in subjects}
+    for call in subjects.values():
+        call()
+    for _ in range(rounds):
+        for name, call in subjects.items():
+            for _ in range(calls):
+                start = time.perf_counter()
+                call()
+                taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def percentile(seconds: Sequence[float], percent: float) -> float:
+    """Return the smallest measured value that at least ``percent`` of all do not exceed."""
+    return sorted(seconds)[max(0, math.ceil(len(seconds) * percent / 100) - 1)]
+
+
+def print_timings(title: str, taken: Mapping[str, Sequence[float]], *, base: str, repeat: str) -> None:
+    """Print median, 95th percentile and the ratio of medians to ``base`` of each subject, in milliseconds."""
+    reference = median(taken[base])
+    rows = [
+        (
+            name,
+            f"{median(seconds) * 1e3:.3f}",
+            f"{percentile(seconds, 95) * 1e3:.3f}",
+            f"{median(seconds) / reference:.2f}",
+            str(len(seconds)),
+        )
+        for name, seconds in taken.items()
+    ]
+    print_table(title, ("", "median ms", "p95 ms", f"x {base}", "calls"), rows, repeat=repeat)
+
+
+def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, repeat: str) -> None:
+    """Print rows under heads, the first column to the left, the others to the right, and the command that repeats them."""
+    table = [heads, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(heads))]
+    print(f"\n{title}")
+    for first, *others in table:
+        cells = [first.ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        print("  " + "  ".join(cells))
+    print(f"  repeat: {repeat}", flush=True)

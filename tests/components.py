@@ -1,0 +1,89 @@
+"""The programs that tests drive for real: how to see whether one is here, and which system package brings it.
+
+Run as a program by any Python 3, it prints the packages of those that are missing, one a line, alternatives joined
+by ``|``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+def program(name: str) -> str | None:
+    """Return the absolute path of a program, administrators' directories included, or None."""
+    return shutil.which(name, path=SYSTEM_PATH)
+
+
+def postgres_programs() -> Path | None:
+    """Return the directory that holds ``initdb`` and ``postgres`` of the newest installed PostgreSQL, or None.
+
+    Debian keeps them out of the PATH, one directory a major version.
+    """
+    found = program("initdb")
+    if found:
+        return Path(found).resolve().parent
+    versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    return max((path.parent for path in versions), key=lambda path: float(path.parent.name), default=None)
+
+
+@dataclass(frozen=True)
+class Component:
+    """Something of the system that a test needs; ``packages`` are Debian's names for it, newest first."""
+
+    present: Callable[[], bool]
+    packages: tuple[str, ...]
+    hint: str
+
+    @classmethod
+    def of_program(cls, name: str, *packages: str) -> Component:
+        """Return the component that is one program in the PATH."""
+        return cls(lambda: program(name) is not None, packages, f"the program {name} is not installed")
+
+
+COMPONENTS = {
+    "bash": Component.of_program("bash", "bash"),
+    "dash": Component.of_program("dash", "dash"),
+    "zsh": Component.of_program("zsh", "zsh"),
+    "ksh93": Component.of_program("ksh93", "ksh93u+m", "ksh"),
+    "mksh": Component.of_program("mksh", "mksh"),
+    "busybox": Component.of_program("busybox", "busybox"),
+    "fish": Component.of_program("fish", "fish"),
+    "tcsh": Component.of_program("tcsh", "tcsh"),
+    "ssh": Component.of_program("ssh", "openssh-client"),
+    "sshd": Component.of_program("sshd", "openssh-server"),
+    "sudo": Component.of_program("sudo", "sudo"),
+    "su": Component.of_program("su", "util-linux"),
+    "doas": Component.of_program("doas", "opendoas", "doas"),
+    "curl": Component.of_program("curl", "curl"),
+    "jq": Component.of_program("jq", "jq"),
+    "ps": Component.of_program("ps", "procps"),
+    "postgres": Component(
+        lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
+    ),
+    "root": Component(lambda: os.geteuid() == 0, (), "the tests do not run as root"),
+    "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
+}
+
+
+def missing(names: tuple[str, ...]) -> str | None:
+    """Return why a test that needs ``names`` cannot run here, or None when it can.
+
+    :raises KeyError: a name that is not in ``COMPONENTS``.
+    """
+    for name in names:
+        component = COMPONENTS[name]
+        if not component.present():
+            return f"needs {name}: {component.hint}"
+    return None
+
+
+if __name__ == "__main__":
+    for wanted in COMPONENTS.values():
+        if wanted.packages and not wanted.present():
+            print("|".join(wanted.packages))

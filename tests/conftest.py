@@ -1,0 +1,95 @@
+"""Fixtures of all tests: a real daemon, and an account of the system's components that tests need."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.components import missing
+from tests.daemon import Daemon
+
+StartDaemon = Callable[..., Daemon]
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon for all tests that leave it as they found it; it must be alive and stop cleanly at the end."""
+    running = Daemon(tmp_path_factory.mktemp("daemon"))
+    yield running
+    assert running.running, f"a test has brought the shared daemon down; stderr:\n{running.stderr()}"
+    running.stop()
+
+
+@pytest.fixture
+def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
+    """A function that starts a daemon of the test's own: ``start_daemon(*options, home=..., environment=...)``.
+
+    Without ``home`` each call has new directories; with that of an earlier daemon it continues on the same vault.
+    Those still running at the end of the test must stop cleanly.
+    """
+    started: list[Daemon] = []
+
+    def start(*options: str, home: Path | None = None, environment: dict[str, str] | None = None) -> Daemon:
+        started.append(Daemon(home or tmp_path / f"daemon{len(started)}", *options, environment=environment))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.running:
+            running.stop()
+
+
+@pytest.fixture
+def own_daemon(start_daemon: StartDaemon) -> Daemon:
+    """A daemon with default settings for one test alone."""
+    return start_daemon()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        reason = missing(marker.args)
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[misc,assignment]
+    if report.failed:
+        fixtures = getattr(item, "funcargs", {})
+        for name, value in fixtures.items():
+            if isinstance(value, Daemon):
+                report.sections.append((f"stderr of {name}", value.stderr()[-20_000:]))
+    return report  # type: ignore[return-value]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = _skipped(terminalreporter)
+    if not skipped:
+        return
+    count = sum(len(tests) for tests in skipped.values())
+    terminalreporter.section(f"{count} tests did not run", yellow=True)
+    for reason, tests in sorted(skipped.items()):
+        terminalreporter.line(f"{len(tests):4} {reason}")
+        for test in sorted(tests):
+            terminalreporter.line(f"       {test}")
+    if os.environ.get("CI"):
+        terminalreporter.line("CI runs everything: this is a failure.", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") and reporter and _skipped(reporter) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skipped(reporter: pytest.TerminalReporter) -> dict[str, list[str]]:
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for report in reporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        by_reason[reason.removeprefix("Skipped: ")].append(report.nodeid)
+    return by_reason
