@@ -16,6 +16,9 @@ ConnmgrError
 │   ├── SecretLocked              400  secret_locked
 │   ├── UnlockFailed              400  unlock_failed
 │   ├── UserExists                400  user_exists
+│   ├── UnknownUser               400  unknown_user
+│   ├── VaultLocked               400  vault_locked
+│   ├── LastPrincipal             400  last_principal
 │   ├── NotAuthenticated          401  not_authenticated
 │   ├── InvalidToken              403  invalid_token
 │   ├── ForbiddenOrigin           403  forbidden_origin
@@ -167,6 +170,24 @@ class UserExists(RequestError):
     """A vault user of this name exists already."""
 
     code = "user_exists"
+
+
+class UnknownUser(RequestError):
+    """No vault user has this name."""
+
+    code = "unknown_user"
+
+
+class VaultLocked(RequestError):
+    """Vault users exist, and only a session that has unlocked one may do this."""
+
+    code = "vault_locked"
+
+
+class LastPrincipal(RequestError):
+    """Removing the user would make stored secrets unreadable for everyone; ``force`` does it all the same."""
+
+    code = "last_principal"
 
 
 class NotAuthenticated(RequestError):
@@ -336,7 +357,7 @@ class Unavailable(ConnmgrError):
 
     code = "busy"
     status = 503
-    retry_after: ClassVar[int] = 1
+    retry_after: int = 1
 
 
 class Busy(Unavailable):
@@ -350,9 +371,13 @@ class ShellBusy(Unavailable):
 
 
 class UnlockThrottled(Unavailable):
-    """Too many failed unlocks; wait before the next."""
+    """Too many failed unlocks; wait ``retry_after`` seconds before the next."""
 
     code = "unlock_throttled"
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class VaultUnavailable(Unavailable):

@@ -1,0 +1,233 @@
+"""The vault's generic key, and the file that keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import os
+import stat
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+from connmgr.errors import StartupError
+
+KEY_BYTES = 32
+
+# BLAKE2b personalisation strings, at most 16 bytes: keys for distinct uses must never coincide.
+_RECORDS = b"connmgr.records"
+_VERIFIER = b"connmgr.verifier"
+_WRAPPING = b"connmgr.wrapping"
+_PRINCIPALS = b"connmgr.principl"
+
+_MISSING = "The vault's key is missing, and the vault is not empty: put back the key that belongs to it."
+_WRONG = "The key is not the one that this vault was made with: put back the key that belongs to it."
+
+
+class VaultKey:
+    """The generic key of a vault: 32 random bytes, of which only derived keys are ever used.
+
+    Each derived key is the keyed BLAKE2b-256 of nothing, told apart by its personalisation string.
+    """
+
+    __slots__ = ("_principals", "_raw", "_records", "wrapping")
+
+    def __init__(self, raw: bytes) -> None:
+        """Take the key's 32 bytes.
+
+        :raises ValueError: ``raw`` has another length.
+        """
+        if len(raw) != KEY_BYTES:
+            raise ValueError(f"a vault key has {KEY_BYTES} bytes")
+        self._raw = raw
+        self._records = self._derive(_RECORDS)
+        self._principals = self._derive(_PRINCIPALS)
+        self.wrapping = self._derive(_WRAPPING)
+        """The key, 32 bytes, that wraps the private key of the principal ``vault``."""
+
+    @classmethod
+    def generate(cls) -> VaultKey:
+        """Make a fresh key from the system's random source."""
+        return cls(os.urandom(KEY_BYTES))
+
+    def _derive(self, purpose: bytes) -> bytes:
+        return blake2b(key=self._raw, person=purpose, digest_size=KEY_BYTES).digest()
+
+    def mac(self, message: bytes) -> bytes:
+        """Return the 32-byte authentication code of a stored record."""
+        return blake2b(message, key=self._records, digest_size=32).digest()
+
+    def principal_mac(self, message: bytes) -> bytes:
+        """Return the 32-byte authentication code of a principal's row, or of the set of all of them."""
+        return blake2b(message, key=self._principals, digest_size=32).digest()
+
+    def verifier(self) -> bytes:
+        """Return 32 bytes that the vault stores to recognise its key, and that reveal nothing of it."""
+        return self._derive(_VERIFIER)
+
+    def matches(self, verifier: bytes) -> bool:
+        """Whether ``verifier`` is this key's, compared in constant time."""
+        return hmac.compare_digest(self.verifier(), verifier)
+
+    def exposed(self) -> bytes:
+        """Return the key itself, for a :class:`KeyStore` alone."""
+        return self._raw
+
+    def __repr__(self) -> str:
+        return "<VaultKey>"
+
+
+class KeyStore(Protocol):
+    """Where a vault's key is kept, with room for the next one while it is being rotated.
+
+    Every method raises :class:`connmgr.errors.StartupError` when the place is in a bad state.
+    """
+
+    def read(self) -> VaultKey | None:
+        """Return the key, or None where there is none yet."""
+
+    def read_next(self) -> VaultKey | None:
+        """Return the key that a rotation has laid ready, or None."""
+
+    def write_next(self, key: VaultKey) -> None:
+        """Lay a key ready, durably, next to the one in use."""
+
+    def promote(self) -> None:
+        """Make the key that was laid ready the one in use, atomically and durably."""
+
+    def discard_next(self) -> None:
+        """Remove the key that was laid ready, if there is one."""
+
+
+class KeyFile:
+    """A key in a file: 32 bytes, mode 0600, in a directory of mode 0700; the next one in ``<name>.next`` beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._next = path.name + ".next"
+
+    def read(self) -> VaultKey | None:
+        raw = self._read(self.path.name)
+        if raw is None:
+            return None
+        if len(raw) != KEY_BYTES:
+            raise StartupError(f"The key file {self.path} is damaged: it must hold {KEY_BYTES} bytes.")
+        return VaultKey(raw)
+
+    def read_next(self) -> VaultKey | None:
+        # A process killed while it wrote this file leaves a shorter one, which no vault has ever relied on.
+        raw = self._read(self._next)
+        return VaultKey(raw) if raw is not None and len(raw) == KEY_BYTES else None
+
+    def write_next(self, key: VaultKey) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._directory() as directory:
+            try:
+                descriptor = os.open(self._next, flags, 0o600, dir_fd=directory)
+            except OSError as error:
+                raise StartupError(f"Cannot create the key file {self._name(self._next)}: {error.strerror}.") from error
+            try:
+                with os.fdopen(descriptor, "wb", buffering=0) as file:
+                    file.write(key.exposed())
+                    os.fsync(descriptor)
+                os.fsync(directory)
+            except OSError as error:
+                os.unlink(self._next, dir_fd=directory)
+                raise StartupError(f"Cannot write the key file {self._name(self._next)}: {error.strerror}.") from error
+
+    def promote(self) -> None:
+        with self._directory() as directory:
+            os.rename(self._next, self.path.name, src_dir_fd=directory, dst_dir_fd=directory)
+            os.fsync(directory)
+
+    def discard_next(self) -> None:
+        with self._directory() as directory, contextlib.suppress(FileNotFoundError):
+            os.unlink(self._next, dir_fd=directory)
+            os.fsync(directory)
+
+    def _name(self, name: str) -> str:
+        return str(self.path.with_name(name))
+
+    @contextlib.contextmanager
+    def _directory(self) -> Iterator[int]:
+        where = self.path.parent
+        try:
+            descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StartupError(f"Cannot open the key's directory {where}: {error.strerror}.") from error
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid():
+                raise StartupError(f"The key's directory {where} belongs to another user; use one of your own.")
+            if status.st_mode & 0o077:
+                raise StartupError(f"The key's directory {where} is open to others: run chmod 700 {where}")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _read(self, name: str) -> bytes | None:
+        # O_NONBLOCK: a FIFO at this place must be refused, not waited for.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with self._directory() as directory:
+            try:
+                descriptor = os.open(name, flags, dir_fd=directory)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                link = error.errno == errno.ELOOP
+                reason = "it is a symbolic link, which is refused" if link else error.strerror
+                raise StartupError(f"Cannot read the key file {self._name(name)}: {reason}.") from error
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                self._check(name, os.fstat(descriptor))
+                return file.read(KEY_BYTES + 1)
+
+    def _check(self, name: str, status: os.stat_result) -> None:
+        path = self._name(name)
+        if not stat.S_ISREG(status.st_mode):
+            raise StartupError(f"The key file {path} is not a regular file.")
+        if status.st_uid != os.geteuid():
+            raise StartupError(f"The key file {path} belongs to another user; it must be yours alone.")
+        if status.st_mode & 0o177:
+            raise StartupError(f"The key file {path} is open to others: run chmod 600 {path}")
+
+
+def load(path: Path, *, create: bool, verifier: bytes | None = None) -> VaultKey:
+    """Return the key in the file ``path``; see :func:`load_from`."""
+    return load_from(KeyFile(path), create=create, verifier=verifier)
+
+
+def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -> VaultKey:
+    """Return the key in ``store``, finishing a rotation that was interrupted.
+
+    ``create`` says that the vault holds nothing yet, so that a missing key may be made. ``verifier`` is what the vault
+    recognises its key by (:meth:`VaultKey.verifier`): of the keys in the store, the one that it names is kept.
+    :raises StartupError: no key, the wrong key, or a place in a bad state; nothing was changed then.
+    """
+    current, following = store.read(), store.read_next()
+    if verifier is not None:
+        return _recognised(store, current, following, verifier)
+    if current is not None:
+        if following is not None and not create:
+            raise StartupError("A rotation of the vault's key was interrupted: the vault must tell the keys apart.")
+        return current
+    if not create:
+        raise StartupError(_MISSING)
+    store.discard_next()
+    key = VaultKey.generate()
+    store.write_next(key)
+    store.promote()
+    return key
+
+
+def _recognised(
+    store: KeyStore, current: VaultKey | None, following: VaultKey | None, verifier: bytes
+) -> VaultKey:
+    if current is not None and current.matches(verifier):
+        store.discard_next()
+        return current
+    if following is not None and following.matches(verifier):
+        store.promote()
+        return following
+    raise StartupError(_MISSING if current is None else _WRONG)

@@ -1,0 +1,101 @@
+"""Keys from passphrases: Argon2id, bounded in cost and run one at a time."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import unicodedata
+from dataclasses import dataclass
+
+from nacl.exceptions import RuntimeError as SodiumRuntimeError
+from nacl.pwhash import argon2id
+
+from connmgr.errors import Busy, IntegrityError, InvalidRequest, UnlockThrottled
+
+SALT_BYTES = 16
+SHORTEST = 8
+LONGEST = 1024
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a derivation costs: ``opslimit`` passes over ``memlimit`` bytes."""
+
+    opslimit: int
+    memlimit: int
+
+    def encode(self) -> bytes:
+        """Return 16 bytes: both limits as little-endian 64-bit integers."""
+        return struct.pack("<QQ", self.opslimit, self.memlimit)
+
+
+MODERATE = Cost(argon2id.OPSLIMIT_MODERATE, argon2id.MEMLIMIT_MODERATE)
+"""What new passphrases are derived with, and the least that is accepted: 3 passes over 256 MiB."""
+
+CEILING = Cost(argon2id.OPSLIMIT_SENSITIVE, argon2id.MEMLIMIT_SENSITIVE)
+"""The most that is accepted: 4 passes over 1 GiB."""
+
+
+def check_cost(cost: Cost, salt: bytes) -> None:
+    """Refuse parameters that connmgr never writes, before any memory is taken for them.
+
+    :raises IntegrityError: cheaper than :data:`MODERATE`, dearer than :data:`CEILING`, or a salt of another length.
+    """
+    if (
+        not MODERATE.opslimit <= cost.opslimit <= CEILING.opslimit
+        or not MODERATE.memlimit <= cost.memlimit <= CEILING.memlimit
+        or len(salt) != SALT_BYTES
+    ):
+        raise IntegrityError("The parameters stored for a user's passphrase were changed outside of connmgr.")
+
+
+def new_salt() -> bytes:
+    """Return a fresh salt, 16 bytes."""
+    return os.urandom(SALT_BYTES)
+
+
+def check_new_passphrase(passphrase: str) -> None:
+    """Refuse a passphrase that is too short or too long.
+
+    :raises InvalidRequest: with the rule in its message.
+    """
+    if not SHORTEST <= len(passphrase) <= LONGEST:
+        raise InvalidRequest(f"A passphrase has {SHORTEST} to {LONGEST} characters.")
+
+
+class KeyDerivation:
+    """Derives keys from passphrases one at a time, so that unlocking cannot exhaust the machine's memory.
+
+    At most ``queue`` threads wait for their turn, each for at most ``deadline`` seconds.
+    """
+
+    def __init__(self, *, deadline: float = 10.0, queue: int = 4) -> None:
+        self._deadline = deadline
+        self._turn = threading.Lock()
+        self._places = threading.BoundedSemaphore(queue + 1)
+
+    def derive(self, passphrase: str, salt: bytes, cost: Cost) -> bytes:
+        """Return the 32-byte key of a passphrase (Argon2id 1.3 over its UTF-8 form in Unicode NFC).
+
+        :raises IntegrityError: see :func:`check_cost`.
+        :raises UnlockThrottled: too many derivations wait already.
+        :raises Busy: the machine has not the memory.
+        """
+        check_cost(cost, salt)
+        # The same passphrase reaches us composed from one keyboard and decomposed from another.
+        password = unicodedata.normalize("NFC", passphrase).encode()
+        if not self._places.acquire(blocking=False):
+            raise UnlockThrottled("Too many passphrases are being checked; try again in a moment.")
+        try:
+            if not self._turn.acquire(timeout=self._deadline):
+                raise UnlockThrottled("Too many passphrases are being checked; try again in a moment.")
+            try:
+                return argon2id.kdf(32, password, salt, cost.opslimit, cost.memlimit)
+            finally:
+                self._turn.release()
+        except (SodiumRuntimeError, MemoryError) as error:
+            needed = cost.memlimit >> 20
+            raise Busy(f"Checking a passphrase takes {needed} MiB of memory, which is not free now.") from error
+        finally:
+            self._places.release()

@@ -1,0 +1,155 @@
+"""Principals: the key pairs that secrets are sealed to, how private keys are wrapped, and who holds them open."""
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from nacl.bindings import crypto_box_seal_open
+from nacl.exceptions import CryptoError
+from nacl.public import PrivateKey
+from nacl.secret import Aead
+
+from connmgr.errors import IntegrityError, InvalidRequest
+from connmgr.secrets.passphrase import Cost
+
+VAULT = "vault"
+"""The principal whose private key the vault's generic key wraps."""
+
+KEY_ID_BYTES = 16
+_NAME = re.compile(r"[a-z0-9][a-z0-9._@-]{0,63}")
+_DAMAGED = "The vault's principals were changed outside of connmgr; restore the vault from a backup."
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A stored principal: its public key (32 bytes) and its wrapped private key.
+
+    ``cost`` and ``salt`` are those of the passphrase that wraps it; the principal ``vault`` has none.
+    """
+
+    name: str
+    public_key: bytes
+    wrapped_key: bytes
+    cost: Cost | None = None
+    salt: bytes = b""
+
+    @property
+    def key_id(self) -> bytes:
+        """What a sealed secret knows this key pair by, 16 bytes; a user added anew under an old name has another."""
+        return blake2b(self.public_key, person=b"connmgr.key-id", digest_size=KEY_ID_BYTES).digest()
+
+    def associated(self) -> bytes:
+        """Return everything but the wrapped key, unambiguously encoded: authenticated wherever that key is used."""
+        cost = self.cost or Cost(0, 0)
+        name = self.name.encode()
+        return struct.pack("<BB", 1, len(name)) + name + self.public_key + cost.encode() + self.salt
+
+    def record(self) -> bytes:
+        """Return what the row's authentication code covers: every stored byte of this principal."""
+        return self.associated() + self.wrapped_key
+
+    def unwrap(self, wrapping: bytes) -> bytes:
+        """Return the private key, opened with the 32-byte key ``wrapping``.
+
+        :raises nacl.exceptions.CryptoError: ``wrapping`` is not the key, or the row was changed.
+        """
+        return Aead(wrapping).decrypt(self.wrapped_key, self.associated())
+
+    def rewrapped(self, private: bytes, wrapping: bytes, cost: Cost | None = None, salt: bytes = b"") -> Principal:
+        """Return this principal with its private key wrapped by another key; the key pair stays."""
+        bare = replace(self, cost=cost, salt=salt)
+        return replace(bare, wrapped_key=bytes(Aead(wrapping).encrypt(private, bare.associated())))
+
+
+def new_principal(name: str, wrapping: bytes, cost: Cost | None = None, salt: bytes = b"") -> tuple[Principal, bytes]:
+    """Make a principal with a fresh key pair and return it with its private key."""
+    pair = PrivateKey.generate()
+    bare = Principal(name, bytes(pair.public_key), b"")
+    private = bytes(pair)
+    return bare.rewrapped(private, wrapping, cost, salt), private
+
+
+def unwrap_vault(principal: Principal, wrapping: bytes) -> bytes:
+    """Return the private key of the principal ``vault``.
+
+    :raises IntegrityError: the row does not belong to this key.
+    """
+    try:
+        return principal.unwrap(wrapping)
+    except CryptoError as error:
+        raise IntegrityError(_DAMAGED) from error
+
+
+def sealing_key(vault_private: bytes) -> bytes:
+    """Return the 32-byte key that authenticates sealed secrets.
+
+    It hangs on the private key of ``vault``, which outlives rotations of the generic key, and so do secrets.
+    """
+    return blake2b(key=vault_private, person=b"connmgr.sealing", digest_size=32).digest()
+
+
+def check_user_name(name: str) -> None:
+    """Refuse what cannot name a vault user.
+
+    :raises InvalidRequest: with the rule in its message.
+    """
+    if name == VAULT or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            "A user's name has 1 to 64 of the characters a-z 0-9 . _ @ -, "
+            f"begins with a letter or digit, and is not {VAULT!r}."
+        )
+
+
+class Access:
+    """What one client session may open: no vault user, or one that was unlocked, with its private key in memory.
+
+    The principal ``vault`` is not kept here: who has it depends on whether users exist at the time of use.
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._principal: Principal | None = None
+        self._private = bytearray()
+
+    @property
+    def principal(self) -> Principal | None:
+        """The unlocked user as it was then, or None."""
+        return self._principal
+
+    def grant(self, principal: Principal, private: bytes) -> None:
+        """Unlock ``principal``; a user unlocked before is locked."""
+        with self._lock:
+            self._wipe()
+            self._private = bytearray(private)
+            self._principal = principal
+
+    def lock(self) -> None:
+        """Forget the user and overwrite its private key. Calling it again does nothing."""
+        with self._lock:
+            self._wipe()
+
+    def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
+        """Open a data key sealed to the unlocked user.
+
+        Returns None when no user of this ``key_id`` is unlocked.
+        :raises nacl.exceptions.CryptoError: it was sealed to another key.
+        """
+        with self._lock:
+            if self._principal is None or self._principal.key_id != key_id:
+                return None
+            return crypto_box_seal_open(sealed, self._principal.public_key, bytes(self._private))
+
+    def _wipe(self) -> None:
+        self._private[:] = bytes(len(self._private))
+        self._private = bytearray()
+        self._principal = None
+
+    def __repr__(self) -> str:
+        return "<Access>"
+
+
