@@ -179,9 +179,11 @@ class KeyFile:
                 link = error.errno == errno.ELOOP
                 reason = "it is a symbolic link, which is refused" if link else error.strerror
                 raise StartupError(f"Cannot read the key file {self._name(name)}: {reason}.") from error
-            with os.fdopen(descriptor, "rb", buffering=0) as file:
+            try:
                 self._check(name, os.fstat(descriptor))
-                return file.read(KEY_BYTES + 1)
+                return os.read(descriptor, KEY_BYTES + 1)
+            finally:
+                os.close(descriptor)
 
     def _check(self, name: str, status: os.stat_result) -> None:
         path = self._name(name)

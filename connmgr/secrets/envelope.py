@@ -1,0 +1,127 @@
+"""The sealed form of a secret: a value under a fresh data key, which is sealed to each principal that may read it.
+
+The format, byte by byte, is written down in ``docs/SECURITY.md``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from nacl.bindings import crypto_box_seal, sodium_pad, sodium_unpad
+from nacl.exceptions import CryptoError
+from nacl.secret import SecretBox
+
+from connmgr.errors import IntegrityError
+from connmgr.secrets.principals import KEY_ID_BYTES, Principal
+
+_VERSION = 1
+_SEALED_BYTES = 48 + SecretBox.KEY_SIZE
+_TAG_BYTES = 32
+# Values are padded to a multiple of this, so that a stored record does not give away how long a password is.
+_PADDING = 64
+_CHANGED = "The secret was changed outside of connmgr, or belongs to another vault."
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A sealed secret whose authenticity was verified."""
+
+    recipients: Mapping[str, tuple[bytes, bytes]]
+    """For each principal's name the id of its key pair (16 bytes) and the data key sealed to it (80 bytes)."""
+
+    box: bytes
+    """Nonce, tag and ciphertext of the padded value."""
+
+    def open(self, data_key: bytes) -> str:
+        """Return the value.
+
+        :raises IntegrityError: ``data_key`` is not the key of this box.
+        """
+        try:
+            padded = SecretBox(data_key).decrypt(self.box)
+            return sodium_unpad(padded, _PADDING).decode()
+        except (CryptoError, ValueError) as error:
+            raise IntegrityError(_CHANGED) from error
+
+
+def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dict[str, Any]:
+    """Seal ``value`` to ``recipients`` and return the object that clients and the vault keep.
+
+    ``sealing_key`` authenticates it: see :func:`connmgr.secrets.principals.sealing_key`.
+    """
+    data_key = os.urandom(SecretBox.KEY_SIZE)
+    box = bytes(SecretBox(data_key).encrypt(sodium_pad(value.encode(), _PADDING)))
+    ordered = sorted(recipients, key=lambda principal: principal.name)
+    header = struct.pack("<BB", _VERSION, len(ordered))
+    for principal in ordered:
+        name = principal.name.encode()
+        header += struct.pack("<B", len(name)) + name + principal.key_id
+        header += crypto_box_seal(data_key, principal.public_key)
+    token = header + _tag(header, box, sealing_key)
+    return {
+        "encryptedToken": {"token": base64.b64encode(token).decode()},
+        "secret": {"encryptedValue": base64.b64encode(box).decode(), "type": "locked"},
+    }
+
+
+def verify(encrypted: Mapping[str, Any], sealing_key: bytes) -> Envelope:
+    """Check every byte of a sealed secret and return its parts.
+
+    :raises IntegrityError: anything in it is not as :func:`seal` made it under this ``sealing_key``.
+    """
+    try:
+        token_text, box_text, kind = (
+            encrypted["encryptedToken"]["token"],
+            encrypted["secret"]["encryptedValue"],
+            encrypted["secret"]["type"],
+        )
+    except (KeyError, TypeError) as error:
+        raise IntegrityError(_CHANGED) from error
+    token, box = _canonical(token_text), _canonical(box_text)
+    header, tag = token[:-_TAG_BYTES], token[-_TAG_BYTES:]
+    if kind != "locked" or not hmac.compare_digest(tag, _tag(header, box, sealing_key)):
+        raise IntegrityError(_CHANGED)
+    return Envelope(_recipients(header), box)
+
+
+def _recipients(header: bytes) -> dict[str, tuple[bytes, bytes]]:
+    try:
+        version, count = struct.unpack_from("<BB", header)
+        if version != _VERSION:
+            raise IntegrityError("The secret has a format that this version of connmgr does not know.")
+        recipients, at = {}, 2
+        for _ in range(count):
+            start = at + 1 + header[at]
+            key_id = header[start : start + KEY_ID_BYTES]
+            end = start + KEY_ID_BYTES + _SEALED_BYTES
+            recipients[header[at + 1 : start].decode()] = (key_id, header[start + KEY_ID_BYTES : end])
+            at = end
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise IntegrityError(_CHANGED) from error
+    if at != len(header):
+        raise IntegrityError(_CHANGED)
+    return recipients
+
+
+def _tag(header: bytes, box: bytes, sealing_key: bytes) -> bytes:
+    # The length comes first: no byte can move from the end of the header to the beginning of the box.
+    return blake2b(struct.pack("<Q", len(header)) + header + box, key=sealing_key, digest_size=_TAG_BYTES).digest()
+
+
+def _canonical(text: Any) -> bytes:
+    """Decode base64 (RFC 4648 section 4) of which there is only one spelling: padded, no blanks, no stray bits."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise IntegrityError(_CHANGED) from error
+    if base64.b64encode(raw) != text.encode():
+        raise IntegrityError(_CHANGED)
+    return raw
