@@ -118,10 +118,11 @@ def _tag(header: bytes, box: bytes, sealing_key: bytes) -> bytes:
 
 def _canonical(text: Any) -> bytes:
     """Decode base64 (RFC 4648 section 4) of which there is only one spelling: padded, no blanks, no stray bits."""
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (TypeError, ValueError, binascii.Error) as error:
-        raise IntegrityError(_CHANGED) from error
-    if base64.b64encode(raw) != text.encode():
-        raise IntegrityError(_CHANGED)
-    return raw
+    if isinstance(text, str):
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise IntegrityError(_CHANGED) from error
+        if base64.b64encode(raw) == text.encode():
+            return raw
+    raise IntegrityError(_CHANGED)

@@ -26,8 +26,8 @@ class Cost:
     memlimit: int
 
     def encode(self) -> bytes:
-        """Return 16 bytes: both limits as little-endian 64-bit integers."""
-        return struct.pack("<QQ", self.opslimit, self.memlimit)
+        """Return 16 bytes: both limits as little-endian signed 64-bit integers, which is what a database can hold."""
+        return struct.pack("<qq", self.opslimit, self.memlimit)
 
 
 MODERATE = Cost(argon2id.OPSLIMIT_MODERATE, argon2id.MEMLIMIT_MODERATE)

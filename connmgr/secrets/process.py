@@ -13,10 +13,10 @@ _PR_SET_DUMPABLE = 4
 def harden() -> None:
     """Switch core dumps off, and on Linux keep the user's other processes from reading this one's memory.
 
-    Only the soft limit is lowered: a command run in a shell may still ask for core dumps of its own. A kernel that pipes
-    cores to a program ignores that limit, but not the dumpable flag. With the flag off, ``mem`` and ``environ`` under
-    ``/proc/<pid>`` belong to root and no debugger of the same user can attach. Programs that
-    are started from here have it on again.
+    Only the soft limit is lowered: a command run in a shell may still ask for core dumps of its own. A kernel that
+    pipes cores to a program ignores that limit, but not the dumpable flag. With the flag off, ``mem`` and ``environ``
+    under ``/proc/<pid>`` belong to root, and no debugger of the same user can attach. Programs started from here have
+    it on again.
     :raises OSError: the kernel refused.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)

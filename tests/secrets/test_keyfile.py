@@ -67,11 +67,11 @@ def test_derived_keys_are_distinct_and_hide_the_key() -> None:
         VaultKey(b"short")
 
 
-def damaged(content: bytes) -> Callable[[Path], None]:
+def damaged(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
 
-def loosen(mode: int) -> Callable[[Path], None]:
+def loosen(mode: int) -> Callable[[Path], object]:
     return lambda path: path.chmod(mode)
 
 
@@ -116,7 +116,7 @@ def open_directory(path: Path) -> None:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_bad_state_is_refused_by_name_and_left_as_it_is(
-    key_path: Path, spoil: Callable[[Path], None], reason: str
+    key_path: Path, spoil: Callable[[Path], object], reason: str
 ) -> None:
     verifier = load(key_path, create=True).verifier()
     spoil(key_path)
@@ -130,7 +130,7 @@ def test_a_bad_state_is_refused_by_name_and_left_as_it_is(
 
 @pytest.mark.parametrize("spoil", [symlink, fifo, loosen(0o644), damaged(b"")])
 def test_a_bad_key_file_is_never_replaced_even_for_an_empty_vault(
-    key_path: Path, spoil: Callable[[Path], None]
+    key_path: Path, spoil: Callable[[Path], object]
 ) -> None:
     load(key_path, create=True)
     spoil(key_path)
@@ -145,13 +145,13 @@ def test_another_owner_is_refused(key_path: Path, monkeypatch: pytest.MonkeyPatc
     somebody = os.geteuid() + 1
     if os.geteuid() == 0:
         os.chown(key_path, somebody, -1)
-        with pytest.raises(StartupError, match="key file .* belongs to another user"):
+        with pytest.raises(StartupError, match=r"key file .* belongs to another user"):
             load(key_path, create=False)
         os.chown(key_path, 0, -1)
         os.chown(key_path.parent, somebody, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: somebody)
-    with pytest.raises(StartupError, match="directory .* belongs to another user"):
+    with pytest.raises(StartupError, match=r"directory .* belongs to another user"):
         load(key_path, create=False)
 
 

@@ -1,0 +1,83 @@
+"""Failed unlocks are slowed down, and never lock anyone out for good."""
+
+from __future__ import annotations
+
+import pytest
+
+from connmgr.errors import UnlockThrottled
+from connmgr.secrets.throttle import Delays, Throttle
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def wait_of(throttle: Throttle, name: str) -> int:
+    try:
+        throttle.check(name)
+    except UnlockThrottled as refusal:
+        return refusal.retry_after
+    return 0
+
+
+def test_the_delay_grows_to_a_limit(clock: Clock) -> None:
+    throttle = Throttle(user=Delays(3, 60), overall=Delays(10_000, 1), clock=clock)
+    waits = []
+    for _ in range(14):
+        throttle.failed("alice")
+        waits.append(wait_of(throttle, "alice"))
+        clock.now += waits[-1]
+    assert waits == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+
+
+def test_whoever_waits_gets_in_however_often_others_are_refused(clock: Clock) -> None:
+    throttle = Throttle(clock=clock)
+    for _ in range(30):
+        throttle.failed("alice")
+    with pytest.raises(UnlockThrottled, match="try again in 60 s") as refusal:
+        throttle.check("alice")
+    assert refusal.value.status == 503
+    assert "alice" not in refusal.value.message
+    wait = refusal.value.retry_after
+    for _ in range(wait):
+        assert wait_of(throttle, "alice") > 0
+        clock.now += 1
+    assert wait_of(throttle, "alice") == 0
+    throttle.succeeded("alice")
+    throttle.failed("alice")
+    assert wait_of(throttle, "alice") <= 10, "a success does not forget the failures before it"
+
+
+def test_users_are_counted_apart_and_together(clock: Clock) -> None:
+    throttle = Throttle(clock=clock)
+    for _ in range(5):
+        throttle.failed("alice")
+    assert wait_of(throttle, "alice") > 0
+    assert wait_of(throttle, "bob") == 0
+    for number in range(20):
+        throttle.failed(f"user{number}")
+    assert 0 < wait_of(throttle, "bob") <= 10
+
+
+def test_failures_are_forgotten_after_a_while(clock: Clock) -> None:
+    throttle = Throttle(memory=900, clock=clock)
+    for _ in range(10):
+        throttle.failed("alice")
+    clock.now += 901
+    throttle.failed("alice")
+    assert wait_of(throttle, "alice") == 0
+
+
+def test_names_that_do_not_exist_cannot_fill_the_memory(clock: Clock) -> None:
+    throttle = Throttle(names=10, clock=clock)
+    for number in range(1000):
+        throttle.failed(f"user{number}")
+    assert len(throttle._by_name) == 10
