@@ -37,6 +37,7 @@ ConnmgrError
 │   ├── AuthFailed                     auth_failed
 │   ├── ElevationFailed                elevation_failed
 │   ├── TransportUnsupported           transport_unsupported
+│   ├── ChannelRefused                 channel_refused
 │   ├── UnsupportedShell               unsupported_shell
 │   ├── ShellStartFailed               shell_start_failed
 │   ├── ShellLost                      shell_lost
@@ -302,6 +303,12 @@ class TransportUnsupported(OperationError):
     """A connection was asked for something its transport does not offer, such as a TCP stream."""
 
     code = "transport_unsupported"
+
+
+class ChannelRefused(OperationError):
+    """The far side opens no further channel on this link, as beyond sshd's MaxSessions; another link may be opened."""
+
+    code = "channel_refused"
 
 
 class UnsupportedShell(OperationError):

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import marshmallow
-from marshmallow import ValidationError, fields, validate
+from marshmallow import ValidationError as ValidationError
+from marshmallow import fields, validate
+from marshmallow import validates_schema as validates_schema
+from marshmallow.fields import Nested as Nested
+from marshmallow.validate import Length as Length
+from marshmallow.validate import OneOf as OneOf
+from marshmallow.validate import Range as Range
 
 
 class Schema(marshmallow.Schema):

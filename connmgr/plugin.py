@@ -10,11 +10,26 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pluggy
 
-from connmgr.fields import Boolean, Integer, Number, Reference, Schema, Secret, Text
+from connmgr.fields import (
+    Boolean,
+    Integer,
+    Length,
+    Nested,
+    Number,
+    OneOf,
+    Range,
+    Reference,
+    Schema,
+    Secret,
+    Text,
+    ValidationError,
+    validates_schema,
+)
 
 __all__ = [
     "Boolean",
@@ -22,14 +37,20 @@ __all__ = [
     "ConnectionType",
     "Dialogue",
     "Integer",
+    "Length",
+    "Nested",
     "Number",
+    "OneOf",
+    "Range",
     "Reference",
     "Schema",
     "Secret",
     "Text",
     "Transport",
+    "ValidationError",
     "Wrapper",
     "hookimpl",
+    "validates_schema",
 ]
 
 hookimpl = pluggy.HookimplMarker("connmgr")
@@ -143,6 +164,12 @@ class ConnectionType(ABC):
 
     via: ClassVar[str | None] = None
     """The :class:`Reference` field that names the connection this one runs over, where the type has one."""
+
+    def prepare(self, directory: Path) -> None:  # noqa: B027 - most types keep nothing, and need not say so
+        """Take note of the daemon's data directory (0700), for a type that keeps files of its own there.
+
+        The daemon calls it once, before the first ``open``. A type must work without it, but for what it would keep.
+        """
 
     @abstractmethod
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:

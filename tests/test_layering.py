@@ -1,0 +1,231 @@
+"""The direction of imports, the one home of each library, and that importing a module does nothing else."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+ORDER = [
+    "errors",
+    "paths",
+    "settings",
+    "fields",
+    "plugin",
+    "hookspecs",
+    "registry",
+    "secrets",
+    "vault",
+    "shell",
+    "api",
+    "daemon",
+]
+"""The server's modules from the ground up: each imports itself and what stands before it."""
+
+SIDES = {
+    "__main__": {"cli"},
+    "client": {"errors", "paths"},
+    "cli": {"client", "errors", "paths", "settings", "__init__"},
+    "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "shell"},
+}
+"""Modules beside that order, and what they may import at the top of a file."""
+
+HOMES = {
+    "flask": "connmgr.api",
+    "flask_smorest": "connmgr.api",
+    "werkzeug": "connmgr.api",
+    "waitress": "connmgr.daemon",
+    "sqlalchemy": "connmgr.vault",
+    "alembic": "connmgr.vault",
+    "psycopg": "connmgr.vault",
+    "nacl": "connmgr.secrets",
+    "keyring": "connmgr.secrets",
+    "pexpect": "connmgr.shell.login",
+    "psutil": "connmgr.shell",
+    "click": "connmgr.cli",
+    "platformdirs": "connmgr.paths",
+    "tomli": "connmgr.settings",
+    "pluggy": "connmgr.plugin connmgr.hookspecs connmgr.registry",
+    "marshmallow": "connmgr.fields connmgr.api",
+    "paramiko": "connmgr_ssh",
+    "cryptography": "connmgr_ssh",
+}
+"""Each library, and the modules (with those below them) that may import it."""
+
+SERVER_LIBRARIES = {"flask", "flask_smorest", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by the module that imports it."""
+
+    importer: str
+    imported: str
+    place: str
+    lazy: bool
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.importer} imports {self.imported}"
+
+
+def _module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "plugins":
+        parts = parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def _sources() -> Iterator[Path]:
+    for folder in ("connmgr", "plugins"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def _modules_named(node: ast.AST, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            ancestors = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*ancestors, base] if base else ancestors)
+        if base == "connmgr" or base == package:
+            return [f"{base}.{alias.name}" for alias in node.names]
+        return [base]
+    return []
+
+
+def _runs_late_or_never(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+@cache
+def _imports() -> list[Import]:
+    return list(_find_imports())
+
+
+def _find_imports() -> Iterator[Import]:
+    for path in _sources():
+        tree = ast.parse(path.read_text(), str(path))
+        module = _module_name(path)
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        late = [node for node in ast.walk(tree) if _runs_late_or_never(node)]
+        lazy = {id(inner) for node in late for inner in ast.walk(node)}
+        for node in ast.walk(tree):
+            for imported in _modules_named(node, package):
+                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+                yield Import(module, imported, place, id(node) in lazy)
+
+
+def _part(module: str) -> str:
+    """Return the part of the program that a module of ``connmgr`` belongs to: ``api`` for ``connmgr.api.shell``."""
+    name = [*module.split("."), "__init__"][1]
+    return "__init__" if name.startswith("__version") else name
+
+
+def _inside(module: str, homes: str) -> bool:
+    return any(module == home or module.startswith(home + ".") for home in homes.split())
+
+
+def _none(offenders: list[Import], rule: str) -> None:
+    assert not offenders, rule + "\n" + "\n".join(map(str, offenders))
+
+
+def test_every_part_of_connmgr_has_a_place_in_the_order() -> None:
+    parts = {_part(_module_name(path)) for path in _sources() if path.is_relative_to(ROOT / "connmgr")}
+    assert parts <= {*ORDER, *SIDES, "__init__"}
+
+
+def test_the_server_imports_downwards_only() -> None:
+    inside = [i for i in _imports() if i.importer.startswith("connmgr.") and i.imported.startswith("connmgr.")]
+    upward = [
+        i
+        for i in inside
+        if _part(i.importer) in ORDER
+        and _part(i.imported) not in {"__init__", *ORDER[: ORDER.index(_part(i.importer)) + 1]}
+    ]
+    _none(upward, f"The order is {' <- '.join(ORDER)}; a module may import only itself and those before it.")
+
+
+def test_the_client_and_the_command_line_import_the_server_lazily_or_not_at_all() -> None:
+    offenders = [
+        i
+        for i in _imports()
+        if i.imported.startswith("connmgr.")
+        and _part(i.importer) in SIDES
+        and not (i.lazy and _part(i.importer) == "cli")
+        and _part(i.imported) not in SIDES[_part(i.importer)] | {_part(i.importer)}
+    ]
+    _none(offenders, "The server may be imported by commands that run it, inside a function.")
+
+
+def test_plugins_import_the_plugin_contract_the_errors_and_their_own_library() -> None:
+    bundled = {path.name for path in (ROOT / "plugins").iterdir() if path.is_dir()}
+    offenders = [
+        i
+        for i in _imports()
+        if i.importer.split(".")[0] in bundled
+        and (
+            (_inside(i.imported, "connmgr") and not _inside(i.imported, "connmgr.plugin connmgr.errors"))
+            or i.imported.split(".")[0] in bundled - {i.importer.split(".")[0]}
+        )
+    ]
+    _none(offenders, "A plugin imports only connmgr.plugin, connmgr.errors and its own library, never another plugin.")
+
+
+def test_each_library_has_one_home() -> None:
+    own = {"connmgr", *(path.name for path in (ROOT / "plugins").iterdir())}
+    foreign = [i for i in _imports() if i.imported.split(".")[0] not in own | sys.stdlib_module_names]
+    unknown = [i for i in foreign if i.imported.split(".")[0] not in HOMES]
+    _none(unknown, "A library without a home: name its home in HOMES, and its reason in setup.cfg.")
+    astray = [i for i in foreign if not _inside(i.importer, HOMES[i.imported.split(".")[0]])]
+    _none(astray, "Imported outside of the library's home:")
+
+
+def test_nothing_of_the_program_imports_the_tests() -> None:
+    _none([i for i in _imports() if _inside(i.imported, "tests benchmarks examples pytest")], "Tests stand above all.")
+
+
+@pytest.mark.parametrize("module", ["connmgr", "connmgr.client", "connmgr.cli"])
+def test_the_client_side_starts_without_the_server_s_libraries(module: str) -> None:
+    program = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not SERVER_LIBRARIES & set(loaded.stdout.split())
+
+
+IMPORT_ALL = """
+import importlib, os, sys, threading
+descriptors = lambda: set(os.listdir("/dev/fd"))
+before = descriptors()
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+import logging
+assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+assert len(descriptors()) == len(before), descriptors()
+assert not logging.getLogger().handlers, "importing configures logging"
+assert not os.path.exists(os.environ["HOME"]) or not os.listdir(os.environ["HOME"]), "importing writes files"
+"""
+
+
+def test_importing_everything_starts_nothing(tmp_path: Path) -> None:
+    modules = [_module_name(path) for path in _sources()]
+    runnable = [name for name in modules if not name.endswith("__main__") and ".migrations" not in name]
+    outcome = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *runnable],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
