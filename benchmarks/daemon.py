@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tests.daemon import Daemon
 
+LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+"""The connection that every vault has."""
+
 
 @contextmanager
 def temporary_daemon(*options: str) -> Iterator[Daemon]:

@@ -47,7 +47,7 @@ def print_timings(title: str, taken: Mapping[str, Sequence[float]], *, base: str
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, repeat: str) -> None:
-    """Print rows under heads, the first column to the left, the others to the right, and the command that repeats them."""
+    """Print rows under heads, only the first column to the left, and the command that repeats the measurement."""
     table = [heads, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(heads))]
     print(f"\n{title}")

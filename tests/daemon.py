@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -54,11 +54,17 @@ class Daemon:
     """A running ``connmgr serve --port 0``; ``home`` holds all its directories.
 
     Making one waits for the ready line. ``options`` are further flags; ``environment`` adds to
-    :func:`clean_environment`.
+    :func:`clean_environment`; ``program`` is the command that has ``serve``.
     :raises DaemonExitedError: it refused to start or was not ready in time; nothing is left running.
     """
 
-    def __init__(self, home: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "connmgr"),
+    ) -> None:
         self.home = home
         self.environment = clean_environment(home) | dict(environment or {})
         self.data_dir = home / "data" / "connmgr"
@@ -66,7 +72,7 @@ class Daemon:
         self._stderr_path = home / "stderr.log"
         with self._stderr_path.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "connmgr", "serve", "--port", "0", *options],
+                [*program, "serve", "--port", "0", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

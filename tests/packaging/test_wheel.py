@@ -1,0 +1,94 @@
+"""The source distribution and the wheel, as a user gets them: complete, and working without the source tree."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import Daemon, clean_environment
+
+ROOT = Path(__file__).parents[2]
+BUNDLED = sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists())
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def _run(*argv: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> str:
+    finished = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert finished.returncode == 0, f"{argv}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the source distribution and the wheel that is built from it.
+
+    Only files that git would commit go in, so that what else lies about in the working tree hides no omission.
+    """
+    tree = tmp_path_factory.mktemp("tree")
+    listed = _run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    _run(sys.executable, "-m", "build", "--outdir", tree / "dist", tree, cwd=tree)
+    return tree / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return next(built.glob("connmgr-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of programs of a new environment that has the wheel and its requirements."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, with_pip=True)
+    programs = directory / "bin"
+    _run(programs / "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=directory)
+    return programs
+
+
+def test_the_wheel_holds_every_module_and_data_file_of_the_packages(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    listed = _run("git", "ls-files", "connmgr", "plugins", cwd=ROOT).split()
+    expected = {name.removeprefix("plugins/") for name in listed if (ROOT / name).exists()}
+    assert expected - packed == set()
+
+
+def test_the_wheel_holds_nothing_but_the_packages(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"connmgr", *BUNDLED}
+
+
+def test_the_source_distribution_holds_what_the_tests_need(built: Path) -> None:
+    with tarfile.open(next(built.glob("connmgr-*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    listed = _run("git", "ls-files", cwd=ROOT).splitlines()
+    expected = {name for name in listed if not name.startswith(".") and (ROOT / name).exists()}
+    assert expected - packed == set()
+
+
+def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path) -> None:
+    version = _run(sys.executable, "-c", "import connmgr; print(connmgr.__version__)", cwd=ROOT).strip()
+    shown = _run(installed / "connmgr", "--version", cwd=tmp_path, environment=clean_environment(tmp_path))
+    assert version in shown
+
+
+def test_the_installed_command_finds_every_bundled_plugin(installed: Path, tmp_path: Path) -> None:
+    shown = _run(installed / "connmgr", "plugins", cwd=tmp_path, environment=clean_environment(tmp_path))
+    names = {line.split()[0] for line in shown.splitlines() if line.strip()}
+    assert {"local", "ssh", "shellEnvironment"} <= names
+
+
+def test_the_installed_daemon_starts_on_a_new_vault(installed: Path, tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, program=[str(installed / "connmgr")])
+    daemon.stop()
