@@ -105,9 +105,8 @@ class Secret(fields.Field[Any]):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.metadata.setdefault(
-            "description", "A plain string, or the encrypted form; stored and returned encrypted."
-        )
+        description = "A plain string, or the encrypted form; stored and returned encrypted."
+        self.metadata = {"description": description, **self.metadata}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, str):

@@ -1,0 +1,145 @@
+"""Reads request bodies: strict JSON, checked against the endpoint's schema before anything is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import marshmallow
+from flask import Request
+from webargs.flaskparser import FlaskParser
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from connmgr.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
+from connmgr.fields import Schema
+
+MAX_DEPTH = 32
+MAX_DIGITS = 400
+MAX_MESSAGE = 2000
+
+
+class Nothing(Schema):
+    """The request of an endpoint that takes nothing: no body at all, or an empty object."""
+
+
+class StrictParser(FlaskParser):
+    """Feeds flask-smorest's ``arguments`` from :func:`read_object` and names the field that a schema refuses."""
+
+    def load_json(self, req: Request, schema: marshmallow.Schema) -> Any:
+        if req.method != "POST":
+            return {}
+        return read_object(req, optional=not schema.fields)
+
+    def handle_error(self, error: marshmallow.ValidationError, *_: Any, **__: Any) -> NoReturn:
+        messages: Any = error.messages
+        raise InvalidRequest(describe(messages["json"]))
+
+
+def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
+    """Return the JSON object that is the body of ``request``; where it is ``optional``, no body stands for ``{}``.
+
+    :raises UnsupportedMediaType: it is declared as something else than JSON in UTF-8.
+    :raises BodyTooLarge: it exceeds the daemon's limit.
+    :raises InvalidRequest: it is no JSON object, or has duplicate names, numbers that JSON lacks, or too many levels.
+    """
+    try:
+        body = request.get_data(cache=False)
+    except RequestEntityTooLarge:
+        raise BodyTooLarge(f"The request body exceeds {request.max_content_length} bytes.") from None
+    if optional and not body:
+        return {}
+    _check_type(request)
+    return parse(body)
+
+
+def _check_type(request: Request) -> None:
+    charset = request.mimetype_params.get("charset", "utf-8").lower()
+    if request.mimetype != "application/json" or charset not in {"utf-8", "utf8"}:
+        raise UnsupportedMediaType("The Content-Type of a request must be application/json, in UTF-8.")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("A request body must not be compressed.")
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that ``body`` is.
+
+    :raises InvalidRequest: see :func:`read_object`.
+    """
+    try:
+        value = json.loads(
+            body.decode(),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_int=_integer,
+            parse_float=_finite,
+        )
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The request body is not UTF-8: bad byte at position {error.start}.") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidRequest(f"The request body is not valid JSON: {error.msg} ({where}).") from None
+    except RecursionError:
+        raise InvalidRequest(f"The request body is nested deeper than {MAX_DEPTH} levels.") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("The request body is not a JSON object.")
+    _check_depth(value)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidRequest(f"{repeated[:100]}: This name occurs more than once in its object.")
+    return members
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise InvalidRequest(f"The request body is not valid JSON: {name} is not a JSON number.")
+
+
+def _integer(digits: str) -> int:
+    # Converting takes quadratic time, and Python refuses from 4,300 digits on.
+    if len(digits) > MAX_DIGITS:
+        raise InvalidRequest(f"The request body holds a number of more than {MAX_DIGITS} digits.")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise InvalidRequest("The request body holds a number that is too large.")
+    return number
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise InvalidRequest(f"The request body is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _inside(container: dict[str, Any] | list[Any]) -> Any:
+    return container.values() if isinstance(container, dict) else container
+
+
+def describe(messages: Mapping[Any, Any], prefix: str = "") -> str:
+    """Return marshmallow's messages as one line, each led by its field's path: ``data.port: Not a valid integer.``"""
+    return " ".join(_lines(messages, prefix))[:MAX_MESSAGE]
+
+
+def _lines(messages: Any, path: str) -> Iterator[str]:
+    if isinstance(messages, Mapping):
+        for key, inner in messages.items():
+            # marshmallow's name for what concerns an object as a whole.
+            name = path if key == "_schema" else f"{path}.{key}" if path else str(key)
+            yield from _lines(inner, name)
+    elif isinstance(messages, list):
+        for inner in messages:
+            yield from _lines(inner, path)
+    else:
+        yield f"{path}: {messages}" if path else str(messages)

@@ -1,0 +1,128 @@
+"""The pages for people: the API's description, rendered without scripts and from nothing outside of the daemon."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import flask
+from apispec import APISpec
+from markupsafe import Markup, escape
+
+from connmgr.api.auth import public
+
+_CODE = re.compile(r"`([^`]+)`")
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+
+
+def pages(spec: APISpec) -> flask.Blueprint:
+    """Return the routes of ``/openapi.json`` and of the page, at ``/`` and ``/docs``, that shows the same."""
+    blueprint = flask.Blueprint("docs", __name__, template_folder="templates")
+
+    @cache
+    def described() -> str:
+        return json.dumps(spec.to_dict(), indent=2)
+
+    @cache
+    def rendered() -> tuple[str, str]:
+        html = flask.render_template("docs.html", **_view(json.loads(described())))
+        style = _STYLE.search(html)
+        digest = hashlib.sha256((style[1] if style else "").encode()).digest()
+        allowed = f"'sha256-{base64.b64encode(digest).decode()}'"
+        return html, f"default-src 'none'; style-src {allowed}; frame-ancestors 'none'"
+
+    @public
+    def openapi() -> flask.Response:
+        return flask.Response(described(), mimetype="application/json")
+
+    @public
+    def page() -> flask.Response:
+        html, policy = rendered()
+        headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
+        return flask.Response(html, mimetype="text/html", headers=headers)
+
+    blueprint.add_url_rule("/openapi.json", "openapi", openapi)
+    blueprint.add_url_rule("/", "index", page)
+    blueprint.add_url_rule("/docs", "docs", page)
+    return blueprint
+
+
+def _view(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the template shows of an OpenAPI ``description``."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path, operations in description["paths"].items():
+        methods = [method for method in ("get", "post") if method in operations]
+        operation = operations[methods[-1]]
+        shown = _operation(path, operation, description["components"]["schemas"])
+        shown["methods"] = " ".join(method.upper() for method in methods)
+        groups.setdefault(operation["tags"][0], []).append(shown)
+    texts = {tag["name"]: tag.get("description", "") for tag in description["tags"]}
+    return {
+        "info": description["info"],
+        "groups": [(name, texts.get(name, ""), operations) for name, operations in groups.items()],
+        "rich": rich,
+    }
+
+
+def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+    request = _content(operation.get("requestBody"))
+    responses = dict(operation["responses"])
+    response = _content(responses.pop("200"))
+    return {
+        "path": path,
+        "anchor": path.strip("/").replace("/", "-"),
+        "summary": operation.get("summary", ""),
+        "paragraphs": operation.get("description", "").split("\n\n"),
+        "request": list(_rows(request.get("schema", {}), schemas)),
+        "request_example": _pretty(request.get("example")),
+        "response": list(_rows(response.get("schema", {}), schemas)),
+        "response_example": _pretty(response.get("example")),
+        "errors": [(status, answer["description"]) for status, answer in sorted(responses.items())],
+    }
+
+
+def _content(body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    content = (body or {}).get("content", {})
+    found: Mapping[str, Any] = next(iter(content.values()), {})
+    return found
+
+
+def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any], path: str = "") -> Iterator[tuple[Any, ...]]:
+    """Yield each field that ``schema`` has, nested ones too, as ``(path, type, required, description)``."""
+    schema = _resolved(schema, schemas)
+    for name, field in schema.get("properties", {}).items():
+        inner = _resolved(field, schemas)
+        item = _resolved(inner.get("items", {}), schemas)
+        here = f"{path}{name}"
+        yield here, _type(inner, item), name in schema.get("required", ()), field.get("description", "")
+        yield from _rows(inner, schemas, f"{here}.")
+        yield from _rows(item, schemas, f"{here}[].")
+
+
+def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = schema.get("$ref") or next((part["$ref"] for part in schema.get("allOf", ()) if "$ref" in part), None)
+    found: Mapping[str, Any] = schemas[reference.rpartition("/")[2]] if reference else schema
+    return found
+
+
+def _type(schema: Mapping[str, Any], item: Mapping[str, Any]) -> str:
+    kind = schema.get("type", "any")
+    name = " or ".join(kind) if isinstance(kind, list) else str(kind)
+    name = f"array of {item.get('format', item.get('type', 'object'))}" if item else name
+    if "enum" in schema:
+        return " or ".join(json.dumps(value) for value in schema["enum"])
+    return str(schema.get("format", name)) if name == "string" else name
+
+
+def _pretty(example: object) -> str:
+    return json.dumps(example, indent=2, ensure_ascii=False) if example is not None else ""
+
+
+def rich(text: str) -> Markup:
+    """Return ``text`` as HTML, what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before

@@ -1,0 +1,78 @@
+"""How errors look on the wire, and the one place where every exception becomes an answer."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+import flask
+from werkzeug.exceptions import HTTPException
+
+from connmgr import errors
+from connmgr.api.services import services
+from connmgr.errors import ConnmgrError, Unavailable
+
+logger = logging.getLogger("connmgr.api")
+
+_OF_HTTP: dict[int, type[errors.RequestError]] = {
+    404: errors.NotFound,
+    405: errors.MethodNotAllowed,
+    413: errors.BodyTooLarge,
+    415: errors.UnsupportedMediaType,
+}
+
+
+def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, Any]:
+    """Return the JSON body that tells a client of ``error``; failed operations have a shape of their own.
+
+    ``trace`` holds the lines of a traceback, where the daemon is told to show them.
+    """
+    if error.status != errors.OperationError.status:
+        return {**error.details, "message": error.message, "code": error.code}
+    shown = {
+        **error.details,
+        "message": error.message,
+        "localizedMessage": error.message,
+        "cause": {},
+        "stackTrace": trace or [],
+        "suppressed": [],
+        "code": error.code,
+    }
+    return {"error": shown}
+
+
+def as_error(exception: Exception) -> ConnmgrError:
+    """Return ``exception`` as one of our own errors; one that nobody foresaw is logged and becomes ``internal``."""
+    if isinstance(exception, ConnmgrError):
+        return exception
+    if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:
+        kind = _OF_HTTP.get(exception.code, errors.InvalidRequest)
+        return kind(_message(kind, exception))
+    logger.error("Unforeseen %s", type(exception).__name__, exc_info=exception)
+    return errors.InternalError("An internal error occurred; the daemon's log says more.")
+
+
+def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
+    if kind is errors.NotFound:
+        return "No such endpoint; GET / shows those that exist."
+    if kind is errors.MethodNotAllowed:
+        return f"This endpoint does not answer {flask.request.method}."
+    return f"The request cannot be understood: {exception.name}."
+
+
+def answer(exception: Exception) -> flask.Response:
+    """Turn ``exception`` into the response that its class stands for."""
+    error = as_error(exception)
+    trace: list[str] = []
+    if services().settings.debug and error.status == errors.OperationError.status:
+        trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]
+    response = flask.jsonify(body_of(error, trace))
+    response.status_code = error.status
+    if isinstance(error, Unavailable):
+        response.headers["Retry-After"] = str(error.details.get("retry_after", error.retry_after))
+    if isinstance(error, errors.NotAuthenticated):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(exception, HTTPException) and exception.code == errors.MethodNotAllowed.status:
+        response.headers["Allow"] = ", ".join(sorted(getattr(exception, "valid_methods", None) or ()))
+    return response

@@ -1,0 +1,87 @@
+"""``/handshake``: a client proves who it is and gets the token for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import ValidationError, fields, validate, validates_schema
+
+from connmgr.api.group import Group
+from connmgr.api.services import services
+from connmgr.errors import Busy, InvalidCredential
+from connmgr.fields import Schema, Text
+
+MAX_CREDENTIAL = 4096
+CREDENTIAL_FIELDS = {"local": "authFileContent", "apikey": "key"}
+
+group = Group("handshake", "How a client comes in.", prefix="")
+
+
+class HandshakeAuth(Schema):
+    """A credential: the auth file's content for a local client, or the API key."""
+
+    type = Text(required=True, metadata={"description": "`local` or `apiKey`, in any letter case."})
+    authFileContent = Text(
+        validate=validate.Length(max=MAX_CREDENTIAL), metadata={"description": "Of `local`: what the auth file holds."}
+    )
+    key = Text(
+        validate=validate.Length(max=MAX_CREDENTIAL),
+        metadata={"description": "Of `apiKey`: what `connmgr api-key` prints."},
+    )
+
+    @validates_schema
+    def check_fields(self, data: dict[str, Any], **_: Any) -> None:
+        wanted = CREDENTIAL_FIELDS.get(data["type"].lower())
+        if wanted is None:
+            raise ValidationError("Must be local or apiKey.", "type")
+        if wanted not in data:
+            raise ValidationError("Missing data for required field.", wanted)
+        for other in data.keys() - {"type", wanted}:
+            raise ValidationError(f"Not a field of type {data['type']}.", other)
+
+
+class HandshakeClient(Schema):
+    """Who the client says it is."""
+
+    type = Text(required=True, metadata={"description": "`api`, in any letter case."})
+    name = Text(
+        required=True, validate=validate.Length(max=200), metadata={"description": "A name for the daemon's log."}
+    )
+
+    @validates_schema
+    def check_type(self, data: dict[str, Any], **_: Any) -> None:
+        if data["type"].lower() != "api":
+            raise ValidationError("Must be api.", "type")
+
+
+class HandshakeRequest(Schema):
+    auth = fields.Nested(HandshakeAuth, required=True)
+    client = fields.Nested(HandshakeClient, required=True)
+
+
+class HandshakeResponse(Schema):
+    sessionToken = fields.String(required=True, metadata={"description": "256 random bits, URL-safe."})
+
+
+@group.endpoint(
+    "/handshake",
+    HandshakeRequest,
+    HandshakeResponse,
+    raises=[InvalidCredential, Busy],
+    open_to_all=True,
+    example={
+        "auth": {"type": "local", "authFileContent": "connmgr-9zJ2sZ0Hq7vQd1m4x8Wc3bN6tY5rE2uK7pL0aS9fGhI"},
+        "client": {"type": "api", "name": "my script"},
+    },
+    answer={"sessionToken": "kq3VtC1m8o5u0sYzJd7xQ2nLr9bWfHgA4eTiPjKcMvU"},
+)
+def handshake(request: dict[str, Any]) -> dict[str, str]:
+    """Exchange a credential for a session token.
+
+    Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon
+    stops, or until it was not used for `session-ttl` seconds where that is set.
+    """
+    auth = request["auth"]
+    kind = auth["type"].lower()
+    services().credentials.check(kind, auth[CREDENTIAL_FIELDS[kind]])
+    return {"sessionToken": services().tokens.issue(request["client"]["name"])}

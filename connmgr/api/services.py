@@ -1,0 +1,71 @@
+"""What the endpoints work with: collaborators that the daemon wires, and the slots of requests that wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import flask
+
+from connmgr.errors import Busy
+
+if TYPE_CHECKING:
+    from connmgr.api.auth import Caller, Credentials, Tokens
+    from connmgr.registry import Registry
+    from connmgr.settings import Settings
+    from connmgr.shell.sessions import Sessions
+    from connmgr.vault import Vault
+
+EXTENSION = "connmgr"
+
+
+class Slots:
+    """Bounds how many requests may wait for something slow, so that others always find a free thread."""
+
+    def __init__(self, count: int) -> None:
+        self._free = threading.BoundedSemaphore(count)
+        self._count = count
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold one slot.
+
+        :raises Busy: all are taken; nothing is waited for.
+        """
+        if not self._free.acquire(blocking=False):
+            raise Busy(f"All {self._count} slots for requests that wait are taken; try again later.")
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+@dataclass(frozen=True)
+class Services:
+    """The collaborators of the endpoints."""
+
+    settings: Settings
+    vault: Vault
+    registry: Registry
+    sessions: Sessions
+    credentials: Credentials
+    tokens: Tokens
+    anonymous: Caller
+    slots: Slots
+    stopping: threading.Event
+    stop: Callable[[], None]
+
+
+def services() -> Services:
+    """Return the collaborators of the application that answers this request."""
+    found: Services = flask.current_app.extensions[EXTENSION]
+    return found
+
+
+def caller() -> Caller:
+    """Return the client session that sent this request."""
+    found: Caller = flask.g.caller
+    return found

@@ -1,0 +1,40 @@
+"""Where connmgr's files are by default, for those who must know without loading the server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+APPLICATION = "connmgr"
+DEFAULT_PORT = 21721
+
+
+def data_directory() -> Path:
+    """Return the platform's directory for this user's data of connmgr: vault, keys, known hosts."""
+    import platformdirs
+
+    return platformdirs.user_data_path(APPLICATION, appauthor=False)
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """Return the path of ``config.toml``: ``CONNMGR_CONFIG``, or in the platform's configuration directory."""
+    named = environ.get("CONNMGR_CONFIG")
+    if named:
+        return Path(named)
+    import platformdirs
+
+    return platformdirs.user_config_path(APPLICATION, appauthor=False) / "config.toml"
+
+
+def auth_file(environ: Mapping[str, str]) -> Path:
+    """Return the path of the auth file: in the session's runtime directory, else in the platform's state directory.
+
+    ``/tmp`` is never chosen, as platformdirs does where there is no runtime directory.
+    """
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isabs(runtime):  # noqa: PTH117 - the specification has a relative one ignored
+        return Path(runtime) / APPLICATION / "auth"
+    import platformdirs
+
+    return platformdirs.user_state_path(APPLICATION, appauthor=False) / "auth"

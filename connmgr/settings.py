@@ -1,0 +1,206 @@
+"""The daemon's settings: one frozen dataclass, read from flags, environment, file and defaults, in this order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from connmgr import paths
+from connmgr.errors import StartupError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MEBIBYTE = 1024 * 1024
+LOG_LEVELS = ("debug", "info", "warning", "error")
+KEY_STORES = ("file", "keyring")
+
+
+def _option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+    secret: bool = False,
+) -> Any:
+    metadata = {"help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "secret": secret}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the daemon runs. Each field is an option ``--name-with-hyphens``; its ``metadata["help"]`` says what it does.
+
+    Paths are absolute; ``data_dir`` and ``auth_file`` are set by :func:`load` where the user set none.
+    """
+
+    host: str = _option(
+        "127.0.0.1", "Address to listen on; anything but loopback puts every connection within reach of the network."
+    )
+    port: int = _option(paths.DEFAULT_PORT, "TCP port; 0 takes a free one.", at_least=0, at_most=65535)
+    data_dir: Path = _option(  # noqa: RUF009 - it makes a field
+        None, "Directory of the vault, its key and the known hosts. [platform's data directory]"
+    )
+    auth_file: Path = _option(  # noqa: RUF009 - it makes a field
+        None, "File through which local clients authenticate. [connmgr/auth in the runtime directory]"
+    )
+    database_url: str = _option(
+        "", "SQLAlchemy URL of a PostgreSQL database to keep the vault in, instead of vault.db.", secret=True
+    )
+    key_store: str = _option("file", "Where the vault's key is kept.", choices=KEY_STORES)
+    threads: int = _option(
+        64, "Requests that may wait for machines at the same time; one more is answered 503.", at_least=1, at_most=1000
+    )
+    no_auth: bool = _option(False, "Accept requests without a token (for development); browsers are still refused.")
+    allowed_hosts: tuple[str, ...] = _option(
+        (), "Further names, with or without a port, that clients may put into the Host header; separated by commas."
+    )
+    session_ttl: float = _option(
+        0.0, "Seconds of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
+    )
+    idle_timeout: float = _option(
+        3600.0, "Seconds after which a shell that nobody uses is closed; 0: never.", at_least=0
+    )
+    start_timeout: float = _option(30.0, "Seconds that a shell may take to start.", at_least=0.1, at_most=3600)
+    command_timeout: float = _option(
+        3600.0, "Seconds that a command may run where its request names no timeout.", at_least=0.1, at_most=86400
+    )
+    max_output: int = _option(
+        16 * MEBIBYTE, "Bytes of a command's output kept of each stream; the rest is dropped.", at_least=1024
+    )
+    max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
+    log_level: str = _option("info", "What is logged to stderr; info has one line a request.", choices=LOG_LEVELS)
+    debug: bool = _option(False, "Put tracebacks into the answers to failed requests.")
+
+
+def options() -> Iterator[Field[Any]]:
+    """Yield the fields of :class:`Settings`, each an option, in the order of its documentation."""
+    yield from fields(Settings)
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ, config: Path | None = None) -> Settings:
+    """Return the settings: a flag wins over ``CONNMGR_<OPTION>``, that over ``config.toml``, that over the default.
+
+    ``flags`` maps field names to values, None standing for a flag that was not given. ``config`` is the file to read,
+    which must then exist; otherwise :func:`connmgr.paths.config_file` is read where there is one.
+    :raises StartupError: an unknown key or a bad value; the message names it and where it stands.
+    """
+    values: dict[str, Any] = dict(_from_file(config, environ))
+    for option in options():
+        variable = f"CONNMGR_{option.name.upper()}"
+        if environ.get(variable):
+            values[option.name] = _convert(option, environ[variable], f"environment variable {variable}")
+        if flags.get(option.name) is not None:
+            flag = f"option --{option.name.replace('_', '-')}"
+            values[option.name] = _convert(option, flags[option.name], flag)
+    values.setdefault("data_dir", paths.data_directory())
+    values.setdefault("auth_file", paths.auth_file(environ))
+    return Settings(**values)
+
+
+def _from_file(config: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    path = config or paths.config_file(environ)
+    required = config is not None or bool(environ.get("CONNMGR_CONFIG"))
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise StartupError(f"The configuration file {path} does not exist.") from None
+        return
+    except OSError as error:
+        raise StartupError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise StartupError(f"The configuration file {path} is not valid TOML: {error}.") from None
+    known = {option.name: option for option in options()}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in known or (name != key and name in content):
+            raise StartupError(f"The configuration file {path} has an unknown or repeated key: {key}.")
+        yield name, _convert(known[name], value, f"key {key} in {path}")
+
+
+def _convert(option: Field[Any], value: object, source: str) -> Any:
+    """Return ``value``, as text or as TOML has it, in the type of ``option``.
+
+    :raises StartupError: it is none of the values that the option takes.
+    """
+    shown = "" if option.metadata["secret"] else f": {value!r}"
+    try:
+        converted = _CONVERTERS[str(option.type)](value)
+    except ValueError as error:
+        raise StartupError(f"Bad value of {source}{shown} ({error}).") from None
+    choices, least, most = (option.metadata[key] for key in ("choices", "at_least", "at_most"))
+    if choices and converted not in choices:
+        raise StartupError(f"Bad value of {source}{shown} (one of {', '.join(choices)}).")
+    # Written so that NaN, for which every comparison is false, is refused too.
+    if least is not None and not converted >= least:
+        raise StartupError(f"Bad value of {source}{shown} (at least {least}).")
+    if most is not None and not converted <= most:
+        raise StartupError(f"Bad value of {source}{shown} (at most {most}).")
+    return converted
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("not a text")
+    return value
+
+
+def _path(value: object) -> Path:
+    text = str(value) if isinstance(value, Path) else _text(value)
+    if not text:
+        raise ValueError("not a path")
+    return Path(text).expanduser().absolute()
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("not an integer")  # noqa: TRY004
+    if isinstance(value, str) and not value.strip().isdecimal():
+        raise ValueError("not an integer")
+    return int(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("not a number")  # noqa: TRY004
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise ValueError("not a number") from None
+    if number == float("inf"):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in {"true", "1", "false", "0"}:
+        return value.lower() in {"true", "1"}
+    raise ValueError("true or false")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ValueError("not a list of texts")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+_CONVERTERS = {
+    "str": _text,
+    "int": _integer,
+    "float": _number,
+    "bool": _boolean,
+    "Path": _path,
+    "tuple[str, ...]": _texts,
+}
