@@ -1,0 +1,205 @@
+"""The documentation against the program: nothing undocumented, nothing documented that is not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Daemon
+
+ROOT = Path(__file__).parent.parent
+DOCS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
+ALL_DOCS = "\n".join(DOCS.values())
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def _code_spans(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+
+
+def _tables(text: str) -> Iterator[list[list[str]]]:
+    """Yield each Markdown table as rows of cells, its head first."""
+    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        lines = [line for line in block.splitlines() if not re.fullmatch(r"[|:\- ]+", line)]
+        yield [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def _first_column(text: str, head: str) -> set[str]:
+    """Return the code spans of the first column of every table whose first column bears ``head``."""
+    rows = [row for table in _tables(text) if table[0][0].lower() == head for row in table[1:]]
+    return {span for row in rows for span in re.findall(r"`([^`]+)`", row[0])}
+
+
+@pytest.fixture(scope="module")
+def description(daemon: Daemon) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{daemon.url}/openapi.json", timeout=30) as response:
+        described: dict[str, Any] = json.load(response)
+    return described
+
+
+def test_every_route_is_documented_and_every_documented_route_exists(description: dict[str, Any]) -> None:
+    routes = set(description["paths"])
+    groups = {route.split("/")[1] for route in routes}
+    spans = {span.removeprefix("POST ").removeprefix("GET ") for span in _code_spans(ALL_DOCS)}
+    named = {span for span in spans if re.fullmatch(r"/[a-z]+(/[a-z]+)*", span) and span.split("/")[1] in groups}
+    in_reference = set(_code_spans(DOCS["docs/API.md"])) | set(re.findall(r"/[a-z/]+", DOCS["docs/API.md"]))
+    assert routes - in_reference == set(), "missing in docs/API.md"
+    assert named - routes - {f"/{group}" for group in groups} == set(), "documented, but not there"
+
+
+def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
+    from connmgr import errors
+
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = {kind.code for kind in classes if issubclass(kind, errors.ConnmgrError) and kind is not errors.StartupError}
+    documented = _first_column(DOCS["docs/API.md"], "code")
+    assert codes == documented
+
+
+def test_the_error_tree_is_drawn_whole_and_true() -> None:
+    from connmgr import errors
+
+    drawn = re.findall(r"^[│├└─ ]*(\w+)(?: +(\d{3}))?(?: +([\w ]+?))?$", errors.__doc__ or "", re.MULTILINE)
+    in_tree = {name for name, _, _ in drawn if hasattr(errors, name)}
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    assert in_tree == {name for name, kind in kinds.items() if issubclass(kind, errors.ConnmgrError)}
+    for name, status, code in drawn:
+        if name in kinds and re.fullmatch(r"[a-z_]+", code or ""):
+            assert (name, kinds[name].code) == (name, code)
+            assert (name, status or "500") == (name, str(kinds[name].status))
+
+
+def test_every_setting_is_documented_with_its_names_and_default() -> None:
+    from connmgr.settings import options
+
+    rows = {row[0]: row for table in _tables(DOCS["docs/OPERATIONS.md"]) if table[0][0] == "Option" for row in table}
+    rows.pop("Option")
+    expected = {}
+    for option in options():
+        name = option.name.replace("_", "-")
+        expected[f"`--{name}`"] = (f"`CONNMGR_{option.name.upper()}`", f"`{name}`", option.default)
+    assert set(rows) == set(expected)
+    for flag, (variable, key, default) in expected.items():
+        assert (flag, rows[flag][1], rows[flag][2]) == (flag, variable, key)
+        if default not in (None, "", ()):
+            shown = (
+                str(default).lower()
+                if isinstance(default, bool)
+                else f"{default:g}"
+                if isinstance(default, float)
+                else default
+            )
+            assert (flag, rows[flag][3]) == (flag, f"`{shown}`")
+
+
+def test_no_setting_is_documented_that_does_not_exist() -> None:
+    from connmgr.settings import options
+
+    known = {f"CONNMGR_{option.name.upper()}" for option in options()} | {"CONNMGR_CONFIG", "CONNMGR_COMMAND"}
+    named = set(re.findall(r"\bCONNMGR_[A-Z_]+\b", ALL_DOCS))
+    assert named - known == set()
+
+
+def _commands() -> dict[str, set[str]]:
+    """Return the options of each command of the command line, by its words: ``vault backup``."""
+    import click
+
+    from connmgr.cli import main
+
+    found: dict[str, set[str]] = {}
+
+    def walk(command: click.Command, words: tuple[str, ...]) -> None:
+        parameters = [option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)]
+        found[" ".join(words)] = {option for option in parameters if option.startswith("-")} | {"--help"}
+        for name, inner in getattr(command, "commands", {}).items():
+            walk(inner, (*words, name))
+
+    walk(main, ())
+    return found
+
+
+def test_every_command_is_documented() -> None:
+    missing = [words for words in _commands() if not re.search(rf"\bconnmgr {words}\b", ALL_DOCS)]
+    assert missing == []
+
+
+def test_every_option_of_a_command_is_documented() -> None:
+    missing = [
+        f"connmgr {words} {option}"
+        for words, options in _commands().items()
+        for option in options - {"--help"}
+        if option.startswith("--") and not re.search(rf"(?<![\w-]){option}(?![\w-])", ALL_DOCS)
+    ]
+    assert missing == []
+
+
+def _command_lines() -> Iterator[str]:
+    for text in DOCS.values():
+        blocks = [line for fence in FENCE.finditer(text) for line in fence["text"].splitlines()]
+        yield from (line for line in [*blocks, *_code_spans(text)] if re.match(r"(\$ )?connmgr [a-z-]", line))
+
+
+def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
+    commands = _commands()
+    wrong = []
+    for line in _command_lines():
+        words = re.split(r"[|&;<>]", line.removeprefix("$ "))[0].split()[1:]
+        name = ""
+        while words and f"{name} {words[0]}".strip() in commands:
+            name = f"{name} {words.pop(0)}".strip()
+        options = {word.split("=")[0].strip("[]…") for word in words if word.strip("[]").startswith("--")}
+        if (not name and not options) or options - commands[name]:
+            wrong.append(line)
+    assert wrong == []
+
+
+def test_every_hook_is_documented() -> None:
+    from connmgr import hookspecs
+
+    hooks = [name for name, value in vars(hookspecs).items() if hasattr(value, "connmgr_spec")]
+    assert hooks
+    assert [hook for hook in hooks if f"{hook}" not in DOCS["docs/PLUGINS.md"]] == []
+
+
+def test_every_connection_type_is_documented(daemon: Daemon) -> None:
+    answer = daemon.client.post("/connection/types")
+    assert isinstance(answer, dict)
+    missing = [kind["type"] for kind in answer["types"] if f"`{kind['type']}`" not in DOCS["docs/API.md"]]
+    assert missing == []
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_within_the_project_lead_somewhere() -> None:
+    broken = []
+    for name, text in DOCS.items():
+        for target in LINK.findall(FENCE.sub("", text)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (ROOT / name).parent / path if path else ROOT / name
+            if not file.exists() or (anchor and anchor not in _anchors(file.read_text())):
+                broken.append(f"{name}: {target}")
+    assert broken == []
+
+
+def test_the_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = _code_spans(ALL_DOCS) + [line for fence in FENCE.finditer(ALL_DOCS) for line in fence["text"].splitlines()]
+    named = {match[1] for line in code if (match := re.match(r"(?:\$ )?make ([a-z]+)", line))}
+    assert {"run", "test"} <= named <= targets
+
+
+def test_the_continuous_integration_runs_the_tests_as_the_readme_gives_them() -> None:
+    assert re.search(r"^make test$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert re.search(r"^(\$ )?make test$", DOCS["README.md"], re.MULTILINE)
