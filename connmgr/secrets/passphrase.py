@@ -30,6 +30,9 @@ class Cost:
         return struct.pack("<qq", self.opslimit, self.memlimit)
 
 
+NO_COST = Cost(0, 0)
+"""Stands for the absence of a passphrase; nothing is derived with it."""
+
 MODERATE = Cost(argon2id.OPSLIMIT_MODERATE, argon2id.MEMLIMIT_MODERATE)
 """What new passphrases are derived with, and the least that is accepted: 3 passes over 256 MiB."""
 

@@ -14,14 +14,14 @@ from nacl.public import PrivateKey
 from nacl.secret import Aead
 
 from connmgr.errors import IntegrityError, InvalidRequest
-from connmgr.secrets.passphrase import Cost
+from connmgr.secrets.passphrase import NO_COST, Cost
 
 VAULT = "vault"
 """The principal whose private key the vault's generic key wraps."""
 
 KEY_ID_BYTES = 16
 _NAME = re.compile(r"[a-z0-9][a-z0-9._@-]{0,63}")
-_DAMAGED = "The vault's principals were changed outside of connmgr; restore the vault from a backup."
+DAMAGED = "The vault's principals were changed outside of connmgr; restore the vault from a backup."
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Principal:
 
     def associated(self) -> bytes:
         """Return everything but the wrapped key, unambiguously encoded: authenticated wherever that key is used."""
-        cost = self.cost or Cost(0, 0)
+        cost = self.cost or NO_COST
         name = self.name.encode()
         return struct.pack("<BB", 1, len(name)) + name + self.public_key + cost.encode() + self.salt
 
@@ -52,12 +52,12 @@ class Principal:
         """Return what the row's authentication code covers: every stored byte of this principal."""
         return self.associated() + self.wrapped_key
 
-    def unwrap(self, wrapping: bytes) -> bytes:
-        """Return the private key, opened with the 32-byte key ``wrapping``.
-
-        :raises nacl.exceptions.CryptoError: ``wrapping`` is not the key, or the row was changed.
-        """
-        return Aead(wrapping).decrypt(self.wrapped_key, self.associated())
+    def unwrap(self, wrapping: bytes) -> bytes | None:
+        """Return the private key, opened with the 32-byte key ``wrapping``, or None if that is not its key."""
+        try:
+            return Aead(wrapping).decrypt(self.wrapped_key, self.associated())
+        except CryptoError:
+            return None
 
     def rewrapped(self, private: bytes, wrapping: bytes, cost: Cost | None = None, salt: bytes = b"") -> Principal:
         """Return this principal with its private key wrapped by another key; the key pair stays."""
@@ -78,10 +78,21 @@ def unwrap_vault(principal: Principal, wrapping: bytes) -> bytes:
 
     :raises IntegrityError: the row does not belong to this key.
     """
+    private = principal.unwrap(wrapping)
+    if private is None:
+        raise IntegrityError(DAMAGED)
+    return private
+
+
+def open_sealed(sealed: bytes, principal: Principal, private: bytes) -> bytes:
+    """Return the data key that was sealed to ``principal``.
+
+    :raises IntegrityError: it was sealed to another key.
+    """
     try:
-        return principal.unwrap(wrapping)
+        return crypto_box_seal_open(sealed, principal.public_key, private)
     except CryptoError as error:
-        raise IntegrityError(_DAMAGED) from error
+        raise IntegrityError("The secret was not sealed to the key that it names.") from error
 
 
 def sealing_key(vault_private: bytes) -> bytes:
@@ -137,12 +148,12 @@ class Access:
         """Open a data key sealed to the unlocked user.
 
         Returns None when no user of this ``key_id`` is unlocked.
-        :raises nacl.exceptions.CryptoError: it was sealed to another key.
+        :raises IntegrityError: it was sealed to another key.
         """
         with self._lock:
             if self._principal is None or self._principal.key_id != key_id:
                 return None
-            return crypto_box_seal_open(sealed, self._principal.public_key, bytes(self._private))
+            return open_sealed(sealed, self._principal, bytes(self._private))
 
     def _wipe(self) -> None:
         self._private[:] = bytes(len(self._private))

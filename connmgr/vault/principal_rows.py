@@ -1,0 +1,95 @@
+"""The table of principals: read only while every row is authentic and none is missing, written so that it stays so."""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import IntegrityError, VaultUnavailable
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.passphrase import Cost
+from connmgr.secrets.principals import DAMAGED, VAULT, Principal
+from connmgr.vault.schema import KEY_VERIFIER
+from connmgr.vault.tables import meta, principal
+
+PRINCIPALS_MAC = "principals_mac"
+"""The row of ``meta`` that authenticates which principals there are, so that none can be taken away or put back."""
+
+
+def load(tx: sa.Connection, key: VaultKey) -> dict[str, Principal]:
+    """Return all principals by name.
+
+    :raises IntegrityError: a row was changed, added, removed or put back outside of connmgr.
+    :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
+    """
+    rows = tx.execute(sa.select(principal)).all()
+    stored = _meta(tx, PRINCIPALS_MAC) or b""
+    try:
+        principals = {row.name: _principal(row) for row in rows}
+        macs = _macs(key, principals)
+        authentic = all(hmac.compare_digest(row.mac, macs[row.name]) for row in rows)
+        authentic &= hmac.compare_digest(stored, _mac_of_all(key, macs)) and VAULT in principals
+    except (AttributeError, TypeError, ValueError, struct.error) as error:
+        # SQLite keeps values of any type in any column.
+        raise IntegrityError(DAMAGED) from error
+    if not authentic:
+        if not key.matches(_meta(tx, KEY_VERIFIER) or b""):
+            raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
+        raise IntegrityError(DAMAGED)
+    return principals
+
+
+def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) -> None:
+    """Make ``principals`` the whole content of the table, within the transaction ``tx``."""
+    macs = _macs(key, principals)
+    tx.execute(sa.delete(principal))
+    tx.execute(sa.insert(principal), [_row(each, macs[name]) for name, each in principals.items()])
+    put_meta(tx, PRINCIPALS_MAC, _mac_of_all(key, macs))
+
+
+def absent(tx: sa.Connection) -> bool:
+    """Whether the vault is so new that it has no principals yet, not even a trace of any."""
+    return (
+        _meta(tx, PRINCIPALS_MAC) is None
+        and tx.scalar(sa.select(sa.func.count()).select_from(principal)) == 0
+    )
+
+
+def put_meta(tx: sa.Connection, name: str, value: bytes) -> None:
+    """Store a row of ``meta``, in place of the one of that name if there is one."""
+    tx.execute(sa.delete(meta).where(meta.c.name == name))
+    tx.execute(sa.insert(meta).values(name=name, value=value))
+
+
+def _meta(tx: sa.Connection, name: str) -> bytes | None:
+    value: bytes | None = tx.scalar(sa.select(meta.c.value).where(meta.c.name == name))
+    return value
+
+
+def _macs(key: VaultKey, principals: dict[str, Principal]) -> dict[str, bytes]:
+    return {name: key.principal_mac(each.record()) for name, each in principals.items()}
+
+
+def _mac_of_all(key: VaultKey, macs: dict[str, bytes]) -> bytes:
+    # The record of one principal begins with 1: the two cannot be taken for each other.
+    return key.principal_mac(struct.pack("<BI", 2, len(macs)) + b"".join(sorted(macs.values())))
+
+
+def _principal(row: sa.Row[Any]) -> Principal:
+    cost = None if row.kdf_salt is None else Cost(row.kdf_opslimit, row.kdf_memlimit)
+    return Principal(row.name, bytes(row.public_key), bytes(row.wrapped_key), cost, bytes(row.kdf_salt or b""))
+
+
+def _row(each: Principal, mac: bytes) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "public_key": each.public_key,
+        "wrapped_key": each.wrapped_key,
+        "kdf_salt": each.salt if each.cost else None,
+        "kdf_opslimit": each.cost.opslimit if each.cost else None,
+        "kdf_memlimit": each.cost.memlimit if each.cost else None,
+        "mac": mac,
+    }

@@ -1,0 +1,252 @@
+"""The vault's principals: who they are, what each client session may open, and sealing and opening secrets for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import (
+    IntegrityError,
+    InvalidRequest,
+    LastPrincipal,
+    SecretLocked,
+    StartupError,
+    UnknownPrincipal,
+    UnknownUser,
+    UnlockFailed,
+    UserExists,
+    VaultLocked,
+    VaultUnavailable,
+)
+from connmgr.secrets import envelope
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.passphrase import MODERATE, NO_COST, KeyDerivation, check_new_passphrase, new_salt
+from connmgr.secrets.principals import (
+    VAULT,
+    Access,
+    Principal,
+    check_user_name,
+    new_principal,
+    open_sealed,
+    sealing_key,
+    unwrap_vault,
+)
+from connmgr.secrets.throttle import Throttle
+from connmgr.vault import principal_rows
+from connmgr.vault.database import Database
+from connmgr.vault.sealed import sealed_to
+
+MOST_PRINCIPALS = 64
+
+_WRONG = "The user does not exist, or the passphrase is wrong."
+_LOCKED = "The vault has users: unlock one first."
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a client session may know about the vault's users."""
+
+    has_users: bool
+    user: str | None
+    """The user that this session has unlocked."""
+    principals: list[str]
+    """What this session can open secrets of."""
+    users: list[str]
+    """All users; none where users exist and the session has unlocked none."""
+
+
+class Principals:
+    """The principals of one vault. Safe to use from several threads; every answer is from the database as it is now."""
+
+    def __init__(self, database: Database, key: VaultKey) -> None:
+        """Take a migrated database, and give a new one its principal ``vault``.
+
+        :raises StartupError: the stored principals were changed, or the database cannot be written to.
+        """
+        self._database = database
+        self._key = key
+        self._derivation = KeyDerivation()
+        self._throttle = Throttle()
+
+        def found(tx: sa.Connection) -> None:
+            if principal_rows.absent(tx):
+                principal_rows.replace(tx, key, {VAULT: new_principal(VAULT, key.wrapping)[0]})
+            principal_rows.load(tx, key)
+
+        try:
+            database.write(found)
+        except (IntegrityError, VaultUnavailable) as error:
+            raise StartupError(error.message) from error
+
+    def seal(self, value: str, access: Access, principals: Sequence[str] | None = None) -> dict[str, Any]:
+        """Seal ``value`` to ``principals``, by default to the user that ``access`` has unlocked, else to ``vault``.
+
+        :raises UnknownPrincipal: one of them does not exist.
+        """
+        known = self._known()
+        user = _unlocked(known, access)
+        names = list(dict.fromkeys([user.name if user else VAULT] if principals is None else principals))
+        for name in names:
+            if name not in known:
+                raise UnknownPrincipal("One of the principals does not exist.")
+        if not 1 <= len(names) <= MOST_PRINCIPALS:
+            raise InvalidRequest(f"A secret is sealed to 1 to {MOST_PRINCIPALS} principals.")
+        return envelope.seal(value, [known[name] for name in names], sealing_key(self._vault_private(known)))
+
+    def unseal(self, encrypted: Mapping[str, Any], access: Access) -> str:
+        """Open a sealed secret.
+
+        :raises SecretLocked: ``access`` has none of its principals; ``details["principals"]`` lists those that could.
+        :raises IntegrityError: any byte of it was changed, or it is of another vault.
+        """
+        known = self._known()
+        vault_private = self._vault_private(known)
+        sealed = envelope.verify(encrypted, sealing_key(vault_private))
+        user = _unlocked(known, access)
+        if user is not None and user.name in sealed.recipients:
+            data_key = access.open(*sealed.recipients[user.name])
+            if data_key is not None:
+                return sealed.open(data_key)
+        if VAULT in sealed.recipients and (user is not None or len(known) == 1):
+            return sealed.open(open_sealed(sealed.recipients[VAULT][1], known[VAULT], vault_private))
+        raise _locked(sealed, known)
+
+    def status(self, access: Access) -> Status:
+        """Return what ``access`` may know."""
+        known = self._known()
+        user = _unlocked(known, access)
+        users = sorted(known.keys() - {VAULT})
+        if user is None:
+            return Status(bool(users), None, [] if users else [VAULT], [])
+        return Status(True, user.name, [user.name, VAULT], users)
+
+    def unlock(self, access: Access, user: str, passphrase: str) -> None:
+        """Let ``access`` open what is sealed to ``user`` and to ``vault``; a user unlocked before is locked.
+
+        :raises UnlockFailed: unknown user or wrong passphrase, which take the same time.
+        :raises UnlockThrottled: too many failures before, or too many passphrases being checked.
+        """
+        access.grant(*self._authenticate(user, passphrase))
+
+    def lock(self, access: Access) -> None:
+        """Take the user away from ``access``."""
+        access.lock()
+
+    def add_user(self, access: Access, name: str, passphrase: str) -> None:
+        """Add a user; any session may add the first, later ones only a session that has unlocked one.
+
+        :raises VaultLocked: users exist and ``access`` has unlocked none.
+        :raises UserExists: there is one of this name.
+        :raises InvalidRequest: the name or the passphrase breaks the rules.
+        """
+        check_user_name(name)
+        check_new_passphrase(passphrase)
+        _check_addition(self._known(), access, name)
+        salt = new_salt()
+        added, _ = new_principal(name, self._derivation.derive(passphrase, salt, MODERATE), MODERATE, salt)
+
+        def add(tx: sa.Connection) -> None:
+            known = principal_rows.load(tx, self._key)
+            _check_addition(known, access, name)
+            principal_rows.replace(tx, self._key, {**known, name: added})
+
+        self._database.write(add)
+
+    def change_passphrase(self, user: str, passphrase: str, new_passphrase: str) -> None:
+        """Wrap the private key of ``user`` with another passphrase; the key pair, and all that is sealed to it, stays.
+
+        :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
+        :raises InvalidRequest: the new passphrase breaks the rules.
+        """
+        check_new_passphrase(new_passphrase)
+        before, private = self._authenticate(user, passphrase)
+        salt = new_salt()
+        wrapping = self._derivation.derive(new_passphrase, salt, MODERATE)
+        after = before.rewrapped(private, wrapping, MODERATE, salt)
+
+        def rewrap(tx: sa.Connection) -> None:
+            known = principal_rows.load(tx, self._key)
+            if known.get(user) != before:
+                raise UnlockFailed(_WRONG)
+            principal_rows.replace(tx, self._key, {**known, user: after})
+
+        self._database.write(rewrap)
+
+    def remove_user(self, access: Access, name: str, *, force: bool = False) -> list[str]:
+        """Remove a user and return the ids of the connections with secrets that were sealed to it.
+
+        Those secrets may be known to that user, who held the key: change them where they are used.
+        :raises VaultLocked: ``access`` has unlocked no user.
+        :raises UnknownUser: there is none of this name.
+        :raises LastPrincipal: nobody could read some of those secrets any more, and ``force`` is not set;
+            ``details["connections"]`` lists their connections.
+        """
+
+        def remove(tx: sa.Connection) -> list[str]:
+            known = principal_rows.load(tx, self._key)
+            if _unlocked(known, access) is None:
+                raise VaultLocked(_LOCKED)
+            if name == VAULT or name not in known:
+                raise UnknownUser(f"Unknown vault user: {name}")
+            user = known.pop(name)
+            affected, lost = sealed_to(tx, user, known, sealing_key(self._vault_private(known)))
+            if lost and not force:
+                raise LastPrincipal(
+                    f"Secrets of {len(lost)} connections can be read by {name} alone; with force they are lost.",
+                    connections=lost,
+                )
+            principal_rows.replace(tx, self._key, known)
+            return affected
+
+        affected = self._database.write(remove)
+        if access.principal is not None and access.principal.name == name:
+            access.lock()
+        return affected
+
+    def _known(self) -> dict[str, Principal]:
+        return self._database.read(lambda tx: principal_rows.load(tx, self._key))
+
+    def _vault_private(self, known: Mapping[str, Principal]) -> bytes:
+        return unwrap_vault(known[VAULT], self._key.wrapping)
+
+    def _authenticate(self, name: str, passphrase: str) -> tuple[Principal, bytes]:
+        """Return a user and its private key."""
+        self._throttle.check(name)
+        known = self._known()
+        # An unknown user is given a key that no passphrase opens, so that it costs the same time.
+        user = known.get(name) if name != VAULT else None
+        user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
+        private = user.unwrap(self._derivation.derive(passphrase, user.salt, user.cost or NO_COST))
+        if private is None:
+            self._throttle.failed(name)
+            raise UnlockFailed(_WRONG)
+        self._throttle.succeeded(name)
+        return user, private
+
+
+def _unlocked(known: Mapping[str, Principal], access: Access) -> Principal | None:
+    """Return the user that ``access`` has unlocked, if it has not been removed or replaced since."""
+    held = access.principal
+    user = known.get(held.name) if held is not None else None
+    return user if user is not None and held is not None and user.key_id == held.key_id else None
+
+
+def _check_addition(known: Mapping[str, Principal], access: Access, name: str) -> None:
+    if len(known) > 1 and _unlocked(known, access) is None:
+        raise VaultLocked(_LOCKED)
+    if name in known:
+        raise UserExists(f"A vault user {name} exists already.")
+
+
+def _locked(sealed: envelope.Envelope, known: Mapping[str, Principal]) -> SecretLocked:
+    able = [name for name, (key_id, _) in sealed.recipients.items() if name in known and known[name].key_id == key_id]
+    if not able:
+        names = ", ".join(sealed.recipients)
+        return SecretLocked(f"Nobody can open this secret any more; it was sealed to {names}.", principals=[])
+    users = "any user" if VAULT in able else " or ".join(able)
+    return SecretLocked(
+        f"The secret is locked; its principals are {', '.join(able)}: unlock {users} first.", principals=able
+    )

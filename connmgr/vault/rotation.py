@@ -1,0 +1,51 @@
+"""Rotation of the vault's key: the store of the key holds both until the vault has changed, in one transaction."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from connmgr.errors import VaultUnavailable
+from connmgr.secrets.keyfile import KeyStore, VaultKey, load_from
+from connmgr.secrets.principals import VAULT, unwrap_vault
+from connmgr.vault import principal_rows, record
+from connmgr.vault.database import Database
+from connmgr.vault.schema import KEY_VERIFIER
+from connmgr.vault.tables import connection, meta
+from connmgr.vault.tree import chunks
+
+TIMEOUT = 300.0
+"""Seconds that the transaction may wait for others."""
+
+_SET_MAC = sa.update(connection).where(connection.c.id == sa.bindparam("uuid")).values(mac=sa.bindparam("code"))
+
+
+def rotate(database: Database, store: KeyStore) -> None:
+    """Give the vault another key: what the old one wraps or authenticates is wrapped and authenticated by the new one.
+
+    Sealed secrets stay as they are, byte for byte. Killed at any moment, the store holds the key that the vault
+    accepts, and the next start finds it. The caller holds the vault's lock; where several daemons share the database,
+    the others are to be stopped and given the new key.
+    :raises StartupError: the store does not hold this vault's key; nothing was changed.
+    :raises IntegrityError: a record was changed outside of connmgr; nothing was changed.
+    :raises VaultUnavailable: the database cannot be written to.
+    """
+    old = load_from(store, create=False, verifier=database.key_verifier)
+    new = VaultKey.generate()
+    store.write_next(new)
+    database.write(lambda tx: _rekey(tx, old, new), timeout=TIMEOUT)
+    store.promote()
+
+
+def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
+    stored = tx.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER))
+    if stored is None or not old.matches(stored):
+        raise VaultUnavailable("Another daemon has rotated the vault's key: get the new key from there.")
+    known = principal_rows.load(tx, old)
+    private = unwrap_vault(known[VAULT], old.wrapping)
+    principal_rows.replace(tx, new, {**known, VAULT: known[VAULT].rewrapped(private, new.wrapping)})
+    for ids in chunks(tx.scalars(sa.select(connection.c.id)).all()):
+        rows = [dict(row) for row in tx.execute(sa.select(connection).where(connection.c.id.in_(ids))).mappings()]
+        for row in rows:
+            record.verify(row, old)
+        tx.execute(_SET_MAC, [{"uuid": row["id"], "code": record.mac(row, new)} for row in rows])
+    principal_rows.put_meta(tx, KEY_VERIFIER, new.verifier())

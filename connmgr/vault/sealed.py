@@ -1,0 +1,41 @@
+"""Finds the connections whose secrets hang on a principal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.secrets import envelope
+from connmgr.secrets.principals import Principal
+from connmgr.vault.tables import connection as table
+
+
+def sealed_to(
+    tx: sa.Connection, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
+) -> tuple[list[str], list[str]]:
+    """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
+
+    :raises IntegrityError: a stored secret was changed outside of connmgr.
+    """
+    alive = {each.key_id for each in others.values()}
+    affected, lost = [], []
+    holding = sa.select(table.c.id, table.c.data).where(table.c.data.contains("encryptedToken")).order_by(table.c.id)
+    for uuid, data in tx.execute(holding):
+        held = [holders for holders in _holders(json.loads(data), sealing_key) if user.key_id in holders]
+        if held:
+            affected.append(uuid)
+        if any(alive.isdisjoint(holders) for holders in held):
+            lost.append(uuid)
+    return affected, lost
+
+
+def _holders(data: Any, sealing_key: bytes) -> Iterator[set[bytes]]:
+    """Yield for each sealed secret within ``data`` the ids of the key pairs that open it."""
+    if isinstance(data, dict) and "encryptedToken" in data:
+        yield {key_id for key_id, _ in envelope.verify(data, sealing_key).recipients.values()}
+    elif isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from _holders(each, sealing_key)
