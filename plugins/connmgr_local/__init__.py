@@ -1,0 +1,35 @@
+"""The connection type ``local``: shells of the machine and the user that the daemon runs as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connmgr.plugin import ConnectionType, Schema, Text, Transport, hookimpl
+from connmgr_local.transport import LocalTransport
+
+
+class LocalSchema(Schema):
+    """The fields of a local connection."""
+
+    shell = Text(
+        allow_none=True,
+        metadata={"description": "The session's shell, a path or a name; the user's login shell otherwise."},
+    )
+
+
+class Local(ConnectionType):
+    """The machine that the daemon runs on."""
+
+    name = "local"
+    description = "The machine that the daemon runs on, as the user that it runs as."
+    schema = LocalSchema
+    example: Mapping[str, Any] = {"shell": "/bin/bash"}
+
+    def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
+        return LocalTransport()
+
+
+@hookimpl
+def connmgr_connection_types() -> Sequence[ConnectionType]:
+    return [Local()]

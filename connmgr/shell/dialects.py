@@ -1,0 +1,144 @@
+"""The shells that the engine speaks, and how each is started, driven and asked for its state.
+
+A *supervisor* is the shell that lives as long as the session. It reads one frame a command from its standard input and
+runs it in a subshell, so that nothing a command does to its shell reaches the supervisor. fish and csh cannot do that:
+``/bin/sh`` supervises them and starts one a command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from string import Template
+
+from connmgr.errors import UnsupportedShell
+
+
+def quote(word: bytes) -> bytes:
+    """Return ``word`` as one single-quoted word of a POSIX shell, whatever bytes it holds."""
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What the engine must know about one family of shells.
+
+    ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the same
+    name, and ``exports`` prints the exported variables as ``export -p`` does. ``forks`` tells whether ``( … )`` is a process of its own. ``interpreter`` is, for a shell that cannot supervise,
+    the sh text that runs the command in it.
+    """
+
+    number: int
+    names: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    builtin: str = "command"
+    exports: str = "command export -p"
+    forks: bool = True
+    interpreter: Template | None = None
+
+    def hello(self, nonce: str, *, merged: bool) -> bytes:
+        """Return the text that turns a freshly started shell into a supervisor and makes it describe itself.
+
+        The channel's streams move to descriptors 8 and 9, out of the reach of commands; where there is but one stream
+        (``merged``), both are that one. Signals that a command sends to ``$$`` meet a trap that does nothing; an ignored
+        signal would be ignored by every command too.
+        """
+        return _HELLO.substitute(
+            stderr=1 if merged else 2,
+            builtin=self.builtin, exports=self.exports, nonce=nonce, join="" if self.forks else '&\nwait "$!"'
+        ).encode()
+
+
+_HELLO = Template(r"""exec 8>&1 9>&${stderr} >/dev/null 2>&1
+trap : HUP INT QUIT TERM USR1 USR2 ALRM
+_cm_begin(){ echo "
+$$1b" >&8;echo "
+$$1b" >&9;}
+_cm_gone(){ echo "
+$$2$$1" >&8;}
+_cm_dump(){ { set +x;unset CONNMGR_COMMAND;${builtin} echo "
+$$2c";${builtin} pwd;${builtin} echo "
+$$2v";${exports};${builtin} echo "
+$$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$1";}
+_cm_end(){ echo "
+$$2 $$1" >&8;echo "
+$$2" >&9;}
+_cm_begin ${nonce}
+(echo "$$$$" >&8
+{ read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
+(. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
+echo "$${TMPDIR:-/tmp}" >&8
+_cm_dump 0 ${nonce})${join}
+_cm_end 0 ${nonce}
+""")
+
+# zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
+_ZSH_EXPORTS = (
+    'emulate -L zsh;for k in "${(@k)parameters[(R)*export*]}";'
+    'do builtin print -r -- "export $k=${(qq)${(P)k}}";done'
+)
+
+_FISH = Template(
+    "printf %s ${command}|{ ${shell} --no-config -c '"
+    "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -e CONNMGR_COMMAND;"
+    'builtin printf "\\n%sc\\n" ${nonce};builtin pwd;builtin printf "\\n%sv\\n" ${nonce};${env} -0;'
+    'builtin printf "\\n%sx\\n" ${nonce};exit $$__cm_r'
+    "' 7<&0 <&6 6<&-;}"
+)
+
+_CSH = Template(
+    "printf '%s\n%s\n' ${command} '"
+    "set _cm_r=$$status\nunsetenv CONNMGR_COMMAND\n"
+    '\\echo "";\\echo ${nonce}c;\\echo $$cwd:q;\\echo "";\\echo ${nonce}v;${env} -0;\\echo "";\\echo ${nonce}x\n'
+    "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
+)
+
+SH = Dialect(0, ("sh",))
+DIALECTS = (
+    SH,
+    Dialect(1, ("bash",), options=("--norc", "--noprofile")),
+    Dialect(2, ("dash",)),
+    Dialect(3, ("ash",)),
+    Dialect(4, ("zsh",), options=("-f",), builtin="builtin", exports=_ZSH_EXPORTS),
+    Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh")),
+    # ksh93 runs `( … )` within itself, where a timeout could not kill it alone.
+    Dialect(5, ("ksh", "ksh93", "ksh93u+m", "rksh93"), forks=False),
+    Dialect(6, ("fish",), interpreter=_FISH),
+    Dialect(7, ("csh", "tcsh", "bsd-csh"), interpreter=_CSH),
+)
+
+
+def dialect_of(name: str) -> Dialect:
+    """Return the dialect of a shell by the last part of its path.
+
+    :raises UnsupportedShell: the engine does not speak it.
+    """
+    for dialect in DIALECTS:
+        if name in dialect.names:
+            return dialect
+    raise UnsupportedShell(
+        f"{name!r} cannot host a session; set the connection's shell to one of: {', '.join(SHELL_NAMES)}."
+    )
+
+
+SHELL_NAMES = tuple(dialect.names[0] for dialect in DIALECTS)
+
+
+@cache
+def boot_script() -> str:
+    """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor.
+
+    Arguments: a nonce, then the shell's argv, or nothing for the login shell. It holds neither quotes nor newlines that a
+    login shell of another language (fish, csh) would read differently within single quotes.
+    """
+    supervisors = [dialect for dialect in DIALECTS if not dialect.interpreter]
+    interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
+    branches = "".join(
+        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options)) + ";; " for dialect in supervisors
+    )
+    return (
+        'n=$1; shift; [ $# -gt 0 ] || set -- "${SHELL:-/bin/sh}"; w=${1##*/}; '
+        'case "$w ${2:-}" in "busybox sh"|"busybox ash") w=ash;; esac; '
+        'p=$(command -v "$1") || w=missing; echo; echo "$n $w $p"; '
+        f"case $w in {branches}{interpreted}) exec /bin/sh;; esac"
+    )

@@ -1,0 +1,200 @@
+"""The frame: one write that makes a supervisor run one command, and the marked streams that come back.
+
+Every marker is a newline, a random nonce of 128 bits that only this frame holds, a tag and a newline; output cannot imitate
+it. On stdout: ``b`` begins the output, ``c`` the working directory, ``v`` the exported variables, ``x`` more output (of an
+EXIT trap), ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is lost, and a blank with a
+number ends the command with its status. On stderr: ``b`` begins, and the bare nonce ends.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from connmgr.shell.dialects import Dialect, quote
+
+STATE_LIMIT = 4 << 20
+"""Bytes of working directory and variables that are kept; a larger state is not carried over."""
+
+_PRINTF_CHUNK = 8192
+_UNSAFE = re.compile(rb"[^ -~]|[%\\']")
+
+
+def new_nonce() -> str:
+    """Return 128 random bits in hexadecimal."""
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command and the options that hold for it alone.
+
+    With ``directory`` or ``environment`` it runs in a copy of the session, whose state it does not change.
+    """
+
+    text: bytes
+    stdin: bytes = b""
+    directory: bytes | None = None
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def keeps_state(self) -> bool:
+        return self.directory is None and not self.environment
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The shell that runs the commands of a session which ``/bin/sh`` supervises; ``env`` is the path of env(1)."""
+
+    shell: str
+    env: str = "/usr/bin/env"
+
+
+def build_frame(
+    dialect: Dialect, command: Command, nonce: str, cookie: str, interpreter: Interpreter | None = None
+) -> bytes:
+    """Return the line that runs ``command`` in a subshell of the supervisor and reports how it ended.
+
+    The command stands in no ``if``, ``&&`` or ``||``, where ``set -e`` would be ignored. ``cookie`` goes into the
+    command's environment, to find processes that left its tree.
+    """
+    mark = nonce.encode()
+    steps = [b"export CONNMGR_COMMAND=" + cookie.encode()]
+    if command.directory is not None:
+        steps.insert(0, b"cd " + quote(command.directory) + b"||{ _cm_gone g " + mark + b";exit;}")
+    if command.environment:
+        steps += [b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items()]
+    if dialect.interpreter:
+        steps += _interpreted(dialect, command, mark, interpreter or Interpreter("/bin/sh"))
+    else:
+        null = b"" if command.stdin else b"</dev/null"
+        steps.append(b"eval " + quote(command.text) + null + b" >&8 2>&9 8>&- 9>&-")
+        if command.keeps_state:
+            steps.append(b'_cm_dump "$?" ' + mark)
+    body = b"(" + b";".join(steps) + b")"
+    if command.stdin:
+        body = b"{ " + b";".join(_printf(command.stdin)) + b";}|" + body
+    ended = b'_cm_end "$?" ' + mark
+    if not dialect.forks:
+        # A trapped signal ends `wait` early; only a child that is gone ends the loop.
+        ended = b'wait "$!";r=$?;while kill -0 "$!";do wait "$!";r=$?;done;_cm_end "$r" ' + mark
+        body += b"&"
+        return b"_cm_begin " + mark + b";" + body + b" " + ended + b"\n"
+    return b"_cm_begin " + mark + b";" + body + b";" + ended + b"\n"
+
+
+def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
+    """Return a line that moves the supervisor into ``directory`` and runs ``frame`` there, or reports that it is gone.
+
+    A ``case``, because a command within ``if`` or after ``||`` would not heed ``set -e``.
+    """
+    mark = nonce.encode()
+    gone = b"_cm_begin " + mark + b";_cm_gone l " + mark + b";_cm_end 1 " + mark
+    return b"cd " + quote(directory) + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
+
+
+def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: Interpreter) -> list[bytes]:
+    assert dialect.interpreter is not None
+    run = dialect.interpreter.template.encode()
+    words = {
+        b"${command}": quote(command.text),
+        b"${shell}": quote(interpreter.shell.encode()),
+        b"${env}": interpreter.env.encode(),
+        b"${nonce}": mark,
+        b"$$": b"$",
+    }
+    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], run)
+    source = b"6<&0" if command.stdin else b"6</dev/null"
+    return [b"{ " + run + b";} " + source + b" >&8 2>&9 8>&- 9>&-"]
+
+
+def _printf(data: bytes) -> Iterable[bytes]:
+    # Octal escapes in the format carry every byte, NUL included, through every shell's printf (POSIX.1-2017 printf).
+    for start in range(0, len(data), _PRINTF_CHUNK):
+        text = _UNSAFE.sub(lambda match: b"\\%03o" % match.group()[0], data[start : start + _PRINTF_CHUNK])
+        yield b"printf '" + text.replace(b"\\045", b"%%") + b"'"
+
+
+class MarkedStream:
+    """Reads one stream of a command by position: what belongs to it, what is its state, and where it ends.
+
+    At most ``limit`` bytes of output are kept; the rest is counted off and ``truncated`` set.
+    """
+
+    def __init__(self, nonce: str, limit: int) -> None:
+        self._marker = b"\n" + nonce.encode()
+        self._limit = limit
+        self._pending = b""
+        self._section: str | None = None
+        self._state_complete = False
+        self._sections = {"b": bytearray(), "c": bytearray(), "v": bytearray()}
+        self.truncated = False
+        self.directory_refused = False
+        self.directory_lost = False
+        self.ended = False
+        self.status = 0
+
+    @property
+    def output(self) -> bytearray:
+        return self._sections["b"]
+
+    @property
+    def state(self) -> tuple[bytes, bytes] | None:
+        """The working directory and the variables as printed; None where the command did not come to print them."""
+        directory, variables = self._sections["c"], self._sections["v"]
+        if not self._state_complete or len(variables) >= STATE_LIMIT:
+            return None
+        return bytes(directory.removesuffix(b"\n")), bytes(variables)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream; whatever follows its end is dropped."""
+        if self.ended or not data:
+            return
+        data = self._pending + data
+        marker, start = self._marker, 0
+        while True:
+            at = data.find(marker, start)
+            if at < 0:
+                held = self._possible_marker(data, start)
+                self._keep(data, start, len(data) - held)
+                self._pending = data[len(data) - held :]
+                return
+            line_end = data.find(b"\n", at + len(marker))
+            if line_end < 0:
+                self._keep(data, start, at)
+                self._pending = data[at:]
+                return
+            self._keep(data, start, at)
+            self._enter(data[at + len(marker) : line_end].decode("ascii", "replace"))
+            start = line_end + 1
+            if self.ended:
+                return
+
+    def _possible_marker(self, data: bytes, start: int) -> int:
+        at = data.rfind(b"\n", max(start, len(data) - len(self._marker) + 1))
+        return len(data) - at if at >= 0 and self._marker.startswith(data[at:]) else 0
+
+    def _enter(self, tag: str) -> None:
+        if tag == "" or tag.startswith(" "):
+            self.ended = True
+            self.status = int(tag or 0)
+        elif tag == "g":
+            self.directory_refused = True
+        elif tag == "l":
+            self.directory_lost = True
+        else:
+            self._section = {"b": "b", "c": "c", "v": "v", "x": "b"}[tag]
+            self._state_complete = tag == "x"
+
+    def _keep(self, data: bytes, start: int, end: int) -> None:
+        if self._section is None or start >= end:
+            return
+        kept = self._sections[self._section]
+        limit = self._limit if self._section == "b" else STATE_LIMIT
+        room = limit - len(kept)
+        if end - start > room:
+            self.truncated = self.truncated or self._section == "b"
+            end = start + room
+        kept += memoryview(data)[start:end]

@@ -1,0 +1,75 @@
+"""Finds the local shells that a killed daemon left behind, and ends them at the next start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+
+REAP_TIMEOUT = 3.0
+START_TOLERANCE = 0.05
+"""Seconds by which two readings of one process's start time may differ."""
+
+
+class Orphans:
+    """A file that names the process id and start time of each local shell, so that no other process is mistaken for one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._shells: dict[int, float] = {}
+
+    def reap(self) -> int:
+        """Kill the shells that the file names, with everything below them, and return how many there were."""
+        count = 0
+        for pid, started in self._read().items():
+            with contextlib.suppress(psutil.Error):
+                shell = psutil.Process(pid)
+                if abs(shell.create_time() - started) <= START_TOLERANCE:
+                    _kill_tree(shell)
+                    count += 1
+        self._write()
+        return count
+
+    def remember(self, pid: int) -> None:
+        """Note a shell that runs from now on."""
+        with self._lock, contextlib.suppress(psutil.Error):
+            self._shells[pid] = psutil.Process(pid).create_time()
+            self._write()
+
+    def forget(self, pid: int) -> None:
+        """Strike out a shell that has ended."""
+        with self._lock:
+            if self._shells.pop(pid, None) is not None:
+                self._write()
+
+    def _read(self) -> dict[int, float]:
+        try:
+            entries = json.loads(self._path.read_text())
+            return {int(pid): float(started) for pid, started in entries.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):
+            return {}  # cut short by the crash that this file is for: nothing in it can be trusted
+
+    def _write(self) -> None:
+        descriptor, name = tempfile.mkstemp(prefix=".shells-", dir=self._path.parent)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(self._shells, file)
+        Path(name).replace(self._path)
+
+
+def _kill_tree(shell: psutil.Process) -> None:
+    tree = [shell, *shell.children(recursive=True)]
+    for process in tree:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+    for process in {*tree, *shell.children(recursive=True)}:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(tree, REAP_TIMEOUT)

@@ -1,0 +1,214 @@
+"""A shell session: a supervisor on one channel, and the commands that run in it one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from connmgr.errors import (
+    CommandCancelled,
+    CommandTimeout,
+    NoSuchDirectory,
+    ShellBusy,
+    ShellLost,
+    ShellStopped,
+)
+from connmgr.plugin import Channel, Transport
+from connmgr.shell.frame import Command, MarkedStream, build_frame, enter_directory, new_nonce
+from connmgr.shell.kill import kill_tree
+from connmgr.shell.start import Supervisor
+from connmgr.shell.state import State
+from connmgr.shell.turns import Turns
+
+POLL = 1.0
+"""Seconds between two looks at whether the client is still there."""
+
+KILL_TIMEOUT = 10.0
+"""Seconds in which a killed command's processes must be gone, or the session is given up."""
+
+SEND_TIMEOUT = 30.0
+"""Seconds within which a supervisor that waits for a frame must take it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended: its exit status (128 + N for signal N) and what it printed, cut where ``truncated``."""
+
+    exit_code: int
+    stdout: bytes | bytearray
+    stderr: bytes | bytearray
+    truncated: bool
+
+
+class Session:
+    """A running shell. Commands of several threads run one at a time, in the order in which they came."""
+
+    def __init__(self, supervisor: Supervisor, transport: Transport, max_output: int) -> None:
+        self.info = supervisor.info
+        self.pid = supervisor.pid
+        self.last_used = time.monotonic()
+        self._supervisor = supervisor
+        self._channel: Channel = supervisor.channel
+        self._transport = transport
+        self._max_output = max_output
+        self._turns = Turns()
+        self._cookie = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+        self._running: str | None = None
+        self._stopping = threading.Event()
+        self._lost = False
+        self._entered = supervisor.directory
+        self._state = State()
+        self._state.update(supervisor.directory, supervisor.variables, from_env=False)
+        self._restore = b""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session can run commands, as far as is known without asking the far side."""
+        return not self._lost and not self._stopping.is_set()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last command ended; 0 while one runs."""
+        return 0.0 if self._turns.taken else time.monotonic() - self.last_used
+
+    def exec(self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False) -> Result:
+        """Run ``command`` once those before it are done, for at most ``timeout`` seconds, and return its result.
+
+        ``abandoned`` is asked about once a second whether anybody still waits; if not, the command is killed.
+        :raises CommandTimeout: it ran longer and was killed; ``details`` holds what it had printed.
+        :raises ShellBusy: its turn did not come within ``timeout`` seconds.
+        :raises NoSuchDirectory: its working directory cannot be entered; it did not run.
+        :raises ShellLost: the shell is gone; whether the command ran is not known.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._turns.take(timeout))
+            except TimeoutError:
+                raise ShellBusy("Other commands held this session until the request's time was over.") from None
+            if self._stopping.is_set():
+                raise ShellStopped("The shell was stopped before the command ran.")
+            if self._lost:
+                raise ShellLost("The shell is gone; start it again.")
+            try:
+                return self._run(command, timeout, abandoned)
+            except (EOFError, OSError) as error:
+                self._lost = True
+                if self._stopping.is_set():
+                    raise ShellStopped("The shell was stopped while the command ran.") from error
+                raise ShellLost(
+                    "The shell or its link ended before the command did; start it again."
+                ) from error
+            finally:
+                self._running = None
+                self.last_used = time.monotonic()
+
+    def probe(self, timeout: float) -> bool:
+        """Return whether the shell answers; one that is running a command counts as answering."""
+        if self.alive and not self._turns.taken:
+            with contextlib.suppress(ShellLost, ShellStopped, ShellBusy, CommandTimeout):
+                self.exec(Command(b":"), timeout)
+        return self.alive
+
+    def stop(self, timeout: float) -> None:
+        """End what runs, let the shell exit, and release the channel, within about ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        self._stopping.set()
+        cookie = self._running
+        if cookie and not self._lost:
+            kill_tree(self._transport, self.pid, cookie, min(KILL_TIMEOUT, timeout / 2))
+        # Whoever still holds the turn when time is up is woken by the close of the channel.
+        with contextlib.suppress(TimeoutError, EOFError, OSError), self._turns.take(deadline - time.monotonic()):
+            if not self._lost:
+                self._channel.sendall(b"exit 0\n", max(0.1, deadline - time.monotonic()))  # a terminal has no EOF
+                self._channel.shutdown_write()
+                self._channel.exit_status(max(0.1, deadline - time.monotonic()))
+        self._lost = True
+        self._channel.close()
+
+    def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
+        nonce, cookie = new_nonce(), f"{self._cookie}.{next(self._numbers)}"
+        frame = build_frame(
+            self._supervisor.dialect, command, nonce, cookie, self._supervisor.interpreter
+        )
+        if self._state.directory != self._entered:
+            frame = enter_directory(self._state.directory, nonce, frame)
+        frame, self._restore = self._restore + frame, b""
+        stdout, stderr = MarkedStream(nonce, self._max_output), MarkedStream(nonce, self._max_output)
+        stderr.ended = self._supervisor.merged
+        self._running = cookie
+        self._channel.sendall(frame, SEND_TIMEOUT)
+        stopped = self._receive(stdout, stderr, time.monotonic() + timeout, abandoned)
+        if stopped:
+            self._kill(cookie, stdout, stderr)
+        self._keep_state(command, stdout)
+        if self._stopping.is_set():
+            raise ShellStopped("The shell was stopped while the command ran.")
+        if stopped:
+            raise _interruption(stopped, timeout, stdout, stderr)
+        if stdout.directory_refused:
+            raise NoSuchDirectory("cwd: the directory cannot be entered.")
+        if stdout.directory_lost:
+            raise NoSuchDirectory(
+                "The session's working directory is gone; the command did not run, and the session is back in "
+                f"{self._entered.decode(errors='replace')}."
+            )
+        status = stdout.status
+        return Result(
+            status if status <= 255 else 128 + (status & 0x7F),  # ksh93 reports signal N as 256 + N
+            stdout.output,
+            stderr.output,
+            stdout.truncated or stderr.truncated,
+        )
+
+    def _receive(
+        self, stdout: MarkedStream, stderr: MarkedStream, deadline: float, abandoned: Callable[[], bool]
+    ) -> str:
+        """Read until both streams end, or return why that was not waited for."""
+        next_look = time.monotonic() + POLL
+        while not (stdout.ended and stderr.ended):
+            now = time.monotonic()
+            if now >= deadline:
+                return "timeout"
+            if now >= next_look:
+                if abandoned():
+                    return "abandoned"
+                next_look = now + POLL
+            out, err = self._channel.recv(min(deadline, next_look) - now)
+            stdout.feed(out)
+            stderr.feed(err)
+        return ""
+
+    def _kill(self, cookie: str, stdout: MarkedStream, stderr: MarkedStream) -> None:
+        """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
+        deadline = time.monotonic() + KILL_TIMEOUT
+        killed = kill_tree(self._transport, self.pid, cookie, KILL_TIMEOUT / 2)
+        if not killed or self._receive(stdout, stderr, deadline, lambda: False):
+            self._channel.close()
+            raise EOFError
+
+    def _keep_state(self, command: Command, stdout: MarkedStream) -> None:
+        if stdout.directory_lost:
+            self._state.directory = self._entered
+            return
+        self._entered = self._state.directory
+        if command.keeps_state and stdout.state:
+            interpreted = self._supervisor.interpreter is not None
+            self._restore = self._state.update(*stdout.state, from_env=interpreted)
+
+
+def _interruption(
+    reason: str, timeout: float, stdout: MarkedStream, stderr: MarkedStream
+) -> CommandTimeout | CommandCancelled:
+    if reason == "abandoned":
+        return CommandCancelled("The client went away; the command was killed.")
+    return CommandTimeout(
+        f"The command ran longer than {timeout:g} s and was killed.",
+        stdout=stdout.output.decode(errors="replace"),
+        stderr=stderr.output.decode(errors="replace"),
+    )

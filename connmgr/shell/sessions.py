@@ -1,0 +1,274 @@
+"""The running shell sessions of the daemon, one a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, ShellStartFailed, Stopping
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.shell.frame import Command
+from connmgr.shell.orphans import Orphans
+from connmgr.shell.session import Result, Session
+from connmgr.shell.start import ShellInfo, start_supervisor
+from connmgr.shell.transports import Chain, open_chain
+from connmgr.vault import Vault
+
+STOP_TIMEOUT = 5.0
+PROBE_TIMEOUT = 5.0
+HELLO_TIMEOUT = 9.0
+"""Seconds within which a shell must answer once its link is open; what takes longer is no shell."""
+
+
+@dataclass
+class Shell:
+    """A session and the chain of links that carries it."""
+
+    session: Session
+    chain: Chain
+
+    def stop(self, timeout: float) -> None:
+        self.session.stop(timeout)
+        self.chain.close()
+
+
+@dataclass
+class Slot:
+    """The place of one connection's shell; ``lock`` is held while it is started or stopped."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    shell: Shell | None = None
+
+
+class Sessions:
+    """Starts, finds and ends shell sessions. Safe to use from several threads.
+
+    ``max_output`` is in bytes a stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever.
+    ``orphans`` is the file in which local shells are noted; those that an earlier daemon left behind are ended at once.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        registry: Registry,
+        *,
+        max_output: int,
+        command_timeout: float,
+        idle_timeout: float,
+        start_timeout: float,
+        orphans: Path,
+    ) -> None:
+        self._vault = vault
+        self._registry = registry
+        self._max_output = max_output
+        self._command_timeout = command_timeout
+        self._idle_timeout = idle_timeout
+        self._start_timeout = start_timeout
+        self._orphans = Orphans(orphans)
+        self._orphans.reap()
+        self._lock = threading.Lock()
+        self._slots: dict[str, Slot] = {}
+        self._closing = threading.Event()
+        self._idle_closer = threading.Thread(target=self._close_idle, name="idle-shells", daemon=True)
+        if idle_timeout:
+            self._idle_closer.start()
+
+    def start(self, connection: str, access: Access) -> ShellInfo:
+        """Start the connection's shell, unless it runs, and describe it.
+
+        :raises connmgr.errors.UnknownConnection: there is no such connection.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises connmgr.errors.OperationError: the shell could not be started.
+        """
+        record = self._vault.connections.get(connection)
+        with self._holding(connection) as slot:
+            if slot.shell is not None:
+                self._check_access(slot.shell, access)
+                if slot.shell.session.probe(PROBE_TIMEOUT):
+                    return slot.shell.session.info
+                self._end(slot, STOP_TIMEOUT)
+            slot.shell = self._open(record.type, record.data, access)
+            if slot.shell.chain.runs_locally:
+                self._orphans.remember(slot.shell.session.pid)
+            info = slot.shell.session.info
+        self._vault.connections.touch(connection)
+        self._vault.connections.set_state(connection, _state(info))
+        return info
+
+    def exec(
+        self,
+        connection: str,
+        command: str,
+        access: Access,
+        *,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        abandoned: Callable[[], bool] = lambda: False,
+    ) -> Result:
+        """Run ``command`` in the connection's shell; see :meth:`connmgr.shell.session.Session.exec`.
+
+        With ``cwd`` or ``env`` it runs in a copy of the session, whose directory and variables it does not change.
+        :raises NoShell: none is running.
+        """
+        shell = self._running(connection)
+        self._check_access(shell, access)
+        directory = cwd.encode() if cwd is not None else None
+        try:
+            return shell.session.exec(
+                Command(command.encode(), stdin, directory, env),
+                self._command_timeout if timeout is None else timeout,
+                abandoned,
+            )
+        except ShellLost:
+            self._discard(connection, shell)
+            raise
+        finally:
+            self._vault.connections.touch(connection)
+
+    def stop(self, connection: str, access: Access) -> None:
+        """End the connection's shell with what runs in it, and return once it has exited.
+
+        :raises NoShell: none is running.
+        """
+        self._check_access(self._running(connection), access)
+        with self._holding(connection) as slot:
+            self._end(slot, STOP_TIMEOUT)
+
+    def probe(self, kind: str, data: Mapping[str, Any], access: Access) -> ShellInfo:
+        """Open a shell as ``data`` of the connection type ``kind`` says, describe it, and close it again.
+
+        :raises connmgr.errors.OperationError: it could not be opened.
+        """
+        shell = self._open(kind, data, access)
+        shell.stop(STOP_TIMEOUT)
+        return shell.session.info
+
+    def refresh(self, connection: str, access: Access) -> None:
+        """Find out whether the connection can be opened, and store what was found as its state.
+
+        :raises connmgr.errors.OperationError: it cannot; the state then names the error's code.
+        """
+        record = self._vault.connections.get(connection)
+        shell = self._peek(connection)
+        try:
+            if shell is not None and shell.session.probe(PROBE_TIMEOUT):
+                self._check_access(shell, access)
+                info = shell.session.info
+            else:
+                info = self.probe(record.type, record.data, access)
+        except ConnmgrError as error:
+            self._vault.connections.set_state(connection, {"error": error.code})
+            raise
+        self._vault.connections.set_state(connection, _state(info))
+
+    def forget(self, connections: Iterable[str]) -> None:
+        """End the shells of connections that were removed or changed."""
+        for connection in connections:
+            with self._holding(connection) as slot:
+                self._end(slot, STOP_TIMEOUT)
+            with self._lock:
+                self._slots.pop(connection, None)
+
+    def close(self, timeout: float) -> None:
+        """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
+        self._closing.set()
+        with self._lock:
+            shells = [(slot, slot.shell) for slot in self._slots.values() if slot.shell is not None]
+        if shells:
+            with ThreadPoolExecutor(min(32, len(shells)), "close-shells") as pool:
+                for slot, shell in shells:
+                    pool.submit(self._close_one, slot, shell, timeout)
+        if self._idle_closer.is_alive():
+            self._idle_closer.join(timeout)
+
+    def _open(self, kind: str, data: Mapping[str, Any], access: Access) -> Shell:
+        if self._closing.is_set():
+            raise Stopping("The daemon is shutting down.")
+        deadline = time.monotonic() + self._start_timeout
+        chain = open_chain(self._vault, self._registry, kind, data, access, self._start_timeout)
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(chain.close)
+            timeout = min(HELLO_TIMEOUT, max(0.1, deadline - time.monotonic()))
+            supervisor = start_supervisor(chain.transport, data.get("shell"), timeout, merged=chain.merged)
+            session = Session(supervisor, chain.transport, self._max_output)
+            cleanup.callback(session.stop, STOP_TIMEOUT)
+            for text in data.get("commands") or ():
+                result = session.exec(Command(text.encode()), max(0.1, deadline - time.monotonic()))
+                if result.exit_code:
+                    printed = bytes(result.stderr or result.stdout).decode(errors="replace").strip()[:200]
+                    raise ShellStartFailed(f"commands: {text!r} exited with {result.exit_code}. {printed}")
+            cleanup.pop_all()
+        return Shell(session, chain)
+
+    @contextlib.contextmanager
+    def _holding(self, connection: str) -> Any:
+        with self._lock:
+            slot = self._slots.setdefault(connection, Slot())
+        if not slot.lock.acquire(timeout=self._start_timeout):
+            raise ShellBusy("The connection's shell is being started or stopped; try again.")
+        try:
+            yield slot
+        finally:
+            slot.lock.release()
+
+    def _peek(self, connection: str) -> Shell | None:
+        with self._lock:
+            slot = self._slots.get(connection)
+        return slot.shell if slot else None
+
+    def _running(self, connection: str) -> Shell:
+        shell = self._peek(connection)
+        if shell is None:
+            self._vault.connections.get(connection)
+            raise NoShell("No shell session is running on this connection; start it first.")
+        return shell
+
+    def _check_access(self, shell: Shell, access: Access) -> None:
+        for secret in shell.chain.sealed:
+            self._vault.principals.unseal(secret, access)
+
+    def _discard(self, connection: str, lost: Shell) -> None:
+        with self._holding(connection) as slot:
+            if slot.shell is lost:
+                self._end(slot, STOP_TIMEOUT)
+
+    def _end(self, slot: Slot, timeout: float) -> None:
+        shell, slot.shell = slot.shell, None
+        if shell is not None:
+            shell.stop(timeout)
+            self._orphans.forget(shell.session.pid)
+
+    def _close_one(self, slot: Slot, shell: Shell, timeout: float) -> None:
+        shell.stop(timeout)
+        self._orphans.forget(shell.session.pid)
+        slot.shell = None
+
+    def _close_idle(self) -> None:
+        while not self._closing.wait(min(30.0, self._idle_timeout / 4)):
+            with self._lock:
+                slots = list(self._slots.values())
+            for slot in slots:
+                if slot.shell is not None and slot.lock.acquire(blocking=False):
+                    try:
+                        if slot.shell is not None and slot.shell.session.idle_seconds > self._idle_timeout:
+                            self._end(slot, STOP_TIMEOUT)
+                    finally:
+                        slot.lock.release()
+
+
+def _state(info: ShellInfo) -> dict[str, Any]:
+    return {
+        "shellDialect": info.shell_dialect,
+        "osType": info.os_type,
+        "osName": info.os_name,
+        "ttyState": info.tty_state,
+    }

@@ -1,0 +1,155 @@
+"""Turns a transport into a supervisor: finds the far side's shell, starts it without its rc files, learns about the system."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connmgr.errors import OperationError, ShellStartFailed, UnsupportedShell
+from connmgr.plugin import Channel, Transport
+from connmgr.shell.dialects import SH, Dialect, boot_script, dialect_of
+from connmgr.shell.frame import Interpreter, MarkedStream, new_nonce
+
+FACTS_LIMIT = 64 << 10
+
+_OS_TYPES = {
+    "Linux": "linux",
+    "Darwin": "macos",
+    "FreeBSD": "bsd",
+    "NetBSD": "bsd",
+    "OpenBSD": "bsd",
+    "DragonFly": "bsd",
+    "SunOS": "solaris",
+    "AIX": "aix",
+}
+
+
+@dataclass(frozen=True)
+class ShellInfo:
+    """What ``/shell/start`` tells about a session.
+
+    ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
+    stdout) or ``pty``, ``temp`` the far side's directory for temporary files.
+    """
+
+    shell_dialect: int
+    os_type: str
+    os_name: str
+    tty_state: str
+    temp: str
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """A shell that is ready for frames."""
+
+    channel: Channel
+    dialect: Dialect
+    interpreter: Interpreter | None
+    info: ShellInfo
+    pid: int
+    directory: bytes
+    variables: bytes
+    merged: bool
+
+
+def start_supervisor(
+    transport: Transport, shell: str | None, timeout: float, *, merged: bool = False
+) -> Supervisor:
+    """Open a channel, start ``shell`` (a path or name, options allowed) or else the login shell on it, and greet it.
+
+    ``merged`` says that the transport's channels deliver stderr within stdout.
+
+    :raises UnsupportedShell: the far side's shell is none that the engine speaks, or does not run commands.
+    :raises connmgr.errors.OperationError: the channel could not be opened.
+    """
+    deadline = time.monotonic() + timeout
+    nonce = new_nonce()
+    argv = _words(shell) if shell else []
+    channel = transport.open_channel(
+        ["/bin/sh", "-c", boot_script(), "sh", nonce, *argv], timeout=timeout
+    )
+    try:
+        return _greet(channel, nonce, deadline, merged)
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _words(shell: str) -> Sequence[str]:
+    try:
+        return shlex.split(shell)
+    except ValueError as error:
+        raise UnsupportedShell(f"shell: {error}.") from None
+
+
+def _greet(channel: Channel, nonce: str, deadline: float, merged: bool) -> Supervisor:
+    name, path = _announced(channel, nonce, deadline)
+    dialect = dialect_of(name)
+    supervising = SH if dialect.interpreter else dialect
+    greeting = new_nonce()
+    stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT)
+    stderr.ended = merged
+    try:
+        channel.sendall(supervising.hello(greeting, merged=merged), max(0.0, deadline - time.monotonic()))
+        while not (stdout.ended and stderr.ended):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise UnsupportedShell(f"The shell {path} does not answer.")
+            out, err = channel.recv(remaining)
+            stdout.feed(out)
+            stderr.feed(err)
+    except (EOFError, OSError) as error:
+        raise UnsupportedShell(f"The shell {path} ended at once.") from error
+    return _described(channel, stdout, dialect, supervising, path, merged)
+
+
+def _described(
+    channel: Channel, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str, merged: bool
+) -> Supervisor:
+    facts = stdout.output.decode(errors="replace").split("\n")
+    if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
+        raise ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
+    pid, kernel, system, temp = facts[:4]
+    directory, variables = stdout.state
+    return Supervisor(
+        channel=channel,
+        dialect=dialect if dialect.interpreter else supervising,
+        interpreter=Interpreter(path) if dialect.interpreter else None,
+        info=ShellInfo(
+            dialect.number, _OS_TYPES.get(kernel, "unix"), system or kernel, "merged" if merged else "none", temp
+        ),
+        pid=int(pid),
+        directory=directory,
+        variables=variables,
+        merged=merged,
+    )
+
+
+def _announced(channel: Channel, nonce: str, deadline: float) -> tuple[str, str]:
+    """Return the shell's name and path from the boot script's line, past whatever rc files print before it."""
+    marker, seen, errors = b"\n" + nonce.encode() + b" ", b"", b""
+    while True:
+        at = seen.find(marker)
+        end = seen.find(b"\n", at + len(marker))
+        if at >= 0 and end >= 0:
+            break
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise _no_shell("the far side's shell runs no commands", seen + errors)
+        try:
+            out, err = channel.recv(remaining)
+        except (EOFError, OSError):
+            raise _no_shell("the far side's shell ended without running a command", seen + errors) from None
+        seen, errors = (seen + out)[-FACTS_LIMIT:], (errors + err)[-FACTS_LIMIT:]
+    name, _, path = seen[at + len(marker) : end].decode(errors="replace").partition(" ")
+    if name == "missing":
+        raise UnsupportedShell("The shell that the connection asks for does not exist there.")
+    return name, path
+
+
+def _no_shell(reason: str, printed: bytes) -> OperationError:
+    text = " ".join(printed.decode(errors="replace").split())[:200]
+    return UnsupportedShell(f"No session is possible: {reason}." + (f" It printed: {text}" if text else ""))

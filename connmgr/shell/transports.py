@@ -1,0 +1,144 @@
+"""Resolves a connection into a chain of live links, each opened over the one before it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from connmgr.errors import ConnectionCycle, OperationError
+from connmgr.fields import map_secrets
+from connmgr.plugin import Channel, Transport, Wrapper
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.shell.login import log_in, wrapped_argv
+from connmgr.vault import Vault
+
+
+class WrappedTransport(Transport):
+    """The transport of a connection whose type is a :class:`Wrapper`: every process is started through it."""
+
+    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], inner: Transport) -> None:
+        self._wrapper = wrapper
+        self._data = data
+        self._inner = inner
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        deadline = time.monotonic() + timeout
+        pty = pty or self._wrapper.needs_pty(self._data)
+        if not self._wrapper.needs_login(self._data):
+            return self._inner.open_channel(self._wrapper.wrap(argv, self._data), pty=pty, timeout=timeout)
+        ready, argv = wrapped_argv(argv, pty=pty)
+        channel = self._inner.open_channel(self._wrapper.wrap(argv, self._data), pty=pty, timeout=timeout)
+        return log_in(channel, self._wrapper, self._data, ready, deadline, pty=pty)
+
+    def close(self) -> None:
+        """Nothing of its own: the chain closes the inner transport."""
+
+
+@dataclass
+class Chain:
+    """Live links, the last of which carries the connection's channels.
+
+    ``merged`` tells that stderr arrives within stdout; ``sealed`` holds the encrypted form of every secret opened on the
+    way, because whoever uses the chain later must be allowed to open them too.
+    """
+
+    transport: Transport
+    merged: bool
+    runs_locally: bool
+    sealed: Sequence[Mapping[str, Any]]
+    _links: contextlib.ExitStack = field(repr=False)
+
+    def close(self) -> None:
+        """Close every link, the last one first. Never raises; calling it again does nothing."""
+        self._links.close()
+
+
+def open_chain(
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access, timeout: float
+) -> Chain:
+    """Open ``data`` of the connection type ``kind``, and before it whatever it runs over, within ``timeout`` seconds.
+
+    :raises OperationError: a link could not be opened; the message names it where it is not the connection itself.
+    :raises ConnectionCycle: the connection runs over itself.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link.
+    """
+    deadline = time.monotonic() + timeout
+    with contextlib.ExitStack() as links:
+        sealed: list[Mapping[str, Any]] = []
+        transport: Transport | None = None
+        merged, runs_locally = False, False
+        for label, name, stored in reversed(list(_hops(vault, registry, kind, data))):
+            plain = _opened(vault, registry, name, stored, access, sealed)
+            with _naming(label):
+                transport = _open_link(registry, name, plain, transport, deadline)
+            links.callback(transport.close)
+            connection_type = registry.get(name)
+            if isinstance(connection_type, Wrapper):
+                merged = merged or connection_type.needs_pty(plain)
+            else:
+                merged, runs_locally = False, transport.runs_locally
+        if transport is None:
+            raise ConnectionCycle("The connection leads nowhere.")
+        return Chain(transport, merged, runs_locally, sealed, links.pop_all())
+
+
+def _hops(
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield ``(label, type, stored data)`` from the connection itself to the one that runs over nothing."""
+    label, seen = "", set[str]()
+    while True:
+        yield label, kind, data
+        via = registry.get(kind).via
+        reference = data.get(via) if via else None
+        if reference is None:
+            return
+        if reference in seen:
+            raise ConnectionCycle(f"The connection {reference} runs over itself.")
+        seen.add(reference)
+        record = vault.connections.get(reference)
+        label, kind, data = "/".join(record.path), record.type, record.data
+
+
+def _opened(
+    vault: Vault,
+    registry: Registry,
+    kind: str,
+    stored: Mapping[str, Any],
+    access: Access,
+    sealed: list[Mapping[str, Any]],
+) -> dict[str, Any]:
+    def unseal(secret: Any) -> str:
+        if isinstance(secret, str):
+            return secret
+        sealed.append(secret)
+        return vault.principals.unseal(secret, access)
+
+    return map_secrets(registry.get(kind).schema(), stored, unseal)
+
+
+def _open_link(
+    registry: Registry, kind: str, plain: Mapping[str, Any], via: Transport | None, deadline: float
+) -> Transport:
+    connection_type = registry.get(kind)
+    if isinstance(connection_type, Wrapper):
+        if via is None:
+            raise OperationError(f"A connection of type {kind} needs one to run in.")
+        return WrappedTransport(connection_type, plain, via)
+    return connection_type.open(plain, via, timeout=max(0.1, deadline - time.monotonic()))
+
+
+@contextlib.contextmanager
+def _naming(label: str) -> Iterator[None]:
+    try:
+        yield
+    except OperationError as error:
+        if label:
+            raise type(error)(f"{label}: {error.message}", **error.details) from error
+        raise
+
+

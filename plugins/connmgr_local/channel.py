@@ -1,0 +1,160 @@
+"""A child process of the daemon as a channel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from connmgr.plugin import Channel
+
+READ_SIZE = 1 << 18
+REAP_TIMEOUT = 2.0
+
+
+class LocalChannel(Channel):
+    """A process behind pipes or, with ``terminal``, behind a terminal of its own."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        terminal: bool,
+        environment: Mapping[str, str],
+        directory: str,
+        closed: Callable[[LocalChannel], None],
+    ) -> None:
+        self._on_close = closed
+        self._closing = threading.Event()
+        # Held while the descriptors are in use, so that close never takes them away from under a poll.
+        self._using = threading.Lock()
+        if terminal:
+            self._process, self._stdin, self._stdout, self._stderr = _start_on_terminal(argv, environment, directory)
+        else:
+            self._process, self._stdin, self._stdout, self._stderr = _start_on_pipes(argv, environment, directory)
+        self._wake, self._waker = os.pipe()
+        self._reader = select.poll()
+        for descriptor in {self._stdout, self._stderr} - {-1}:
+            self._reader.register(descriptor, select.POLLIN)
+        self._reader.register(self._wake, select.POLLIN)
+        self._open_streams = 1 if terminal else 2
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        with self._using:
+            if self._closing.is_set() or not self._open_streams:
+                raise EOFError
+            ready = {descriptor for descriptor, _ in self._reader.poll(max(0.0, timeout) * 1000)}
+            if self._wake in ready:
+                raise EOFError
+            stdout = self._read(self._stdout) if self._stdout in ready else b""
+            stderr = self._read(self._stderr) if self._stderr in ready else b""
+            if ready and not self._open_streams and not (stdout or stderr):
+                raise EOFError
+            return stdout, stderr
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        rest = memoryview(data)
+        with self._using:
+            while rest:
+                if self._closing.is_set() or self._stdin < 0:
+                    raise BrokenPipeError
+                try:
+                    rest = rest[os.write(self._stdin, rest) :]
+                except BlockingIOError:
+                    self._await_room(deadline)
+
+    def shutdown_write(self) -> None:
+        with self._using:
+            if self._stdin >= 0 and self._stdin != self._stdout:
+                os.close(self._stdin)
+                self._stdin = -1
+            elif self._stdin >= 0:
+                os.write(self._stdin, b"\x04")
+
+    def exit_status(self, timeout: float) -> int:
+        try:
+            status = self._process.wait(max(0.0, timeout))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        return status if status >= 0 else 128 - status
+
+    def close(self) -> None:
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        os.write(self._waker, b"x")
+        with self._using:
+            for descriptor in {self._stdin, self._stdout, self._stderr, self._wake, self._waker} - {-1}:
+                os.close(descriptor)
+        # Another identity's process (sudo) cannot be killed from here; it ends by itself, its streams being closed.
+        with contextlib.suppress(PermissionError):
+            self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(REAP_TIMEOUT)
+        self._on_close(self)
+
+    def _read(self, descriptor: int) -> bytes:
+        try:
+            data = os.read(descriptor, READ_SIZE)
+        except OSError:  # EIO: the last process has closed the terminal
+            data = b""
+        if not data:
+            self._reader.unregister(descriptor)
+            self._open_streams -= 1
+        return data
+
+    def _await_room(self, deadline: float) -> None:
+        writer = select.poll()
+        writer.register(self._stdin, select.POLLOUT)
+        writer.register(self._wake, select.POLLIN)
+        if not writer.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+
+
+def _start_on_pipes(
+    argv: Sequence[str], environment: Mapping[str, str], directory: str
+) -> tuple[subprocess.Popen[bytes], int, int, int]:
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=directory,
+        start_new_session=True,
+        bufsize=0,
+    )
+    assert process.stdin and process.stdout and process.stderr
+    # Popen's file objects would close the descriptors again when they are collected.
+    stdin, stdout, stderr = (os.dup(stream.fileno()) for stream in (process.stdin, process.stdout, process.stderr))
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
+    process.stdin = process.stdout = process.stderr = None
+    os.set_blocking(stdin, False)
+    return process, stdin, stdout, stderr
+
+
+def _start_on_terminal(
+    argv: Sequence[str], environment: Mapping[str, str], directory: str
+) -> tuple[subprocess.Popen[bytes], int, int, int]:
+    master, slave = pty.openpty()
+    try:
+        # A session leader that opens a terminal makes it its controlling one (tty_ioctl(4)); no code runs after fork.
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv],
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(master)
+        raise
+    finally:
+        os.close(slave)
+    os.set_blocking(master, False)
+    return process, master, master, -1

@@ -1,0 +1,66 @@
+"""The local machine as a transport."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import threading
+from collections.abc import Sequence
+
+from connmgr.errors import HostRefused, ShellStartFailed
+from connmgr.plugin import Channel, Transport
+from connmgr_local.channel import LocalChannel
+
+
+class LocalTransport(Transport):
+    """Starts processes as children of the daemon, each in a session of its own, in the user's home directory."""
+
+    runs_locally = True
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channels: set[LocalChannel] = set()
+        self._closed = False
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        environment = _environment()
+        home = environment["HOME"]
+        with self._lock:
+            if self._closed:
+                raise ShellStartFailed("The connection is closed.")
+            try:
+                channel = LocalChannel(argv, pty, environment, home if os.access(home, os.X_OK) else "/", self._forget)
+            except OSError as error:
+                raise ShellStartFailed(f"{argv[0]} could not be started: {error.strerror}.") from error
+            self._channels.add(channel)
+        return channel
+
+    def open_tcp(self, host: str, port: int, *, timeout: float) -> socket.socket:
+        try:
+            return socket.create_connection((host, port), timeout)
+        except OSError as error:
+            raise HostRefused(f"{host} port {port}: {error.strerror or error}.") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+
+    def _forget(self, channel: LocalChannel) -> None:
+        with self._lock:
+            self._channels.discard(channel)
+
+
+def _environment() -> dict[str, str]:
+    # The daemon's own settings may hold a password (a database URL) and are no business of a command.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
+    user = pwd.getpwuid(os.getuid())
+    environment.setdefault("HOME", user.pw_dir)
+    environment.setdefault("USER", user.pw_name)
+    environment.setdefault("LOGNAME", user.pw_name)
+    environment.setdefault("PATH", os.defpath)
+    environment["SHELL"] = user.pw_shell or "/bin/sh"
+    return environment
