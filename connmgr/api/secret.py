@@ -1,0 +1,96 @@
+"""``/secret``: values that only their principals can read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import fields, validate
+
+from connmgr.api.group import Group
+from connmgr.api.services import caller, services
+from connmgr.errors import IntegrityError, SecretLocked, UnknownPrincipal
+from connmgr.fields import EncryptedSchema, Schema, Text
+
+MOST_PRINCIPALS = 64
+LONGEST_NAME = 64
+
+EXAMPLE = {
+    "encryptedToken": {
+        "token": (
+            "AQEFdmF1bHQM3DSUARuP48YpMl/DLcc1afG6+1FjrHe5WxeJvu1leC2rq0ytAc8yiqosJd0Y+nkp4Dyw6tbWEXFIGrrRhYPqYNpEb/3w"
+            "2gn/QOrNkYZpizheNnBXB9KomX1QUakZpOmPvdWA4M6SKVGIY0AqBXAUxgsqJwtbwLM/xgi+GkxH2g=="
+        )
+    },
+    "secret": {
+        "encryptedValue": (
+            "8wHL8BgSVQBNlXuaDIYPrV/5Hm2JuMGDeX/nEZHH694m6d1KWWcHwYuCM5gsCp/2SXchRtDP8BE74st2r5SeuaqKB3a7j6yjWcBXFq/b"
+            "mn8JH0mgNpYHIwn8Xptfgebt3O3X9el/t1k="
+        ),
+        "type": "locked",
+    },
+}
+
+group = Group("secret", "Values that only their principals can read.")
+
+
+class EncryptRequest(Schema):
+    value = Text(
+        required=True, allow_nul=True, metadata={"format": "password", "description": "What to keep secret; any text."}
+    )
+    principals = fields.List(
+        Text(validate=validate.Length(min=1, max=LONGEST_NAME)),
+        validate=validate.Length(min=1, max=MOST_PRINCIPALS),
+        metadata={
+            "description": "Who may read it: names of vault users, or `vault` for whoever may use the vault. "
+            "Without it: the user that this session has unlocked, else `vault`."
+        },
+    )
+
+
+class EncryptResponse(Schema):
+    encrypted = fields.Nested(EncryptedSchema, required=True)
+
+
+class DecryptRequest(Schema):
+    encrypted = fields.Nested(
+        EncryptedSchema, required=True, metadata={"description": "What `/secret/encrypt` returned, unchanged."}
+    )
+
+
+class DecryptResponse(Schema):
+    decrypted = fields.String(required=True, metadata={"format": "password"})
+
+
+@group.endpoint(
+    "/encrypt",
+    EncryptRequest,
+    EncryptResponse,
+    raises=[UnknownPrincipal, IntegrityError],
+    example={"value": "correct horse battery staple"},
+    answer={"encrypted": EXAMPLE},
+)
+def encrypt(request: dict[str, Any]) -> dict[str, Any]:
+    """Encrypt a value to principals, one of which is needed to decrypt it.
+
+    The result stands wherever a connection's data takes a secret. It belongs to this vault, which authenticates every
+    byte of it. A session that has unlocked no user may encrypt, also to users, and not decrypt.
+    """
+    sealed = services().vault.principals.seal(request["value"], caller().access, request.get("principals"))
+    return {"encrypted": sealed}
+
+
+@group.endpoint(
+    "/decrypt",
+    DecryptRequest,
+    DecryptResponse,
+    raises=[SecretLocked, IntegrityError],
+    example={"encrypted": EXAMPLE},
+    answer={"decrypted": "correct horse battery staple"},
+)
+def decrypt(request: dict[str, Any]) -> dict[str, str]:
+    """Decrypt a value, while this session has access to one of its principals.
+
+    Otherwise the error `secret_locked` lists in `principals` those that could; any change to what was encrypted is
+    the error `integrity`.
+    """
+    return {"decrypted": services().vault.principals.unseal(request["encrypted"], caller().access)}

@@ -1,0 +1,185 @@
+"""``/vault``: its users, and which of them a client session has unlocked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import fields, validate
+
+from connmgr.api.group import Group
+from connmgr.api.services import caller, services
+from connmgr.errors import (
+    IntegrityError,
+    LastPrincipal,
+    UnknownUser,
+    UnlockFailed,
+    UnlockThrottled,
+    UserExists,
+    VaultLocked,
+)
+from connmgr.fields import Boolean, Schema, Text
+
+LONGEST_NAME = 64
+LONGEST_PASSPHRASE = 1024
+
+group = Group("vault", "The vault's users, whose passphrases unlock what is sealed to them.")
+
+
+class User(Text):
+    """The name of a vault user."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            required=True,
+            validate=validate.Length(min=1, max=LONGEST_NAME),
+            metadata={"description": "The user's name."},
+            **kwargs,
+        )
+
+
+class Passphrase(Text):
+    """A passphrase; which characters it is composed of in Unicode makes no difference."""
+
+    def __init__(self, description: str, **kwargs: Any) -> None:
+        super().__init__(
+            required=True,
+            validate=validate.Length(max=LONGEST_PASSPHRASE),
+            metadata={"description": description, "format": "password"},
+            **kwargs,
+        )
+
+
+class StatusResponse(Schema):
+    hasUsers = fields.Boolean(required=True, metadata={"description": "Whether a user must be unlocked to decrypt."})
+    user = fields.String(
+        required=True, allow_none=True, metadata={"description": "The user that this session has unlocked, or null."}
+    )
+    principals = fields.List(
+        fields.String(), required=True, metadata={"description": "Whose secrets this session can decrypt."}
+    )
+    users = fields.List(
+        fields.String(),
+        required=True,
+        metadata={"description": "All users, for a session that has unlocked one; empty for others."},
+    )
+
+
+class UnlockRequest(Schema):
+    user = User()
+    passphrase = Passphrase("The user's passphrase.")
+
+
+class AddRequest(Schema):
+    user = User()
+    passphrase = Passphrase("8 to 1024 characters.")
+
+
+class PassphraseRequest(Schema):
+    user = User()
+    passphrase = Passphrase("The passphrase as it is now.")
+    newPassphrase = Passphrase("8 to 1024 characters.")
+
+
+class RemoveRequest(Schema):
+    user = User()
+    force = Boolean(
+        load_default=False, metadata={"description": "Remove the user even where secrets are lost to everyone by it."}
+    )
+
+
+class RemoveResponse(Schema):
+    connections = fields.List(
+        fields.String(metadata={"format": "uuid"}),
+        required=True,
+        metadata={"description": "Connections with secrets that the user could read: change them at their source."},
+    )
+
+
+@group.endpoint(
+    "/status",
+    response=StatusResponse,
+    raises=[IntegrityError],
+    answer={"hasUsers": True, "user": "alice", "principals": ["alice", "vault"], "users": ["alice", "bob"]},
+)
+def status() -> dict[str, Any]:
+    """Return whether the vault has users, and what this session may decrypt.
+
+    While the vault has no users every session has the principal `vault`.
+    """
+    found = services().vault.principals.status(caller().access)
+    return {
+        "hasUsers": found.has_users,
+        "user": found.user,
+        "principals": found.principals,
+        "users": found.users,
+    }
+
+
+@group.endpoint(
+    "/unlock",
+    UnlockRequest,
+    raises=[UnlockFailed, UnlockThrottled, IntegrityError],
+    waits=True,
+    example={"user": "alice", "passphrase": "four words or more"},
+)
+def unlock(request: dict[str, Any]) -> None:
+    """Unlock a user for this session, in place of one that it has unlocked before.
+
+    It lasts until `/vault/lock` or the end of the session. After several failures each further attempt must wait.
+    """
+    services().vault.principals.unlock(caller().access, request["user"], request["passphrase"])
+
+
+@group.endpoint("/lock")
+def lock() -> None:
+    """Forget the user that this session has unlocked; without one nothing happens."""
+    services().vault.principals.lock(caller().access)
+
+
+@group.endpoint(
+    "/user/add",
+    AddRequest,
+    raises=[VaultLocked, UserExists, UnlockThrottled, IntegrityError],
+    waits=True,
+    example={"user": "alice", "passphrase": "four words or more"},
+)
+def add_user(request: dict[str, Any]) -> None:
+    """Add a user to the vault.
+
+    Any session may add the first one, after which every session, this one too, has to unlock a user; only such a
+    session may add others. A name has 1 to 64 of the characters `a-z 0-9 . _ @ -`.
+    """
+    services().vault.principals.add_user(caller().access, request["user"], request["passphrase"])
+
+
+@group.endpoint(
+    "/user/passphrase",
+    PassphraseRequest,
+    raises=[UnlockFailed, UnlockThrottled, IntegrityError],
+    waits=True,
+    example={"user": "alice", "passphrase": "four words or more", "newPassphrase": "four other words or more"},
+)
+def change_passphrase(request: dict[str, Any]) -> None:
+    """Give a user another passphrase. Its secrets stay as they are, and sessions that unlocked it stay unlocked."""
+    services().vault.principals.change_passphrase(request["user"], request["passphrase"], request["newPassphrase"])
+
+
+@group.endpoint(
+    "/user/remove",
+    RemoveRequest,
+    RemoveResponse,
+    raises=[VaultLocked, UnknownUser, LastPrincipal, IntegrityError],
+    waits=True,
+    example={"user": "bob", "force": False},
+    answer={"connections": ["4d7c1b61-8a0e-4c9f-9b86-0d2b5c7f3e11"]},
+)
+def remove_user(request: dict[str, Any]) -> dict[str, Any]:
+    """Remove a user, in a session that has unlocked one.
+
+    It takes effect at once in every session. Where only this user can read secrets of stored connections, the error
+    `last_principal` lists those in `connections`, and nothing happens without `force`. After the last user has gone
+    every session has the principal `vault` again.
+    """
+    return {
+        "connections": services().vault.principals.remove_user(caller().access, request["user"], force=request["force"])
+    }
