@@ -1,0 +1,11 @@
+"""The vault: categories, connections and principals in one database."""
+
+from __future__ import annotations
+
+from connmgr.vault.categories import Categories, Category
+from connmgr.vault.connections import Connection, Connections
+from connmgr.vault.database import Database, open_database
+from connmgr.vault.lock import VaultLock
+from connmgr.vault.vault import Vault
+
+__all__ = ["Categories", "Category", "Connection", "Connections", "Database", "Vault", "VaultLock", "open_database"]

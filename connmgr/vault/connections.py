@@ -1,0 +1,231 @@
+"""Connections: stored, found, changed and removed, each change whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from connmgr.errors import ProtectedEntry, UnknownConnection, VaultUnavailable
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import record, rows
+from connmgr.vault.database import Database
+from connmgr.vault.path import SEPARATOR
+from connmgr.vault.query import ConnectionQuery
+from connmgr.vault.record import Connection, canonical
+from connmgr.vault.tables import connection as table, now
+from connmgr.vault.tree import chunks, closure, dependents
+from connmgr.vault.wellknown import DEFAULT, LOCAL
+
+TOUCH_INTERVAL = 60.0
+"""Seconds within which a connection's time of last use is written once: a commit costs an fsync."""
+
+_log = logging.getLogger(__name__)
+
+
+class Unchanged:
+    """The type of :data:`UNCHANGED`, which tells "leave it" from None."""
+
+
+UNCHANGED: Final = Unchanged()
+
+
+class Connections:
+    """The vault's connections; safe to use from several threads.
+
+    Its methods raise :class:`VaultUnavailable` when the database does not answer, and
+    :class:`connmgr.errors.IntegrityError` when they come upon a record that was changed outside of connmgr: it can be
+    removed, and nothing else.
+    """
+
+    def __init__(self, database: Database, key: VaultKey) -> None:
+        self._database = database
+        self._key = key
+        self._touched: dict[str, float] = {}
+        self._touching = threading.Lock()
+
+    def get(self, id: str) -> Connection:
+        """Return the connection ``id``.
+
+        :raises UnknownConnection: there is none.
+        """
+        return self.infos([id])[0]
+
+    def infos(self, ids: Sequence[str]) -> list[Connection]:
+        """Return the connections ``ids``, in their order.
+
+        It fails as a whole, also where one record of many was changed: a list that lacks an entry would be taken for
+        the truth.
+        :raises UnknownConnection: one does not exist.
+        """
+        found = self._database.read(lambda tx: rows.by_id(tx, ids))
+        return [record.load(found[id], self._key) for id in ids]
+
+    def query(self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*") -> list[str]:
+        """Return the ids of the connections that match all three filters, in the order of their paths.
+
+        The filters are those of :mod:`connmgr.vault.glob`; that of the category matches with and without the root.
+        What they compare is authenticated when a connection is read, not here.
+        :raises InvalidRequest: a malformed filter.
+        """
+        return self._database.read(ConnectionQuery(category_filter, connection_filter, type_filter).run)
+
+    def add(
+        self,
+        name: str,
+        type: str,
+        data: Mapping[str, Any],
+        *,
+        fingerprint: bytes,
+        same: Callable[[Mapping[str, Any]], bool],
+        category: str | None = None,
+        references: Iterable[str] = (),
+        parent: str | None = None,
+    ) -> tuple[str, bool]:
+        """Store a connection and return its id and True, or the id of an equivalent one and False.
+
+        ``data`` has its secrets sealed. Of the stored connections of this ``type`` and ``fingerprint`` (see
+        :func:`connmgr.vault.record.fingerprint`) the oldest is equivalent for whose data ``same`` returns True: it
+        compares the secrets, and is called while nobody else writes. ``references`` are the connections that this one
+        runs over; ``parent``, always one of them, is that whose path begins its own.
+        :raises UnknownConnection: a reference or the parent does not exist.
+        :raises UnknownCategory: no such category.
+        """
+        # Made once: a repetition after a conflict must store the same connection.
+        new = rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
+        targets = {*references, *([parent] if parent else [])}
+
+        def work(tx: sa.Connection) -> tuple[str, bool]:
+            rows.require_category(tx, new["category"])
+            rows.require(tx, targets)
+            for row in tx.execute(rows.CANDIDATES, {"type": type, "fingerprint": fingerprint}).mappings():
+                # A changed record equals nothing.
+                if record.intact(row, self._key) and same(record.load(row, self._key).data):
+                    return row["id"], False
+            self._insert(tx, new, targets)
+            return new["id"], True
+
+        return self._database.write(work)
+
+    def update(
+        self,
+        id: str,
+        *,
+        name: str | None = None,
+        category: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        fingerprint: bytes | None = None,
+        references: Iterable[str] | None = None,
+        parent: str | None | Unchanged = UNCHANGED,
+    ) -> None:
+        """Change what is given of a connection, and with it the paths of those below; the type stays.
+
+        ``data`` comes with its ``fingerprint``, and ``references`` with the ``parent``.
+        :raises UnknownConnection: it, a reference or the parent does not exist.
+        :raises UnknownCategory: no such category.
+        :raises ConnectionCycle: it would run over itself.
+        """
+        if (data is None, references is None) != (fingerprint is None, isinstance(parent, Unchanged)):
+            raise ValueError("data and fingerprint, references and parent are given together")
+        given = {"name": name, "category": category, "fingerprint": fingerprint}
+        changes: dict[str, Any] = {column: value for column, value in given.items() if value is not None}
+        if data is not None:
+            changes["data"] = canonical(data)
+        if not isinstance(parent, Unchanged):
+            changes["parent"] = parent
+        targets = None if references is None else {*references, *([changes["parent"]] if changes["parent"] else [])}
+        self._database.write(lambda tx: self._change(tx, id, changes | {"last_modified": now()}, targets))
+
+    def remove(self, ids: Iterable[str]) -> list[str]:
+        """Remove the connections ``ids`` and all that run over them; return the ids of all that were removed.
+
+        :raises UnknownConnection: one does not exist; none was removed then.
+        :raises ProtectedEntry: the local machine is among them.
+        """
+        named = list(ids)
+
+        def work(tx: sa.Connection) -> list[str]:
+            rows.require(tx, named)
+            return self.remove_within(tx, named)
+
+        return self._database.write(work)
+
+    def touch(self, id: str) -> None:
+        """Note that a connection, and with it its category, is being used; written at most once a minute.
+
+        A vault that cannot be written to is reported in the log alone: what the connection is used for goes on.
+        """
+        with self._touching:
+            at = time.monotonic()
+            if at - self._touched.get(id, -TOUCH_INTERVAL) < TOUCH_INTERVAL:
+                return
+            self._touched = {known: then for known, then in self._touched.items() if at - then < TOUCH_INTERVAL}
+            self._touched[id] = at
+        try:
+            self._database.write(lambda tx: rows.use(tx, id))
+        except VaultUnavailable as error:
+            _log.warning("the time of last use of connection %s is not stored: %s", id, error.message)
+
+    def set_state(self, id: str, state: Mapping[str, Any]) -> None:
+        """Store what probing a connection has shown.
+
+        :raises UnknownConnection: there is none.
+        """
+        change = table.update().where(table.c.id == id).values(state=canonical(state))
+        if not self._database.write(lambda tx: tx.execute(change).rowcount):
+            raise UnknownConnection(id)
+
+    def seed(self, tx: sa.Connection) -> None:
+        """Store the connection that every vault has."""
+        self._insert(tx, rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None), ())
+
+    def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+        """Remove connections that exist, as :meth:`remove` does, as part of a larger change."""
+        removed = dependents(tx, ids)
+        if LOCAL in removed:
+            raise ProtectedEntry("The local machine cannot be removed.")
+        rows.delete(tx, removed)
+        return removed
+
+    def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
+        """Move what is in ``categories`` to the category ``to``, as part of a larger change."""
+        for some in chunks(categories):
+            found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
+            self._store(tx, [self._checked(row) | {"category": to, "last_modified": now()} for row in found])
+
+    def _checked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        record.verify(row, self._key)
+        return dict(row)
+
+    def _insert(self, tx: sa.Connection, row: dict[str, Any], targets: Iterable[str]) -> None:
+        placed = row | rows.place(tx, row)
+        tx.execute(table.insert().values(placed | {"mac": record.mac(placed, self._key)}))
+        rows.refer(tx, row["id"], targets)
+
+    def _store(self, tx: sa.Connection, changed: Iterable[dict[str, Any]]) -> None:
+        rows.update(tx, [row | {"mac": record.mac(row, self._key)} for row in changed])
+
+    def _change(self, tx: sa.Connection, id: str, changes: dict[str, Any], targets: set[str] | None) -> None:
+        before = self._checked(rows.by_id(tx, [id])[id])
+        after = before | changes
+        rows.require_category(tx, after["category"])
+        if targets is not None:
+            rows.require(tx, targets)
+            rows.run_over(tx, id, targets)
+        after |= rows.place(tx, after)
+        self._store(tx, [after])
+        if after["path"] != before["path"]:
+            self._move_below(tx, id, before["path"], after["path"])
+
+    def _move_below(self, tx: sa.Connection, id: str, before: str, after: str) -> None:
+        for some in chunks(closure(tx, [id], table, "id", "parent")[1:]):
+            moved = [self._checked(row) for row in rows.by_id(tx, some).values()]
+            for row in moved:
+                row["path"] = after + row["path"][len(before) :]
+                row["depth"] = row["path"].count(SEPARATOR) + 1
+            self._store(tx, moved)

@@ -1,0 +1,182 @@
+"""Filters over paths: compiled once, then matched in SQLite, in PostgreSQL, or here.
+
+A pattern is anchored and knows no letter case. ``*`` stands for any characters of one segment, ``**`` for any
+characters, separators included, ``?`` for one character of a segment, ``[abc]``, ``[a-z]`` and ``[!abc]`` for one of
+(or none of) a set, ``{a,b}`` for either text, nested ones too. A ``**`` between separators may stand for no segment at
+all: ``x/**`` matches ``x``, ``**/x`` as well, and ``x/**/y`` matches ``x/y``. ``*`` alone matches everything.
+A special character stands for itself in brackets: ``[*]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Union
+
+from connmgr.errors import InvalidRequest
+from connmgr.vault.path import SEPARATOR, fold
+
+LONGEST = 1000
+"""Characters that a pattern may have."""
+
+MOST_ALTERNATIVES = 64
+"""Patterns that the braces of one pattern, and the segments that ``**`` may leave out, may amount to."""
+
+
+DEEPEST_BRACES = 10
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One character of a segment, of a set or (``negated``) not of it; each range is inclusive."""
+
+    ranges: tuple[tuple[str, str], ...] = ()
+    negated: bool = True
+
+    def __contains__(self, character: str) -> bool:
+        inside = any(low <= character <= high for low, high in self.ranges)
+        return character != SEPARATOR and inside is not self.negated
+
+
+@dataclass(frozen=True)
+class Many:
+    """Any number of characters: of one segment, or across segments."""
+
+    across: bool
+
+
+Token = Union[str, OneOf, Many]
+Alternative = tuple[Token, ...]
+
+ANY = OneOf()
+WITHIN, ACROSS = Many(across=False), Many(across=True)
+
+
+def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | None:
+    """Return the alternatives of ``pattern``, sequences of tokens of which one must match, or None for all of ``*``.
+
+    With ``below_root`` a path matches with and without its first segment.
+    :raises InvalidRequest: an open bracket or brace, or a pattern that is too long or has too many alternatives.
+    """
+    if pattern == "*":
+        return None
+    if len(pattern) > LONGEST:
+        raise InvalidRequest(f"The filter is too long: at most {LONGEST} characters.")
+    expanded = _limited(_Parser(fold(pattern)).text())
+    alternatives = dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one)))
+    if below_root:
+        alternatives |= dict.fromkeys((WITHIN, SEPARATOR, *one) for one in list(alternatives))
+    return list(alternatives)
+
+
+def _limited(alternatives: Iterable[Alternative]) -> list[Alternative]:
+    kept: list[Alternative] = []
+    for alternative in alternatives:
+        kept.append(alternative)
+        if len(kept) > MOST_ALTERNATIVES:
+            raise InvalidRequest(f"The filter has too many alternatives: at most {MOST_ALTERNATIVES}.")
+    return kept
+
+
+class _Parser:
+    """Reads a pattern from left to right."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self._at, self._open = pattern, 0, 0
+
+    def text(self, until: str = "") -> Iterator[Alternative]:
+        """Read up to one of the characters ``until``, or to the end, and yield the alternatives of what was read."""
+        parts: list[list[Alternative]] = []
+        while self._at < len(self._pattern) and self._pattern[self._at] not in until:
+            character = self._pattern[self._at]
+            self._at += 1
+            if character == "{":
+                parts.append(self._braces())
+            elif character == "[":
+                parts.append([(self._brackets(),)])
+            elif character == "*":
+                parts.append([(self._stars(),)])
+            else:
+                parts.append([(ANY if character == "?" else character,)])
+        return (sum(chosen, ()) for chosen in product(*parts))
+
+    def _stars(self) -> Many:
+        start = self._at
+        while self._pattern[self._at : self._at + 1] == "*":
+            self._at += 1
+        return ACROSS if self._at > start else WITHIN
+
+    def _braces(self) -> list[Alternative]:
+        self._open += 1
+        if self._open > DEEPEST_BRACES:
+            raise InvalidRequest(f"The filter has braces within braces: at most {DEEPEST_BRACES} levels.")
+        alternatives: list[Alternative] = []
+        while True:
+            alternatives += _limited(self.text(until=",}"))
+            if self._at == len(self._pattern):
+                raise InvalidRequest("The filter has a { without its }; [{] stands for the character.")
+            self._at += 1
+            if self._pattern[self._at - 1] == "}":
+                self._open -= 1
+                return alternatives
+
+    def _brackets(self) -> OneOf:
+        negated = self._pattern[self._at : self._at + 1] == "!"
+        start = self._at + negated
+        # A bracket that comes first stands for itself.
+        end = self._pattern.find("]", start + 1)
+        if end < 0:
+            raise InvalidRequest("The filter has a [ without its ]; [[] stands for the character.")
+        self._at = end + 1
+        return OneOf(tuple(_ranges(self._pattern[start:end])), negated)
+
+
+def _ranges(members: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(members):
+        wide = at + 2 < len(members) and members[at + 1] == "-"
+        low, high = members[at], members[at + 2 * wide]
+        at += 1 + 2 * wide
+        if low <= high and (low, high) != (SEPARATOR, SEPARATOR):
+            yield low, high
+
+
+def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternative]:
+    """Yield ``tokens``, and what is left of them where a ``**`` between separators stands for no segment."""
+    for at in range(start, len(tokens)):
+        before, after = tokens[:at], tokens[at + 1 :]
+        opens, closes = before[-1:] in ((), (SEPARATOR,)), after[:1] in ((), (SEPARATOR,))
+        if tokens[at] == ACROSS and opens and closes and (before or after):
+            yield from _without_segments(before + after[1:] if after else before[:-1], at)
+            yield from _without_segments(tokens, at + 1)
+            return
+    yield tokens
+
+
+def matches(alternatives: Iterable[Alternative], path: str) -> bool:
+    """Whether one of ``alternatives`` matches ``path``, in time proportional to the length of both."""
+    return any(_matches(tokens, path) for tokens in alternatives)
+
+
+def _matches(tokens: Alternative, path: str) -> bool:
+    # A set of positions in the pattern, as the bits of a number, moved on by every character.
+    stays = [sum(1 << at for at, token in enumerate(tokens) if token == ACROSS)]
+    stays.append(stays[0] | sum(1 << at for at, token in enumerate(tokens) if token == WITHIN))
+    skipped = stays[1]
+    positions = _skip(1, skipped)
+    for character in path:
+        moved = positions & stays[character != SEPARATOR]
+        for at, token in enumerate(tokens):
+            if positions >> at & 1 and not isinstance(token, Many):
+                hit = character in token if isinstance(token, OneOf) else character == token
+                moved |= hit << at + 1
+        positions = _skip(moved, skipped)
+    return bool(positions >> len(tokens) & 1)
+
+
+def _skip(positions: int, skipped: int) -> int:
+    """Return ``positions`` and those after every "any number" that can be reached by taking none."""
+    while (further := positions | (positions & skipped) << 1) != positions:
+        positions = further
+    return positions

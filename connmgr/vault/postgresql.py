@@ -1,0 +1,134 @@
+"""PostgreSQL as the vault's database, shared by the daemons of a team."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from connmgr.errors import StartupError, VaultUnavailable
+from connmgr.vault import schema
+from connmgr.vault.database import Fault, Kind
+
+OLDEST_SERVER = 13
+CONNECT_TIMEOUT = 5
+STATEMENT_TIMEOUT, LOCK_TIMEOUT, IDLE_TIMEOUT = 10, 5, 30
+"""Seconds that the server gives a statement, a wait for a lock, and a daemon that holds a transaction and does nothing."""
+
+ANSWER_TIMEOUT = 15.0
+"""Seconds after which a server that answers nothing, not even that a statement took too long, counts as lost."""
+
+RECYCLE = 1800
+POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT = 8, 24, 10.0
+
+_SETTINGS = (
+    f"SET statement_timeout = '{STATEMENT_TIMEOUT}s'; SET lock_timeout = '{LOCK_TIMEOUT}s';"
+    f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT}s'"
+)
+# Taken by every writing transaction, for its length: "connmgr" in ASCII. A vault sees few changes; one writer at a time
+# keeps two daemons from adding equal connections, which no constraint of the database could tell.
+_LOCK = int.from_bytes(b"connmgr", "big")
+_BEGIN = sa.text(f"SELECT pg_current_xact_id()::text FROM pg_advisory_xact_lock({_LOCK})")  # noqa: S608 - a constant
+_OUTCOME = sa.text("SELECT pg_xact_status(CAST(:mark AS xid8))")
+
+_LOST = VaultUnavailable("The vault's database server does not answer; try again.")
+# SQLSTATE, or the class that it begins with: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_FAULTS: dict[str, Fault] = {
+    "08": Fault(Kind.LOST, _LOST),
+    "57P": Fault(Kind.LOST, _LOST),
+    "25P03": Fault(Kind.LOST, _LOST),
+    "40001": Fault(Kind.CONFLICT, VaultUnavailable("Other daemons change the vault at the same time; try again.")),
+    "40P01": Fault(Kind.CONFLICT, VaultUnavailable("Other daemons change the vault at the same time; try again.")),
+    "55P03": Fault(Kind.CONFLICT, VaultUnavailable("Another daemon holds the vault; try again.")),
+    "57014": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server took too long; try again.")),
+    "53100": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault cannot be changed: its server's disk is full.")),
+    "53": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server has no room for more; try again.")),
+    "25006": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault cannot be changed: its database is read-only.")),
+    "42501": Fault(Kind.UNAVAILABLE, VaultUnavailable("The database user lacks a privilege that the vault needs.")),
+    "58": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server reports a fault of its system.")),
+    "28": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server refuses its user.")),
+    "3D000": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database does not exist on its server.")),
+}
+
+
+class PostgreSQL:
+    """A vault in the database that ``url`` names."""
+
+    def __init__(self, url: sa.URL) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise StartupError("PostgreSQL needs its driver: pip install 'connmgr[postgres]'") from None
+
+        class Connection(psycopg.Connection[Any]):
+            """A connection whose waits end, also when the server is frozen."""
+
+            def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+                try:
+                    return super().wait(gen, interval, timeout or ANSWER_TIMEOUT)
+                except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - it has no public name
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("no answer") from error
+
+        self._shown = url.set(query={}).render_as_string(hide_password=True)
+        self.writer = sa.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            # The settings can only come after authentication, in one round trip.
+            pool_pre_ping=True,
+            pool_recycle=RECYCLE,
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_OVERFLOW,
+            pool_timeout=POOL_TIMEOUT,
+            pool_use_lifo=True,
+            connect_args={
+                "connect_timeout": CONNECT_TIMEOUT,
+                "application_name": "connmgr",
+                # A server that vanished from the network is noticed at the transport level.
+                "keepalives_idle": 30,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 20_000,
+            },
+        )
+        sa.event.listen(self.writer, "do_connect", lambda _, __, args, options: Connection.connect(*args, **options))
+        sa.event.listen(self.writer, "connect", _set_up)
+        self.reader = self.writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+    def probe(self) -> schema.Found:
+        try:
+            with self.reader.begin() as connection:
+                version = connection.dialect.server_version_info
+                if version is None or version[0] < OLDEST_SERVER:
+                    raise StartupError(f"PostgreSQL at {self._shown} is too old: at least {OLDEST_SERVER} is needed.")
+                if connection.scalar(sa.text("SHOW server_encoding")) != "UTF8":
+                    raise StartupError(f"The vault's database {self._shown} must have the encoding UTF8.")
+                return schema.look(connection)
+        except DBAPIError as error:
+            reason = " ".join(str(error.orig).split())
+            raise StartupError(f"The vault's database {self._shown} cannot be used: {reason}") from error
+
+    def prepare(self) -> None:
+        pass
+
+    def begin(self, connection: sa.Connection) -> str:
+        return str(connection.scalar(_BEGIN))
+
+    def outcome(self, mark: str) -> bool | None:
+        with self.reader.begin() as connection:
+            status = connection.scalar(_OUTCOME, {"mark": mark})
+        return {"committed": True, "aborted": False}.get(status)
+
+    def diagnose(self, error: DBAPIError) -> Fault | None:
+        state = getattr(error.orig, "sqlstate", None)
+        if state is None:
+            lost = error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+            return Fault(Kind.LOST, _LOST) if lost else None
+        matching = [known for known in _FAULTS if state.startswith(known)]
+        return _FAULTS[max(matching, key=len)] if matching else None
+
+
+def _set_up(connection: Any, _: object) -> None:
+    connection.autocommit = True
+    connection.execute(_SETTINGS)
+    connection.autocommit = False

@@ -1,0 +1,105 @@
+"""Filters as SQL: the ids of all that match, as one value, in the order of their paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import chain, islice
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from connmgr.vault import glob, patterns
+from connmgr.vault.tables import category as category_table, connection as connection_table
+
+MOST_GLOBS = 200
+"""SQLite's patterns that one filter may become before it is only narrowed down there, and decided here."""
+
+
+class CategoryQuery:
+    """A search for categories.
+
+    :raises InvalidRequest: a malformed filter.
+    """
+
+    def __init__(self, filter: str) -> None:
+        self._paths = PathFilter(category_table, filter, below_root=True)
+
+    def run(self, tx: sa.Connection) -> list[str]:
+        """Return the ids of those that match."""
+        return _ids(tx, category_table, [self._paths.condition(tx)])
+
+
+class ConnectionQuery:
+    """A search for connections by category, path and type.
+
+    :raises InvalidRequest: a malformed filter.
+    """
+
+    def __init__(self, category_filter: str, connection_filter: str, type_filter: str) -> None:
+        self._categories = PathFilter(category_table, category_filter, below_root=True)
+        self._paths = PathFilter(connection_table, connection_filter)
+        self._types = glob.compile(type_filter)
+
+    def run(self, tx: sa.Connection) -> list[str]:
+        """Return the ids of those that match."""
+        conditions = [self._paths.condition(tx)]
+        in_categories = self._categories.condition(tx)
+        if in_categories is not None:
+            matching = sa.select(category_table.c.id).where(in_categories)
+            conditions.append(connection_table.c.category.in_(matching))
+        if self._types is not None:
+            types = [type for type in _types(tx) if glob.matches(self._types, glob.fold(type))]
+            conditions.append(connection_table.c.type.in_(types))
+        return _ids(tx, connection_table, conditions)
+
+
+class PathFilter:
+    """A filter over the paths of ``table``."""
+
+    def __init__(self, table: sa.Table, pattern: str, *, below_root: bool = False) -> None:
+        self._table = table
+        self._alternatives = glob.compile(pattern, below_root=below_root)
+
+    def condition(self, tx: sa.Connection) -> sa.ColumnElement[bool] | None:
+        """Return what a row must fulfil, or None where every row does."""
+        if self._alternatives is None:
+            return None
+        path, depth = self._table.c.path, self._table.c.depth
+        if tx.dialect.name == "postgresql":
+            return path.regexp_match(patterns.regex(self._alternatives))
+        mixed = any(map(patterns.mixed, self._alternatives))
+        deepest = tx.scalar(sa.select(sa.func.max(depth))) if mixed else None
+        found = chain.from_iterable(patterns.globs(one, deepest or 0) for one in self._alternatives)
+        globs = set(islice(found, MOST_GLOBS + 1))
+        if len(globs) > MOST_GLOBS:
+            return self._decided_here(tx, self._alternatives)
+        shallow = (path.op("GLOB")(pattern) for at, pattern in globs if at is None)
+        exact = (sa.and_(depth == at, path.op("GLOB")(pattern)) for at, pattern in globs if at is not None)
+        return sa.or_(sa.false(), *shallow, *exact)
+
+    def _decided_here(self, tx: sa.Connection, alternatives: list[glob.Alternative]) -> sa.ColumnElement[bool]:
+        path = self._table.c.path
+        loose = sa.or_(*(path.op("GLOB")(pattern) for pattern in set(map(patterns.loose_glob, alternatives))))
+        candidates = tx.execute(sa.select(self._table.c.id, path).where(loose))
+        matching = json.dumps([id for id, path in candidates if glob.matches(alternatives, path)])
+        return self._table.c.id.in_(sa.select(sa.func.json_each(matching).table_valued("value").c.value))
+
+
+def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnElement[bool] | None]) -> list[str]:
+    given = [condition for condition in conditions if condition is not None]
+    if tx.dialect.name == "postgresql":
+        order = postgresql.aggregate_order_by(sa.literal(" "), table.c.path.collate("C"), table.c.id)
+        found = tx.scalar(sa.select(sa.func.string_agg(table.c.id, order)).where(*given))
+    else:
+        matching = sa.select(table.c.id).where(*given).order_by(table.c.path, table.c.id).subquery()
+        found = tx.scalar(sa.select(sa.func.group_concat(matching.c.id, " ")))
+    return found.split(" ") if found else []
+
+
+def _types(tx: sa.Connection) -> list[str]:
+    # Hops from each type to the next in the index, over all the connections that share it.
+    types = sa.select(sa.func.min(connection_table.c.type).label("type")).cte("types", recursive=True)
+    following = sa.select(sa.func.min(connection_table.c.type)).where(connection_table.c.type > types.c.type)
+    types = types.union_all(sa.select(following.scalar_subquery()).where(types.c.type.is_not(None)))
+    return list(tx.scalars(sa.select(types.c.type).where(types.c.type.is_not(None))))

@@ -1,0 +1,125 @@
+"""A connection as it is stored: its row, and the authentication code that ties the row's parts to each other."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from connmgr.errors import IntegrityError
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault.path import SEPARATOR
+
+_FORMAT = "connection-1"
+AUTHENTICATED = ("id", "type", "data", "name", "path", "parent", "category")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A stored connection. Times are aware and in UTC."""
+
+    id: str
+    name: str
+    path: tuple[str, ...]
+    """Lower-cased, ``_`` for ``/``; a wrapper's path begins with that of the connection it runs in."""
+    type: str
+    data: dict[str, Any]
+    """Without ``type``; secrets in their sealed form."""
+    category: str
+    created: datetime
+    last_used: datetime
+    last_modified: datetime
+    state: dict[str, Any]
+    cache: dict[str, Any]
+
+
+def canonical(value: Any) -> str:
+    """Return the one JSON text of ``value``: sorted members, ASCII, no blanks.
+
+    :raises ValueError: it holds a number that JSON has not.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def fingerprint(data: Mapping[str, Any]) -> bytes:
+    """Return the SHA-256 of a connection's ``data``, whose secrets the caller has blanked: equal ones share it.
+
+    A member that is null counts as one that is absent. Nothing secret goes in, so that nothing can be guessed from it.
+    """
+    return hashlib.sha256(canonical(_without_nulls(data)).encode()).digest()
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def mac(row: Mapping[str, Any], key: VaultKey) -> bytes:
+    """Return the authentication code of a row of the table ``connection``.
+
+    It covers what decides where a command goes. The id, type and data: an edited host would be sent the password. The
+    name, path, parent and category, because people and programs choose a connection by these: with the names of two
+    rows exchanged, what was meant for a test machine would run in production.
+
+    It leaves out what is only told (times, state, cache), and two copies of what stands in the data: the fingerprint,
+    whose change can at worst store an equal connection twice, and the references, which say what goes along when a
+    connection is removed. Whoever can change those can delete the rows as well.
+    """
+    return key.mac(canonical([_FORMAT, *(row[name] for name in AUTHENTICATED)]).encode())
+
+
+def intact(row: Mapping[str, Any], key: VaultKey) -> bool:
+    """Whether connmgr wrote this row of the table ``connection``."""
+    try:
+        return hmac.compare_digest(mac(row, key), row["mac"])
+    except (TypeError, ValueError):
+        # SQLite keeps values of any type in any column.
+        return False
+
+
+def verify(row: Mapping[str, Any], key: VaultKey) -> None:
+    """Refuse a row of the table ``connection`` that connmgr did not write.
+
+    :raises IntegrityError: naming the connection.
+    """
+    if not intact(row, key):
+        raise _changed(row)
+
+
+def _changed(row: Mapping[str, Any]) -> IntegrityError:
+    advice = "remove it, or restore the vault from a backup"
+    return IntegrityError(
+        f"Connection {row['id']} was changed outside of connmgr: {advice}.", connection=row["id"]
+    )
+
+
+def load(row: Mapping[str, Any], key: VaultKey) -> Connection:
+    """Return the connection of a whole row.
+
+    :raises IntegrityError: connmgr did not write it.
+    """
+    verify(row, key)
+    try:
+        state, cache = json.loads(row["state"]), json.loads(row["cache"])
+    except (TypeError, ValueError):
+        raise _changed(row) from None
+    return Connection(
+        id=row["id"],
+        name=row["name"],
+        path=tuple(row["path"].split(SEPARATOR)),
+        type=row["type"],
+        data=json.loads(row["data"]),
+        category=row["category"],
+        created=row["created"],
+        last_used=row["last_used"],
+        last_modified=row["last_modified"],
+        state=state,
+        cache=cache,
+    )

@@ -1,0 +1,134 @@
+"""Rows of the table ``connection``: made, found, placed in the tree, written, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import ConnectionCycle, UnknownCategory, UnknownConnection
+from connmgr.vault.path import SEPARATOR, segment
+from connmgr.vault.record import canonical
+from connmgr.vault.tables import category as category_table, connection as table, connection_reference as reference, now
+from connmgr.vault.tree import chunks, dependents
+
+CANDIDATES = (
+    sa.select(table)
+    .where(table.c.type == sa.bindparam("type"), table.c.fingerprint == sa.bindparam("fingerprint"))
+    .order_by(table.c.created, table.c.id)
+)
+"""Selects the rows that may be equivalent, the oldest first."""
+
+_UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
+
+
+def new(
+    id: str, name: str, type: str, data: Mapping[str, Any], fingerprint: bytes, category: str, parent: str | None
+) -> dict[str, Any]:
+    """Return a new row, which is yet to be placed and authenticated."""
+    at = now()
+    return {
+        "id": id,
+        "name": name,
+        "parent": parent,
+        "type": type,
+        "category": category,
+        "data": canonical(data),
+        "fingerprint": fingerprint,
+        "state": "{}",
+        "cache": "{}",
+        "created": at,
+        "last_used": at,
+        "last_modified": at,
+    }
+
+
+def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the rows ``ids``.
+
+    :raises UnknownConnection: for the first that does not exist.
+    """
+    return _by_id(tx, ids, table.c)
+
+
+def require(tx: sa.Connection, ids: Iterable[str]) -> None:
+    """Make sure that the rows ``ids`` exist.
+
+    :raises UnknownConnection: for the first that does not.
+    """
+    _by_id(tx, ids, [table.c.id])
+
+
+def require_category(tx: sa.Connection, id: str) -> None:
+    """Make sure that the category ``id`` exists.
+
+    :raises UnknownCategory: it does not.
+    """
+    if tx.scalar(sa.select(category_table.c.id).where(category_table.c.id == id)) is None:
+        raise UnknownCategory(id)
+
+
+def place(tx: sa.Connection, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the path and the depth of a row, which follow from its name and its parent, an existing one."""
+    own = segment(row["name"])
+    if row["parent"] is None:
+        return {"path": own, "depth": 1}
+    above = _by_id(tx, [row["parent"]], [table.c.id, table.c.path, table.c.depth])[row["parent"]]
+    return {"path": f"{above['path']}{SEPARATOR}{own}", "depth": above["depth"] + 1}
+
+
+def refer(tx: sa.Connection, id: str, targets: Iterable[str]) -> None:
+    """Note that ``id`` runs over ``targets``."""
+    references = [{"source": id, "target": target} for target in targets]
+    if references:
+        tx.execute(reference.insert(), references)
+
+
+def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
+    """Note that ``id`` runs over ``targets`` from now on, and over nothing else.
+
+    :raises ConnectionCycle: one of them runs over it, or is it.
+    """
+    if not targets.isdisjoint(dependents(tx, [id])):
+        raise ConnectionCycle(f"Connection {id} would run over itself.")
+    tx.execute(reference.delete().where(reference.c.source == id))
+    refer(tx, id, targets)
+
+
+def update(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write whole rows that exist already."""
+    if rows:
+        tx.execute(_UPDATE, [{("row" if name == "id" else name): row[name] for name in row} for row in rows])
+
+
+def use(tx: sa.Connection, id: str) -> None:
+    """Note that ``id`` and its category are used now."""
+    at = now()
+    its_category = sa.select(table.c.category).where(table.c.id == id).scalar_subquery()
+    tx.execute(table.update().where(table.c.id == id).values(last_used=at))
+    tx.execute(category_table.update().where(category_table.c.id == its_category).values(last_used=at))
+
+
+def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
+    """Delete rows, among them all that run over one of them."""
+    for some in chunks(ids):
+        tx.execute(reference.delete().where(reference.c.source.in_(some)))
+    depths = {id: row["depth"] for id, row in _by_id(tx, ids, [table.c.id, table.c.depth]).items()}
+    # Children before the parents that they name.
+    for some in chunks(sorted(ids, key=depths.__getitem__, reverse=True)):
+        tx.execute(table.delete().where(table.c.id.in_(some)))
+
+
+def _by_id(tx: sa.Connection, ids: Iterable[str], columns: Iterable[sa.Column[Any]]) -> dict[str, Mapping[str, Any]]:
+    wanted = dict.fromkeys(ids)
+    selected = sa.select(*columns)
+    found = {
+        row["id"]: row
+        for some in chunks(wanted)
+        for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
+    }
+    for id in wanted:
+        if id not in found:
+            raise UnknownConnection(id)
+    return found

@@ -1,0 +1,67 @@
+"""The version of the vault's schema: recognised at every start, brought up to date where it is older."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from connmgr.errors import StartupError
+from connmgr.vault.tables import meta
+
+VERSION_TABLE = "connmgr_version"
+"""The table that marks a database as a vault and holds the revision of its schema."""
+
+REVISIONS = ("0001",)
+"""The revisions under ``migrations/versions``, oldest first: a start that has nothing to migrate need not load Alembic."""
+
+KEY_VERIFIER = "key_verifier"
+"""The row of ``meta`` by which a vault recognises its key."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a database holds: the revision of a vault's schema and its key's verifier, both None when it is empty."""
+
+    revision: str | None = None
+    verifier: bytes | None = None
+
+
+def look(connection: sa.Connection) -> Found:
+    """Find out what the database holds, by reading alone.
+
+    :raises StartupError: tables of something else, or a vault of a newer connmgr.
+    """
+    tables = sa.inspect(connection).get_table_names()
+    if VERSION_TABLE not in tables:
+        if tables:
+            raise StartupError("The database is not a connmgr vault: give connmgr a database of its own.")
+        return Found()
+    revision = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608 - a constant
+    if revision not in REVISIONS:
+        raise StartupError(
+            f"The vault was made by a newer connmgr (schema {revision}, this one knows {REVISIONS[-1]}): update connmgr."
+        )
+    return Found(revision, connection.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)))
+
+
+def upgrade(connection: sa.Connection) -> bool:
+    """Bring the schema to the newest revision within the connection's transaction; return whether it was empty before.
+
+    Whoever calls it is alone in writing: what it finds cannot change under its hands.
+    :raises StartupError: as :func:`look`.
+    """
+    found = look(connection)
+    if found.revision == REVISIONS[-1]:
+        return False
+    from alembic.config import Config
+    from alembic.runtime.environment import EnvironmentContext
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
+    steps = scripts._upgrade_revs  # noqa: SLF001 - what alembic.command.upgrade itself passes on
+    environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(REVISIONS[-1], revision))
+    environment.configure(connection=connection, version_table=VERSION_TABLE, transactional_ddl=True)
+    environment.run_migrations()
+    return found.revision is None

@@ -1,0 +1,170 @@
+"""SQLite as the vault's database: one file, readable by its owner alone, durable at every commit."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
+from connmgr.vault import schema
+from connmgr.vault.database import Fault, Kind
+
+BUSY_TIMEOUT = 5.0
+"""Seconds to wait for another process that holds the file, such as a running backup."""
+
+POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT = 8, 56, 10.0
+
+_PRAGMAS = (
+    f"busy_timeout = {int(BUSY_TIMEOUT * 1000)}",
+    "journal_mode = WAL",
+    # An acknowledged change must survive a power cut, not only a crash.
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    # Nothing of the vault goes into files in a temporary directory.
+    "temp_store = MEMORY",
+    # What was removed does not linger in free pages.
+    "secure_delete = ON",
+    "trusted_schema = OFF",
+    "cell_size_check = ON",
+)
+
+# By their text, because Python 3.10 has no error codes of SQLite.
+_FAULTS: dict[str, tuple[Kind, str]] = {
+    "database is locked": (Kind.CONFLICT, "Another process holds the vault's database; try again."),
+    "database or disk is full": (Kind.UNAVAILABLE, "The vault cannot be changed: its disk is full."),
+    "disk I/O error": (Kind.UNAVAILABLE, "The vault's database cannot be read or written: the disk reports an error."),
+    "unable to open database file": (Kind.UNAVAILABLE, "The vault's database file cannot be opened."),
+    "attempt to write a readonly database": (Kind.UNAVAILABLE, "The vault cannot be changed: its file is read-only."),
+}
+_DAMAGE = ("malformed", "file is not a database")
+
+
+class SQLite:
+    """A vault in the file ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.writer = sa.create_engine(
+            "sqlite://",
+            creator=self._connect,
+            poolclass=sa.QueuePool,
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_OVERFLOW,
+            pool_timeout=POOL_TIMEOUT,
+            # The fewest connections are kept warm.
+            pool_use_lifo=True,
+        )
+        self.reader = self.writer.execution_options(begin="BEGIN")
+        sa.event.listen(self.writer, "begin", _begin)
+
+    def probe(self) -> schema.Found:
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            return schema.Found()
+        try:
+            return inspect(self.path)
+        except (DBAPIError, sqlite3.Error) as error:
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            raise StartupError(f"The vault {self.path} is damaged ({reason}): restore it from a backup.") from error
+        except OSError as error:
+            raise StartupError(f"The vault {self.path} cannot be read: {error.strerror}.") from error
+
+    def prepare(self) -> None:
+        # SQLite gives the files that it keeps beside this one the same mode.
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StartupError(f"The vault {self.path} cannot be written to: {error.strerror}.") from error
+        sync_directory(self.path.parent)
+
+    def begin(self, connection: sa.Connection) -> None:
+        connection.begin()
+
+    def outcome(self, mark: str) -> bool | None:
+        raise NotImplementedError("a commit to a file is answered, or did not happen")
+
+    def diagnose(self, error: DBAPIError) -> Fault | None:
+        text = str(error.orig)
+        if any(sign in text for sign in _DAMAGE):
+            return Fault(Kind.UNAVAILABLE, IntegrityError("The vault's database is damaged: restore it from a backup."))
+        for sign, (kind, message) in _FAULTS.items():
+            if text.startswith(sign):
+                return Fault(kind, VaultUnavailable(message))
+        return None
+
+    def _connect(self) -> sqlite3.Connection:
+        # Transactions are begun here and not by Python's module, which begins none before a change of the schema.
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+        )
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+
+def inspect(path: Path) -> schema.Found:
+    """Check the vault in the file ``path`` without writing to it, and return what it holds.
+
+    :raises sqlite3.Error, DBAPIError: it is damaged.
+    :raises StartupError: not a vault, or a newer one.
+    """
+    with closing(_connect_to_look(path)) as raw:
+        problem = raw.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise sqlite3.DatabaseError(problem)
+        engine = sa.create_engine("sqlite://", creator=lambda: raw, poolclass=sa.StaticPool)
+        with engine.connect() as connection:
+            return schema.look(connection)
+
+
+def _connect_to_look(path: Path) -> sqlite3.Connection:
+    with path.open("rb"):
+        pass
+    if _holds(path, "-journal"):
+        # Killed while the file got its journal mode: only a writer can bring it back.
+        mode = "mode=rw"
+    elif _holds(path, "-wal"):
+        mode = "mode=ro"
+    else:
+        # Without this SQLite would make files of its own, to share with others who are not there.
+        mode = "immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None)
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+    return connection
+
+
+def _holds(path: Path, suffix: str) -> bool:
+    beside = path.with_name(path.name + suffix)
+    return beside.exists() and beside.stat().st_size > 0
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN IMMEDIATE"))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def raw(connection: sa.Connection) -> Any:
+    """Return the driver's own connection."""
+    return connection.connection.dbapi_connection

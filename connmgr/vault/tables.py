@@ -1,0 +1,117 @@
+"""The vault's tables, the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import IntegrityError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def now() -> datetime:
+    """Return the current time, aware and in UTC."""
+    return datetime.now(timezone.utc)
+
+
+class Timestamp(sa.types.TypeDecorator[datetime]):
+    """An aware UTC datetime, stored as whole microseconds since 1970.
+
+    An integer, because SQLite has no type for times, and text would order and round in ways of its own.
+    """
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> int | None:
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:
+        try:
+            return None if value is None else _EPOCH + value * _MICROSECOND
+        except (TypeError, OverflowError):
+            # SQLite keeps values of any type in any column.
+            raise IntegrityError("A time in the vault was changed outside of connmgr.") from None
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+)
+
+# Of the row named "vault" the vault's own key wraps the private key, of the others a passphrase.
+principal = sa.Table(
+    "principal",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("public_key", sa.LargeBinary, nullable=False),
+    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
+    sa.Column("kdf_salt", sa.LargeBinary),
+    sa.Column("kdf_opslimit", sa.BigInteger),
+    sa.Column("kdf_memlimit", sa.BigInteger),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
+)
+
+category = sa.Table(
+    "category",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("parent", sa.Text, sa.ForeignKey("category.id")),
+    sa.Column("name", sa.Text, nullable=False),
+    # The name as it stands in a path; no two children of one parent share it.
+    sa.Column("segment", sa.Text, nullable=False),
+    # The segments from the root, joined with "/", and how many they are.
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("depth", sa.Integer, nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("last_used", Timestamp, nullable=False),
+    sa.Column("last_modified", Timestamp, nullable=False),
+    sa.UniqueConstraint("parent", "segment"),
+)
+
+connection = sa.Table(
+    "connection",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    # The segments of a wrapper's path begin with those of its parent.
+    sa.Column("parent", sa.Text, sa.ForeignKey("connection.id"), index=True),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("depth", sa.Integer, nullable=False),
+    sa.Column("type", sa.Text, nullable=False, index=True),
+    sa.Column("category", sa.Text, sa.ForeignKey("category.id"), nullable=False, index=True),
+    # JSON; secrets only in their sealed form.
+    sa.Column("data", sa.Text, nullable=False),
+    # Of the data with its secrets left out: candidates for equality, nothing that could be guessed.
+    sa.Column("fingerprint", sa.LargeBinary, nullable=False, index=True),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("cache", sa.Text, nullable=False),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("last_used", Timestamp, nullable=False),
+    sa.Column("last_modified", Timestamp, nullable=False),
+)
+
+# Which connections a connection runs over, its parent among them.
+connection_reference = sa.Table(
+    "connection_reference",
+    metadata,
+    sa.Column("source", sa.Text, sa.ForeignKey("connection.id"), primary_key=True),
+    sa.Column("target", sa.Text, sa.ForeignKey("connection.id"), primary_key=True, index=True),
+)

@@ -1,0 +1,40 @@
+"""What hangs together in the vault: which connections run over which, and what lies below a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import sqlalchemy as sa
+
+from connmgr.vault.tables import connection_reference
+
+_CHUNK = 500
+"""Values in one ``IN``: well under what either database takes."""
+
+
+def chunks(values: Iterable[str]) -> Iterator[list[str]]:
+    """Yield ``values`` in lists that fit into one statement."""
+    rest = iter(values)
+    while some := list(islice(rest, _CHUNK)):
+        yield some
+
+
+def closure(tx: sa.Connection, ids: Iterable[str], edges: sa.Table, source: str, target: str) -> list[str]:
+    """Return ``ids`` and every ``source`` in ``edges`` whose ``target`` is among them, to any depth, each once."""
+    found: dict[str, None] = dict.fromkeys(ids)
+    edge: Sequence[str] = list(found)
+    while edge:
+        reached = [
+            id
+            for some in chunks(edge)
+            for id in tx.scalars(sa.select(edges.c[source]).where(edges.c[target].in_(some)))
+        ]
+        edge = [id for id in dict.fromkeys(reached) if id not in found]
+        found.update(dict.fromkeys(edge))
+    return list(found)
+
+
+def dependents(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    """Return connections ``ids`` and all that run over them."""
+    return closure(tx, ids, connection_reference, "source", "target")

@@ -1,0 +1,60 @@
+"""The vault of a daemon: its parts, on one database and under one key."""
+
+from __future__ import annotations
+
+import hmac
+
+import sqlalchemy as sa
+
+from connmgr.errors import StartupError, VaultUnavailable
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import schema
+from connmgr.vault.categories import Categories
+from connmgr.vault.connections import Connections
+from connmgr.vault.database import Database
+from connmgr.vault.principals import Principals
+from connmgr.vault.tables import meta
+
+_WRONG_KEY = "The vault key does not belong to this vault: put back the key that it was made with."
+
+
+class Vault:
+    """Categories, connections and principals; closed by whoever made it, with its database.
+
+    The database is migrated, and given the entries that every vault has, in one transaction: killed at any moment it
+    leaves the vault as it was before or as it is after.
+    :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to.
+    """
+
+    def __init__(self, database: Database, key: VaultKey) -> None:
+        self._database = database
+        self.connections = Connections(database, key)
+        self.categories = Categories(database, self.connections)
+        if database.key_verifier is not None:
+            _check(database.key_verifier, key)
+        database.prepare()
+        try:
+            database.write(lambda tx: self._migrate(tx, key))
+        except VaultUnavailable as error:
+            raise StartupError(error.message) from error
+        self.principals = Principals(database, key)
+
+    def close(self) -> None:
+        """Close the database; calling it again does nothing."""
+        self._database.close()
+
+    def _migrate(self, tx: sa.Connection, key: VaultKey) -> None:
+        new = schema.upgrade(tx)
+        if new:
+            tx.execute(meta.insert().values(name=schema.KEY_VERIFIER, value=key.verifier()))
+            self.categories.seed(tx)
+            self.connections.seed(tx)
+            return
+        # Again, because another daemon may have made the vault since this one looked at it.
+        verifier = tx.scalar(sa.select(meta.c.value).where(meta.c.name == schema.KEY_VERIFIER))
+        _check(verifier, key)
+
+
+def _check(verifier: bytes | None, key: VaultKey) -> None:
+    if verifier is None or not hmac.compare_digest(verifier, key.verifier()):
+        raise StartupError(_WRONG_KEY)
