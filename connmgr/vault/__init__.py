@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from connmgr.vault.categories import Categories, Category
-from connmgr.vault.connections import Connection, Connections
+from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database, open_database
 from connmgr.vault.lock import VaultLock
+from connmgr.vault.record import Connection
 from connmgr.vault.vault import Vault
 
 __all__ = ["Categories", "Category", "Connection", "Connections", "Database", "Vault", "VaultLock", "open_database"]

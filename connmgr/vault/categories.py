@@ -16,7 +16,8 @@ from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.query import CategoryQuery
-from connmgr.vault.tables import category as table, connection, now
+from connmgr.vault.tables import category as table
+from connmgr.vault.tables import connection, now
 from connmgr.vault.tree import chunks, closure
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
 

@@ -17,8 +17,9 @@ from connmgr.vault import record, rows
 from connmgr.vault.database import Database
 from connmgr.vault.path import SEPARATOR
 from connmgr.vault.query import ConnectionQuery
-from connmgr.vault.record import Connection, canonical
-from connmgr.vault.tables import connection as table, now
+from connmgr.vault.record import Connection, Row, canonical
+from connmgr.vault.tables import connection as table
+from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks, closure, dependents
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
@@ -121,7 +122,7 @@ class Connections:
         data: Mapping[str, Any] | None = None,
         fingerprint: bytes | None = None,
         references: Iterable[str] | None = None,
-        parent: str | None | Unchanged = UNCHANGED,
+        parent: str | Unchanged | None = UNCHANGED,
     ) -> None:
         """Change what is given of a connection, and with it the paths of those below; the type stays.
 
@@ -198,7 +199,7 @@ class Connections:
             found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
             self._store(tx, [self._checked(row) | {"category": to, "last_modified": now()} for row in found])
 
-    def _checked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, row: Row) -> dict[str, Any]:
         record.verify(row, self._key)
         return dict(row)
 

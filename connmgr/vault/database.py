@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
 from connmgr.vault import schema
@@ -60,7 +61,7 @@ class Backend(Protocol):
         """Make the place that the database needs, where there is none yet."""
 
     def begin(self, connection: sa.Connection) -> str | None:
-        """Begin a transaction that is alone in writing; return a mark to ask :meth:`outcome` for, where one is needed."""
+        """Begin a transaction that is alone in writing; return its mark for :meth:`outcome`, where that is needed."""
 
     def outcome(self, mark: str) -> bool | None:
         """Whether the transaction was committed, whose commit went unanswered; None while it cannot be said."""
@@ -202,7 +203,9 @@ def open_database(url: str) -> Database:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):
         # Without the reason: it would quote the URL, with a password in it.
-        raise StartupError("The database URL cannot be read; it looks like postgresql+psycopg://user@host/name.") from None
+        raise StartupError(
+            "The database URL cannot be read; it looks like postgresql+psycopg://user@host/name."
+        ) from None
     backend: Backend
     if parsed.get_backend_name() == "sqlite":
         from connmgr.vault.sqlite import SQLite

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Union
 
 from connmgr.errors import InvalidRequest
 from connmgr.vault.path import SEPARATOR, fold
@@ -46,7 +45,7 @@ class Many:
     across: bool
 
 
-Token = Union[str, OneOf, Many]
+Token = str | OneOf | Many
 Alternative = tuple[Token, ...]
 
 ANY = OneOf()

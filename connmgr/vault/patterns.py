@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from connmgr.vault.glob import ACROSS, Alternative, Many, OneOf, Token
 from connmgr.vault.path import SEPARATOR
 
 Range = tuple[str, str]
+
+_SPECIAL = "*?["
 
 
 def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, str]]:
@@ -56,7 +58,7 @@ def _shared_out(count: int, among: int) -> Iterator[list[int]]:
     """Yield every way to share ``count`` things out among that many."""
     for bars in combinations(range(count + among - 1), among - 1):
         edges = (-1, *bars, count + among - 1)
-        yield [right - left - 1 for left, right in zip(edges, edges[1:])]
+        yield [right - left - 1 for left, right in pairwise(edges)]
 
 
 def _glob(alternative: Alternative, separators_across: list[int]) -> str:
@@ -72,7 +74,7 @@ def _glob_token(token: Token) -> str:
         return "*"
     if isinstance(token, OneOf):
         return _glob_set(token)
-    return f"[{token}]" if token in "*?[" else token
+    return f"[{token}]" if token in _SPECIAL else token
 
 
 def _glob_set(one: OneOf) -> str:

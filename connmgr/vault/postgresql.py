@@ -14,7 +14,7 @@ from connmgr.vault.database import Fault, Kind
 OLDEST_SERVER = 13
 CONNECT_TIMEOUT = 5
 STATEMENT_TIMEOUT, LOCK_TIMEOUT, IDLE_TIMEOUT = 10, 5, 30
-"""Seconds that the server gives a statement, a wait for a lock, and a daemon that holds a transaction and does nothing."""
+"""Seconds that the server gives a statement, a wait for a lock, and a daemon idle within a transaction."""
 
 ANSWER_TIMEOUT = 15.0
 """Seconds after which a server that answers nothing, not even that a statement took too long, counts as lost."""
@@ -67,7 +67,7 @@ class PostgreSQL:
             def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
                 try:
                     return super().wait(gen, interval, timeout or ANSWER_TIMEOUT)
-                except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - it has no public name
+                except psycopg.errors._WaitTimeout as error:
                     self.pgconn.finish()
                     raise psycopg.OperationalError("no answer") from error
 
@@ -93,13 +93,15 @@ class PostgreSQL:
         )
         sa.event.listen(self.writer, "do_connect", lambda _, __, args, options: Connection.connect(*args, **options))
         sa.event.listen(self.writer, "connect", _set_up)
-        self.reader = self.writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self.reader: sa.Engine = self.writer.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
 
     def probe(self) -> schema.Found:
         try:
             with self.reader.begin() as connection:
-                version = connection.dialect.server_version_info
-                if version is None or version[0] < OLDEST_SERVER:
+                version = connection.scalar(sa.text("SELECT current_setting('server_version_num')::integer / 10000"))
+                if version is None or version < OLDEST_SERVER:
                     raise StartupError(f"PostgreSQL at {self._shown} is too old: at least {OLDEST_SERVER} is needed.")
                 if connection.scalar(sa.text("SHOW server_encoding")) != "UTF8":
                     raise StartupError(f"The vault's database {self._shown} must have the encoding UTF8.")

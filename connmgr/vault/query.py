@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from connmgr.vault import glob, patterns
-from connmgr.vault.tables import category as category_table, connection as connection_table
+from connmgr.vault.path import fold
+from connmgr.vault.tables import category as category_table
+from connmgr.vault.tables import connection as connection_table
 
 MOST_GLOBS = 200
 """SQLite's patterns that one filter may become before it is only narrowed down there, and decided here."""
@@ -49,7 +51,7 @@ class ConnectionQuery:
             matching = sa.select(category_table.c.id).where(in_categories)
             conditions.append(connection_table.c.category.in_(matching))
         if self._types is not None:
-            types = [type for type in _types(tx) if glob.matches(self._types, glob.fold(type))]
+            types = [type for type in _types(tx) if glob.matches(self._types, fold(type))]
             conditions.append(connection_table.c.type.in_(types))
         return _ids(tx, connection_table, conditions)
 

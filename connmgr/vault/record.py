@@ -14,6 +14,9 @@ from connmgr.errors import IntegrityError
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault.path import SEPARATOR
 
+Row = Mapping[Any, Any]
+"""A row by column names; SQLAlchemy's can be asked by column as well."""
+
 _FORMAT = "connection-1"
 AUTHENTICATED = ("id", "type", "data", "name", "path", "parent", "category")
 
@@ -61,7 +64,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def mac(row: Mapping[str, Any], key: VaultKey) -> bytes:
+def mac(row: Row, key: VaultKey) -> bytes:
     """Return the authentication code of a row of the table ``connection``.
 
     It covers what decides where a command goes. The id, type and data: an edited host would be sent the password. The
@@ -75,7 +78,7 @@ def mac(row: Mapping[str, Any], key: VaultKey) -> bytes:
     return key.mac(canonical([_FORMAT, *(row[name] for name in AUTHENTICATED)]).encode())
 
 
-def intact(row: Mapping[str, Any], key: VaultKey) -> bool:
+def intact(row: Row, key: VaultKey) -> bool:
     """Whether connmgr wrote this row of the table ``connection``."""
     try:
         return hmac.compare_digest(mac(row, key), row["mac"])
@@ -84,7 +87,7 @@ def intact(row: Mapping[str, Any], key: VaultKey) -> bool:
         return False
 
 
-def verify(row: Mapping[str, Any], key: VaultKey) -> None:
+def verify(row: Row, key: VaultKey) -> None:
     """Refuse a row of the table ``connection`` that connmgr did not write.
 
     :raises IntegrityError: naming the connection.
@@ -93,14 +96,12 @@ def verify(row: Mapping[str, Any], key: VaultKey) -> None:
         raise _changed(row)
 
 
-def _changed(row: Mapping[str, Any]) -> IntegrityError:
+def _changed(row: Row) -> IntegrityError:
     advice = "remove it, or restore the vault from a backup"
-    return IntegrityError(
-        f"Connection {row['id']} was changed outside of connmgr: {advice}.", connection=row["id"]
-    )
+    return IntegrityError(f"Connection {row['id']} was changed outside of connmgr: {advice}.", connection=row["id"])
 
 
-def load(row: Mapping[str, Any], key: VaultKey) -> Connection:
+def load(row: Row, key: VaultKey) -> Connection:
     """Return the connection of a whole row.
 
     :raises IntegrityError: connmgr did not write it.

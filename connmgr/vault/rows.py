@@ -9,8 +9,11 @@ import sqlalchemy as sa
 
 from connmgr.errors import ConnectionCycle, UnknownCategory, UnknownConnection
 from connmgr.vault.path import SEPARATOR, segment
-from connmgr.vault.record import canonical
-from connmgr.vault.tables import category as category_table, connection as table, connection_reference as reference, now
+from connmgr.vault.record import Row, canonical
+from connmgr.vault.tables import category as category_table
+from connmgr.vault.tables import connection as table
+from connmgr.vault.tables import connection_reference as reference
+from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks, dependents
 
 CANDIDATES = (
@@ -44,7 +47,7 @@ def new(
     }
 
 
-def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
     """Return the rows ``ids``.
 
     :raises UnknownConnection: for the first that does not exist.
@@ -69,7 +72,7 @@ def require_category(tx: sa.Connection, id: str) -> None:
         raise UnknownCategory(id)
 
 
-def place(tx: sa.Connection, row: Mapping[str, Any]) -> dict[str, Any]:
+def place(tx: sa.Connection, row: Row) -> dict[str, Any]:
     """Return the path and the depth of a row, which follow from its name and its parent, an existing one."""
     own = segment(row["name"])
     if row["parent"] is None:
@@ -96,7 +99,7 @@ def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
     refer(tx, id, targets)
 
 
-def update(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+def update(tx: sa.Connection, rows: Sequence[Row]) -> None:
     """Write whole rows that exist already."""
     if rows:
         tx.execute(_UPDATE, [{("row" if name == "id" else name): row[name] for name in row} for row in rows])
@@ -120,13 +123,11 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
         tx.execute(table.delete().where(table.c.id.in_(some)))
 
 
-def _by_id(tx: sa.Connection, ids: Iterable[str], columns: Iterable[sa.Column[Any]]) -> dict[str, Mapping[str, Any]]:
+def _by_id(tx: sa.Connection, ids: Iterable[str], columns: Iterable[sa.Column[Any]]) -> dict[str, Row]:
     wanted = dict.fromkeys(ids)
     selected = sa.select(*columns)
-    found = {
-        row["id"]: row
-        for some in chunks(wanted)
-        for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
+    found: dict[str, Row] = {
+        row["id"]: row for some in chunks(wanted) for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
     }
     for id in wanted:
         if id not in found:

@@ -14,7 +14,7 @@ VERSION_TABLE = "connmgr_version"
 """The table that marks a database as a vault and holds the revision of its schema."""
 
 REVISIONS = ("0001",)
-"""The revisions under ``migrations/versions``, oldest first: a start that has nothing to migrate need not load Alembic."""
+"""The revisions under ``migrations/versions``, oldest first; a start with nothing to migrate need not load Alembic."""
 
 KEY_VERIFIER = "key_verifier"
 """The row of ``meta`` by which a vault recognises its key."""
@@ -40,9 +40,8 @@ def look(connection: sa.Connection) -> Found:
         return Found()
     revision = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608 - a constant
     if revision not in REVISIONS:
-        raise StartupError(
-            f"The vault was made by a newer connmgr (schema {revision}, this one knows {REVISIONS[-1]}): update connmgr."
-        )
+        known = f"schema {revision}, this one knows {REVISIONS[-1]}"
+        raise StartupError(f"The vault was made by a newer connmgr ({known}): update connmgr.")
     return Found(revision, connection.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)))
 
 
@@ -60,7 +59,7 @@ def upgrade(connection: sa.Connection) -> bool:
     from alembic.script import ScriptDirectory
 
     scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
-    steps = scripts._upgrade_revs  # noqa: SLF001 - what alembic.command.upgrade itself passes on
+    steps = scripts._upgrade_revs
     environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(REVISIONS[-1], revision))
     environment.configure(connection=connection, version_table=VERSION_TABLE, transactional_ddl=True)
     environment.run_migrations()

@@ -61,7 +61,7 @@ class SQLite:
             # The fewest connections are kept warm.
             pool_use_lifo=True,
         )
-        self.reader = self.writer.execution_options(begin="BEGIN")
+        self.reader: sa.Engine = self.writer.execution_options(begin="BEGIN")
         sa.event.listen(self.writer, "begin", _begin)
 
     def probe(self) -> schema.Found:
