@@ -1,0 +1,153 @@
+"""The connection type ``ssh``: machines reached over SSH, directly, through ProxyJump or another connection.
+
+A link is opened in this order, each step in a module of its own: ``config`` resolves the host as ``ssh`` would,
+``wire`` connects the byte stream, ``link`` exchanges keys, ``hostkeys`` judges the host's key, ``identities`` and
+``authentication`` log in, and ``transport`` hands out channels, which ``stream`` implements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from connmgr.plugin import (
+    Boolean,
+    ConnectionType,
+    Integer,
+    Length,
+    Nested,
+    Number,
+    OneOf,
+    Range,
+    Reference,
+    Schema,
+    Secret,
+    Text,
+    Transport,
+    ValidationError,
+    hookimpl,
+    validates_schema,
+)
+from connmgr_ssh.hostkeys import AcceptedKeys, Pin
+
+DEFAULT_PORT = 22
+
+
+def _single_word(value: str) -> None:
+    if value.startswith("-") or not value.isprintable() or any(character.isspace() for character in value):
+        raise ValidationError("Must be one printable word that does not begin with a dash.")
+
+
+def _absolute_file(value: str) -> None:
+    if not value.startswith(("/", "~/")):
+        raise ValidationError("Must be an absolute path of the daemon's machine, or begin with ~/.")
+
+
+def _host_key(value: str) -> None:
+    try:
+        Pin.parse(value)
+    except ValueError as error:
+        raise ValidationError(str(error)) from None
+
+
+class IdentitySchema(Schema):
+    """A private key: a file of the daemon's machine, or the key's own text."""
+
+    file = Text(
+        validate=_absolute_file,
+        metadata={"description": "The private key's file, or a .pub file whose private key an agent holds."},
+    )
+    key = Secret(metadata={"description": "The private key itself, in OpenSSH's or PEM format."})
+    passphrase = Secret(metadata={"description": "What the private key is encrypted with."})
+    certificate = Text(
+        validate=Length(1, 65536),
+        metadata={"description": "The certificate's text or file; the file's name with -cert.pub by default."},
+    )
+
+    @validates_schema
+    def _names_one_key(self, data: Mapping[str, Any], **_: Any) -> None:
+        if ("file" in data) == ("key" in data):
+            raise ValidationError("Exactly one of file and key is needed.")
+
+
+class SshSchema(Schema):
+    """The fields of an SSH connection; what ``~/.ssh/config`` says of the host fills those left out."""
+
+    host = Text(
+        required=True,
+        validate=[Length(1, 255), _single_word],
+        metadata={"description": "A name, an address or an alias of ~/.ssh/config."},
+    )
+    port = Integer(
+        load_default=DEFAULT_PORT,
+        validate=Range(1, 65535),
+        metadata={"description": "The TCP port; 22 gives way to a port that ~/.ssh/config names."},
+    )
+    user = Text(
+        validate=[Length(1, 255), _single_word],
+        metadata={"description": "Who to log in as; the name in ~/.ssh/config, or else the daemon's own user."},
+    )
+    password = Secret(metadata={"description": "Answers password and keyboard-interactive authentication."})
+    identity = Nested(IdentitySchema, metadata={"description": "The only key to offer."})
+    agent = Boolean(
+        metadata={
+            "description": "Whether the daemon's ssh-agent may sign, with an identity for that key alone; "
+            "by default only where neither password nor identity is given."
+        }
+    )
+    gateway = Reference(metadata={"description": "The connection to go through."})
+    hostKeyChecking = Text(
+        load_default="strict",
+        validate=OneOf(["strict", "acceptNew"]),
+        metadata={"description": "Whether the key of a host seen for the first time is accepted and kept."},
+    )
+    hostKey = Text(
+        validate=[Length(1, 16384), _host_key],
+        metadata={"description": "The only host key to accept: its known_hosts form (type and base64) or SHA256:…"},
+    )
+    connectTimeout = Number(
+        load_default=20.0,
+        validate=Range(0.1, 600),
+        metadata={"description": "Seconds until the link must be open, authentication included."},
+    )
+    keepAlive = Number(
+        load_default=10.0,
+        validate=Range(0, 3600),
+        metadata={"description": "Seconds of silence before a probe; after three times that the host is gone. 0: off."},
+    )
+    shell = Text(
+        allow_none=True,
+        metadata={"description": "The session's shell, a path or a name; the user's login shell otherwise."},
+    )
+
+
+class Ssh(ConnectionType):
+    """A machine reached over SSH."""
+
+    name = "ssh"
+    description = "A machine reached over SSH, directly or through another connection."
+    schema = SshSchema
+    example: ClassVar[Mapping[str, Any]] = {
+        "host": "build.example.com",
+        "user": "deploy",
+        "identity": {"file": "~/.ssh/id_ed25519"},
+    }
+    via = "gateway"
+
+    def __init__(self) -> None:
+        self._accepted = AcceptedKeys(None)
+
+    def prepare(self, directory: Path) -> None:
+        self._accepted = AcceptedKeys(directory / "known_hosts")
+
+    def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
+        # paramiko takes longer to import than everything else here together.
+        from connmgr_ssh.transport import connect
+
+        return connect(data, via, self._accepted, timeout)
+
+
+@hookimpl
+def connmgr_connection_types() -> Sequence[ConnectionType]:
+    return [Ssh()]

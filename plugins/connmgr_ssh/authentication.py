@@ -1,0 +1,244 @@
+"""Logging in (RFC 4252, RFC 4256): public keys, then keyboard-interactive, then password, as OpenSSH orders them.
+
+A password is sent once: when one method has had it refused, no other tries it again, since hosts count and lock.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from paramiko import common
+from paramiko.message import Message
+
+from connmgr.errors import AuthFailed
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.keys import Identity
+from connmgr_ssh.link import Link
+from connmgr_ssh.stream import packed
+
+TRIES = 6
+"""Attempts in all: sshd's own limit (MaxAuthTries) unless it is configured otherwise. A password keeps one of them."""
+
+_SUCCESS, _FAILURE = common.MSG_USERAUTH_SUCCESS, common.MSG_USERAUTH_FAILURE
+# One number for three messages, told apart by the method that is under way.
+_KEY_OK = _NEW_PASSWORD = _QUESTIONS = common.MSG_USERAUTH_INFO_REQUEST
+
+_PASSWORD_WORDS = re.compile(
+    r"passwor[dt]|passphrase|passord|mot de passe|contrase|senha|has[lł]o|парол|密码|密碼|パスワード|암호|비밀번호"
+    r"|l[öo]senord|wachtwoord|parola|salasana|adgangskode|heslo|jelsz|[sş]ifre",
+    re.IGNORECASE,
+)
+_OTHER_WORDS = re.compile(
+    r"new|again|retype|repeat|one-?time|otp|token|code|verification|neues|nouveau|nueva", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way to log in: its method, what messages call it, and the request that returns the final answer."""
+
+    method: str
+    name: str
+    make: Callable[[], tuple[int, Message]]
+
+
+@dataclass
+class Login:
+    """The conversation with one host about one user; also what paramiko calls an authentication handler."""
+
+    link: Link
+    user: str
+    deadline: Deadline
+    offered: list[str] = field(default_factory=list)
+    """The methods that the host says may continue."""
+    tried: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _answers: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
+    _password_refused: bool = False
+
+    def run(self, identities: Sequence[Identity], password: str | None) -> None:
+        """Log in.
+
+        :raises AuthFailed: the host admits none of the credentials.
+        :raises TimeoutError: it did not answer in time.
+        """
+        self.link.auth_handler = cast(Any, self)
+        service = bytes([common.MSG_SERVICE_REQUEST]) + packed(b"ssh-userauth")
+        self.link.post(Message(service), self.deadline)
+        # A request of the method "none" is free, and is answered with the methods that there are.
+        if self._concludes(self._request("none")):
+            return
+        attempts = self._attempts(identities, password)
+        while True:
+            attempt = self._choose(attempts)
+            if attempt is None or len(self.tried) == TRIES:
+                raise AuthFailed(self._refusal())
+            attempts.remove(attempt)
+            self.tried.append(attempt.name)
+            if self._concludes(attempt.make()):
+                return
+
+    def _attempts(self, identities: Sequence[Identity], password: str | None) -> list[Attempt]:
+        most = TRIES - (password is not None)
+        direct = len(identities) == 1
+        keys = [
+            Attempt("publickey", identity.name, partial(self._offer_key, identity, direct=direct))
+            for identity in identities[:most]
+        ]
+        if len(identities) > most:
+            self.notes.append(f"{len(identities) - most} more keys were not tried")
+        if password is None:
+            return keys
+        secret = packed(password.encode("utf-8", errors="surrogateescape"))
+        return [
+            *keys,
+            Attempt("keyboard-interactive", "keyboard-interactive", partial(self._answer_questions, secret)),
+            Attempt("password", "password", partial(self._send_password, secret)),
+        ]
+
+    def _choose(self, attempts: list[Attempt]) -> Attempt | None:
+        for attempt in attempts:
+            is_key = attempt.method == "publickey"
+            if attempt.method in self.offered and (is_key or not self._password_refused):
+                return attempt
+        return None
+
+    def _offer_key(self, identity: Identity, *, direct: bool) -> tuple[int, Message]:
+        algorithm = identity.algorithm(self.link.server_extensions.get("server-sig-algs", b""))
+        described = packed(algorithm.encode()) + packed(identity.public.blob)
+        # Signing takes time, and an agent may ask its user: of several keys, only one that the host wants signs.
+        if not direct:
+            code, answer = self._request("publickey", b"\0" + described)
+            if code != _KEY_OK:
+                return code, answer
+        fields = b"\1" + described
+        signed = packed(self.link.session_id or b"") + self._request_body("publickey", fields)
+        return self._request("publickey", fields + packed(identity.sign(signed, algorithm, self.deadline)))
+
+    def _send_password(self, secret: bytes) -> tuple[int, Message]:
+        code, answer = self._request("password", b"\0" + secret)
+        if code == _NEW_PASSWORD:
+            raise AuthFailed(f"The password of {self.user} has expired: the host wants a new one before it logs in.")
+        self._note_refusal(code, answer)
+        return code, answer
+
+    def _answer_questions(self, secret: bytes) -> tuple[int, Message]:
+        code, message = self._request("keyboard-interactive", packed(b"") + packed(b""))
+        sent = False
+        while code == _QUESTIONS:
+            questions = _questions(message)
+            answers = b""
+            if questions:
+                if sent or not _asks_for_password(questions):
+                    self.notes.append(f"the host asked {questions[0][0]!r}, which only a person can answer")
+                    # Another request ends this one (RFC 4256, section 3.1), without an answer that would be wrong.
+                    return self._request("none") if not sent else self._no_answers(len(questions))
+                answers, sent = secret, True
+            code, message = self._respond(len(questions), answers)
+        if sent:
+            self._note_refusal(code, message)
+        return code, message
+
+    def _no_answers(self, count: int) -> tuple[int, Message]:
+        return self._respond(count, packed(b"") * count)
+
+    def _respond(self, count: int, answers: bytes) -> tuple[int, Message]:
+        head = bytes([common.MSG_USERAUTH_INFO_RESPONSE]) + count.to_bytes(4, "big")
+        return self._exchange(Message(head + answers))
+
+    def _note_refusal(self, code: int, message: Message) -> None:
+        if code == _FAILURE:
+            message.get_text()
+            self._password_refused = not message.get_boolean()
+            message.rewind()
+
+    def _request(self, method: str, fields: bytes = b"") -> tuple[int, Message]:
+        return self._exchange(Message(self._request_body(method, fields)))
+
+    def _request_body(self, method: str, fields: bytes) -> bytes:
+        names = b"".join(packed(name.encode()) for name in (self.user, "ssh-connection", method))
+        return bytes([common.MSG_USERAUTH_REQUEST]) + names + fields
+
+    def _exchange(self, message: Message) -> tuple[int, Message]:
+        self.link.post(message, self.deadline)
+        try:
+            answer = self._answers.get(timeout=self.deadline.left())
+        except queue.Empty:
+            raise TimeoutError("No answer to a login.") from None
+        if answer is None:
+            raise self._cut_off()
+        return answer
+
+    def _concludes(self, answer: tuple[int, Message]) -> bool:
+        code, message = answer
+        if code == _SUCCESS:
+            return True
+        if code != _FAILURE:
+            raise AuthFailed(f"The host answered a login with message {code}, which makes no sense there.")
+        self.offered = message.get_list()
+        return False
+
+    def _refusal(self) -> str:
+        tried = ", ".join(self.tried) or "nothing, for want of a fitting credential"
+        offered = ", ".join(name for name in self.offered if name) or "nothing"
+        notes = "".join(f" Note: {note.rstrip('.')}." for note in self.notes)
+        return f"The host does not let {self.user} in. Tried: {tried}. It accepts: {offered}.{notes}"
+
+    def _cut_off(self) -> Exception:
+        reason = _printable(self.link.disconnected or "")
+        if not self.tried and not reason:
+            return EOFError()
+        said = f" It said: {reason}." if reason else " It may allow fewer attempts (MaxAuthTries)."
+        return AuthFailed(f"The host ended the connection during the login of {self.user}.{said} {self._refusal()}")
+
+    # What paramiko asks of an authentication handler, in its reader thread.
+
+    @property
+    def _handler_table(self) -> dict[int, Callable[[Message], None]]:
+        return {
+            common.MSG_SERVICE_ACCEPT: _ignore,
+            common.MSG_USERAUTH_BANNER: _ignore,
+            _SUCCESS: self._succeed,
+            _FAILURE: partial(self._pass_on, _FAILURE),
+            _QUESTIONS: partial(self._pass_on, _QUESTIONS),
+        }
+
+    def _succeed(self, message: Message) -> None:
+        self.link.authenticated = True
+        self._pass_on(_SUCCESS, message)
+
+    def _pass_on(self, code: int, message: Message) -> None:
+        self._answers.put((code, message))
+
+    def is_authenticated(self) -> bool:
+        """Whether the host has let the user in."""
+        return self.link.authenticated
+
+    def abort(self) -> None:
+        """Wake whoever waits for an answer: the link is gone."""
+        self._answers.put(None)
+
+
+def _ignore(message: Message) -> None:
+    """Greetings and confirmations change nothing."""
+
+
+def _questions(message: Message) -> list[tuple[str, bool]]:
+    for _ in range(3):
+        message.get_binary()
+    return [(_printable(message.get_text()), message.get_boolean()) for _ in range(min(message.get_int(), 32))]
+
+
+def _asks_for_password(questions: list[tuple[str, bool]]) -> bool:
+    prompt, echo = questions[0]
+    alone = len(questions) == 1 and not echo
+    return alone and bool(_PASSWORD_WORDS.search(prompt)) and not _OTHER_WORDS.search(prompt)
+
+
+def _printable(text: str) -> str:
+    return "".join(character for character in text if character.isprintable())[:200].strip()

@@ -1,0 +1,280 @@
+"""What ``~/.ssh/config`` and ``/etc/ssh/ssh_config`` say of a host, read as ssh_config(5) describes.
+
+Honoured: Host, Match (all, host, originalhost, user, localuser, final), Include, HostName, Port, User, IdentityFile,
+CertificateFile, IdentitiesOnly, IdentityAgent, ProxyJump, HostKeyAlias, UserKnownHostsFile and GlobalKnownHostsFile.
+``Match exec`` would run a program and never matches; ProxyCommand would too, and is refused. Nothing here weakens the
+checking of host keys.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from connmgr.errors import TransportUnsupported
+
+SYSTEM = Path("/etc/ssh")
+DEPTH = 16
+"""How many files may include one another, and how many hosts a chain of ProxyJump may have."""
+
+_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
+_GATHERED = {"identityfile", "certificatefile"}
+_NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One host of a ProxyJump; what is None was not given."""
+
+    host: str
+    port: int | None
+    user: str | None
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A host as it is to be reached."""
+
+    alias: str
+    host: str
+    port: int
+    user: str
+    jumps: tuple[Hop, ...]
+    identity_files: tuple[str, ...] | None
+    """None where the configuration names none, so that the usual files are tried."""
+    certificate_files: tuple[str, ...]
+    identities_only: bool
+    agent_socket: str | None
+    host_key_alias: str | None
+    known_hosts: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def resolve(host: str, port: int | None = None, user: str | None = None) -> Destination:
+    """Return how to reach ``host``; a given ``port`` or ``user`` outranks the configuration.
+
+    :raises TransportUnsupported: the configuration cannot be read, or asks for what this program does not do.
+    """
+    options = _Options(host, user)
+    final = options.read_files(final=False)
+    if final:
+        options.read_files(final=True)
+    return options.destination(port)
+
+
+class _Options:
+    """The options that apply to one host, gathered file by file: the first value of each wins."""
+
+    def __init__(self, alias: str, user: str | None) -> None:
+        self._alias = alias
+        self._user = user
+        self._local_user = getpass.getuser()
+        self._values: dict[str, list[str]] = {}
+        self._final = False
+        self._wants_final = False
+
+    def read_files(self, *, final: bool) -> bool:
+        """Read the user's and the system's file; return whether some block waits for the final reading."""
+        self._final = final
+        self._read(Path.home() / ".ssh" / "config", Path.home() / ".ssh", active=True, depth=0)
+        self._read(SYSTEM / "ssh_config", SYSTEM, active=True, depth=0)
+        return self._wants_final
+
+    def _read(self, path: Path, base: Path, *, active: bool, depth: int) -> None:
+        enclosing = active
+        for number, keyword, arguments in _lines(path, strict=base != SYSTEM):
+            if keyword == "host":
+                active = enclosing and matches(arguments, self._alias)
+            elif keyword == "match":
+                active = enclosing and self._matches(arguments)
+            elif keyword == "include" and active:
+                if depth == DEPTH:
+                    raise TransportUnsupported(f"{_shown(path)}:{number}: more than {DEPTH} files include one another.")
+                for included in _included(arguments, base):
+                    self._read(included, base, active=True, depth=depth + 1)
+            elif active and keyword in _GATHERED:
+                gathered = self._values.setdefault(keyword, [])
+                gathered += [argument for argument in arguments[:1] if argument not in gathered]
+            elif active:
+                self._values.setdefault(keyword, arguments)
+
+    def _matches(self, criteria: Sequence[str]) -> bool:
+        words = iter(criteria)
+        outcome = True
+        for word in words:
+            criterion = word.lower().removeprefix("!")
+            if criterion not in _NEGATABLE:
+                return False
+            patterns = [] if criterion in ("all", "final") else next(words, "").split(",")
+            outcome = outcome and self._meets(criterion, patterns) != word.startswith("!")
+        return outcome
+
+    def _meets(self, criterion: str, patterns: Sequence[str]) -> bool:
+        if criterion == "all":
+            return True
+        if criterion == "final":
+            self._wants_final = True
+            return self._final
+        subjects = {
+            "host": self._host(),
+            "originalhost": self._alias,
+            "user": self._remote_user(),
+            "localuser": self._local_user,
+        }
+        return matches(patterns, subjects[criterion])
+
+    def _first(self, keyword: str) -> str | None:
+        values = self._values.get(keyword)
+        return values[0] if values else None
+
+    def _host(self) -> str:
+        name = self._first("hostname")
+        return name.replace("%%", "\0").replace("%h", self._alias).replace("\0", "%") if name else self._alias
+
+    def _remote_user(self) -> str:
+        return self._user or self._first("user") or self._local_user
+
+    def destination(self, port: int | None) -> Destination:
+        """Return the options as a destination."""
+        port = port or _port(self._first("port") or "22", f"Port of {self._alias}")
+        tokens = self._tokens(port)
+        only = (self._first("identitiesonly") or "no").lower() == "yes"
+        files = self._values.get("identityfile")
+        return Destination(
+            alias=self._alias,
+            host=self._host(),
+            port=port,
+            user=self._remote_user(),
+            jumps=self._jumps(tokens),
+            identity_files=None if files is None else tuple(_path(f, tokens) for f in files if f.lower() != "none"),
+            certificate_files=tuple(_path(file, tokens) for file in self._values.get("certificatefile", [])),
+            identities_only=only,
+            agent_socket=self._agent(tokens),
+            host_key_alias=self._first("hostkeyalias"),
+            known_hosts=tuple(self._known_hosts(tokens)),
+        )
+
+    def _tokens(self, port: int) -> dict[str, str]:
+        local = socket.gethostname()
+        return {
+            "%": "%",
+            "d": str(Path.home()),
+            "h": self._host(),
+            "i": str(os.getuid()),
+            "k": self._first("hostkeyalias") or self._alias,
+            "L": local.partition(".")[0],
+            "l": local,
+            "n": self._alias,
+            "p": str(port),
+            "r": self._remote_user(),
+            "u": self._local_user,
+        }
+
+    def _agent(self, tokens: dict[str, str]) -> str | None:
+        named = self._first("identityagent")
+        if named is None or named == "SSH_AUTH_SOCK":
+            return os.environ.get("SSH_AUTH_SOCK") or None
+        if named.lower() == "none":
+            return None
+        return os.environ.get(named[1:]) if named.startswith("$") else _path(named, tokens)
+
+    def _known_hosts(self, tokens: dict[str, str]) -> Iterator[Path]:
+        yours = self._values.get("userknownhostsfile") or ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
+        global_ = self._values.get("globalknownhostsfile") or [
+            str(SYSTEM / "ssh_known_hosts"),
+            str(SYSTEM / "ssh_known_hosts2"),
+        ]
+        return (Path(_path(name, tokens)) for name in [*yours, *global_] if name.lower() != "none")
+
+    def _jumps(self, tokens: dict[str, str]) -> tuple[Hop, ...]:
+        # Whichever of the two stands first in the files decides, and "none" of the one switches off the other.
+        for keyword in self._values:
+            value = self._first(keyword) or ""
+            if keyword == "proxycommand" and value.lower() != "none":
+                raise TransportUnsupported(
+                    f"~/.ssh/config has a ProxyCommand for {self._alias}, which connmgr does not run: "
+                    "use ProxyJump there, or the connection's gateway."
+                )
+            if keyword == "proxyjump":
+                return () if value.lower() == "none" else tuple(_hop(_expand(h, tokens)) for h in value.split(","))
+        return ()
+
+
+def matches(patterns: Sequence[str], subject: str) -> bool:
+    """Whether ``patterns`` of ``*``, ``?`` and leading ``!`` mean ``subject``; a negated one that fits decides."""
+    found = False
+    for pattern in patterns:
+        wanted = pattern.removeprefix("!").lower()
+        expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
+        if re.fullmatch(expression, subject.lower(), re.DOTALL):
+            if pattern.startswith("!"):
+                return False
+            found = True
+    return found
+
+
+def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
+            status = os.fstat(file.fileno())
+            if strict and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022):
+                raise TransportUnsupported(
+                    f"{_shown(path)} is not used, because others may write to it: chmod go-w {_shown(path)}"
+                )
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise TransportUnsupported(f"{_shown(path)} cannot be read: {error.strerror}.") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _LINE.fullmatch(line.strip())
+        if line.lstrip().startswith("#") or not found:
+            continue
+        try:
+            yield number, found[1].lower(), shlex.split(found[2], comments=True)
+        except ValueError:
+            raise TransportUnsupported(f"{_shown(path)}:{number}: a quotation mark has no partner.") from None
+
+
+def _included(names: Sequence[str], base: Path) -> Iterator[Path]:
+    for name in names:
+        pattern = Path(name).expanduser()
+        anchored = pattern if pattern.is_absolute() else base / pattern
+        yield from sorted(Path(anchored.anchor).glob(str(anchored.relative_to(anchored.anchor))))
+
+
+def _hop(text: str) -> Hop:
+    user, _, address = text.strip().removeprefix("ssh://").rpartition("@")
+    bracketed = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", address)
+    if not bracketed:
+        raise TransportUnsupported("~/.ssh/config: an empty host in ProxyJump.")
+    host, port = bracketed[1] or bracketed[3] or bracketed[5], bracketed[2] or bracketed[4]
+    return Hop(host, _port(port, f"The port of {host} in ProxyJump") if port else None, user or None)
+
+
+def _port(text: str, what: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise TransportUnsupported(f"~/.ssh/config: {what} is not a port number.")
+    return int(text)
+
+
+def _expand(text: str, tokens: dict[str, str]) -> str:
+    return re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+
+
+def _path(text: str, tokens: dict[str, str]) -> str:
+    return str(Path(os.path.expandvars(_expand(text, tokens))).expanduser())
+
+
+def _shown(path: Path) -> str:
+    """Return the path as a client may see it, without the daemon user's home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -1,0 +1,118 @@
+"""What connmgr calls the ways in which SSH fails; nothing of paramiko's or the system's leaks upward unmapped.
+
+==============================  =====================
+raised below                    becomes
+==============================  =====================
+socket.gaierror                 HostUnresolved
+ConnectionRefusedError          HostRefused
+TimeoutError                    ConnectTimeout
+other OSError                   HostUnreachable
+EOFError, SSHException          HostRefused
+IncompatiblePeer                TransportUnsupported
+AuthenticationException …       AuthFailed
+BadHostKeyException             HostKeyChanged
+ChannelException                ChannelRefused
+==============================  =====================
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from paramiko import ssh_exception
+
+from connmgr.errors import (
+    AuthFailed,
+    ChannelRefused,
+    ConnectTimeout,
+    ConnmgrError,
+    HostKeyChanged,
+    HostRefused,
+    HostUnreachable,
+    HostUnresolved,
+    OperationError,
+    TransportUnsupported,
+)
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.stream import Refused
+
+_FORBIDDEN = 1
+_WORDS: tuple[tuple[str, type[OperationError]], ...] = (
+    ("refused", HostRefused),
+    ("timed out", ConnectTimeout),
+    ("not known", HostUnresolved),
+    ("resol", HostUnresolved),
+    ("no address", HostUnresolved),
+)
+"""Words of the reason that a gateway's sshd gives for a stream it could not open: strerror or gai_strerror."""
+
+
+@contextmanager
+def mapped(subject: str, doing: str, deadline: Deadline) -> Iterator[None]:
+    """Turn every failure of SSH within the block into an :class:`OperationError`.
+
+    :param subject: the host, as the error is to name it.
+    :param doing: what the block does, as "exchanging keys".
+    """
+    try:
+        yield
+    except ConnmgrError:
+        raise
+    except TimeoutError as error:
+        raise deadline.expired(subject, doing) from error
+    except (OSError, EOFError, ssh_exception.SSHException, ValueError) as error:
+        raise operation_error(error, subject, doing) from error
+
+
+def operation_error(error: Exception, subject: str, doing: str) -> OperationError:
+    """Return what connmgr calls ``error``."""
+    for kind, becomes, text in _TABLE:
+        if isinstance(error, kind):
+            return becomes(text.format(subject=subject, doing=doing, error=_reason(error)))
+    raise error
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return "".join(character if character.isprintable() else " " for character in text)[:200].strip(" .")
+
+
+_TABLE: tuple[tuple[type[Exception], type[OperationError], str], ...] = (
+    (socket.gaierror, HostUnresolved, "{subject} has no address: {error}."),
+    (ConnectionRefusedError, HostRefused, "{subject} refused the connection."),
+    (ConnectionResetError, HostRefused, "{subject} reset the connection while {doing}: it may be overloaded."),
+    (ssh_exception.NoValidConnectionsError, HostUnreachable, "{subject} cannot be reached: {error}."),
+    (OSError, HostUnreachable, "The connection to {subject} broke while {doing}: {error}."),
+    (
+        EOFError,
+        HostRefused,
+        "{subject} closed the connection while {doing}: it may be overloaded (MaxStartups), or not admit this client.",
+    ),
+    (ssh_exception.BadHostKeyException, HostKeyChanged, "The key of {subject} is not the expected one."),
+    (ssh_exception.AuthenticationException, AuthFailed, "{subject} refused the login: {error}."),
+    (ssh_exception.ChannelException, ChannelRefused, "{subject} refused a further channel: {error}."),
+    (
+        ssh_exception.IncompatiblePeer,
+        TransportUnsupported,
+        "{subject} and connmgr have no algorithm in common, or no version of the protocol: {error}.",
+    ),
+    (ssh_exception.ConfigParseError, TransportUnsupported, "The SSH configuration cannot be read: {error}."),
+    (ssh_exception.CouldNotCanonicalize, HostUnresolved, "{subject} has no canonical name."),
+    (ssh_exception.ProxyCommandFailure, HostUnreachable, "The proxy command for {subject} failed."),
+    (ssh_exception.SSHException, HostRefused, "{subject} broke the SSH protocol while {doing}: {error}."),
+    (ValueError, HostRefused, "{subject} sent what is no valid SSH while {doing}."),
+)
+"""From the special to the general: the first that fits an exception decides."""
+
+
+def refused_stream(refusal: Refused, subject: str, gateway: str) -> OperationError:
+    """Return why ``gateway`` did not open a TCP stream to ``subject``."""
+    if refusal.reason == _FORBIDDEN:
+        return TransportUnsupported(
+            f"{gateway} does not allow TCP forwarding to {subject}: see AllowTcpForwarding in its sshd_config."
+        )
+    words = refusal.text.lower()
+    kind = next((kind for word, kind in _WORDS if word in words), HostUnreachable)
+    return kind(f"{gateway} could not connect to {subject}: {refusal.text or 'no reason given'}.")

@@ -1,0 +1,186 @@
+"""Whether a host's key is the right one: known, certified, pinned, new, changed or revoked."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
+from connmgr_ssh.config import Destination
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.known_hosts import Entry, HostKey, host_name, read
+
+CERTIFICATE = "-cert-v01@openssh.com"
+_FINGERPRINT = "SHA256:"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The one key that a connection accepts, whole or by its fingerprint."""
+
+    key: HostKey | None
+    fingerprint: str
+
+    @classmethod
+    def parse(cls, text: str) -> Pin:
+        """Return the pin that ``type base64`` or ``SHA256:…`` describes.
+
+        :raises ValueError: the text is neither.
+        """
+        text = text.strip()
+        if not text.startswith(_FINGERPRINT):
+            key = HostKey.parse(text)
+            return cls(key, key.fingerprint)
+        if len(text) != len(_FINGERPRINT) + 43:
+            raise ValueError("A SHA256 fingerprint has 43 characters after SHA256:.")
+        return cls(None, text)
+
+
+class AcceptedKeys:
+    """The known_hosts file of connmgr itself: the keys accepted on first sight. Safe to use from several threads."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        # Two first connections to one host must not both accept, and a rewrite must not lose another's line.
+        self._writing = threading.Lock()
+
+    def accept(self, name: str, key: HostKey, deadline: Deadline) -> HostKey:
+        """Keep ``key`` for ``name`` unless one was kept meanwhile, and return the one that is kept now.
+
+        :raises HostKeyUnknown: there is nowhere to keep it.
+        """
+        if self.path is None:
+            raise HostKeyUnknown(f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept anywhere.")
+        if not self._writing.acquire(timeout=deadline.left()):
+            raise ConnectTimeout(f"The key of {name} could not be kept within {deadline.seconds:g} seconds.")
+        try:
+            for entry in read([self.path]):
+                if not entry.marker and entry.speaks_of(name):
+                    return entry.key
+            _append_line(self.path, f"{name} {key}\n")
+        finally:
+            self._writing.release()
+        return key
+
+
+class Judge:
+    """What the files, a pin and the mode of checking say of the keys of one destination."""
+
+    def __init__(self, destination: Destination, accepted: AcceptedKeys, pin: str | None, *, accept_new: bool) -> None:
+        alias = destination.host_key_alias
+        self.name = alias.lower() if alias else host_name(destination.host, destination.port)
+        self._destination = destination
+        self._accepted = accepted
+        self._pin = Pin.parse(pin) if pin else None
+        self._accept_new = accept_new
+        own = [accepted.path] if accepted.path else []
+        entries = [entry for entry in read([*destination.known_hosts, *own]) if entry.speaks_of(self.name)]
+        self._revoked = _keys(entries, "@revoked")
+        self._authorities = _keys(entries, "@cert-authority")
+        self._known = _keys(entries, "")
+
+    @property
+    def preferred_types(self) -> list[str]:
+        """The types of key that can be verified, for asking the host for one of them first."""
+        if self._pin:
+            return [self._pin.key.type] if self._pin.key else []
+        return [key.type for key in self._known]
+
+    @property
+    def verifies_certificates(self) -> bool:
+        """Whether a host certificate may serve: some authority is trusted for this host, and no key is pinned."""
+        return bool(self._authorities) and self._pin is None
+
+    def check(self, blob: bytes, certificate: bytes | None, deadline: Deadline) -> None:
+        """Accept the key that the host has proved to hold, ``certificate`` being what it came in, or refuse it.
+
+        :raises HostKeyChanged: it is revoked, or another key is pinned or known.
+        :raises HostKeyUnknown: nothing is known of the host, and new keys are not accepted.
+        """
+        key = HostKey(_type_of(blob), blob)
+        self._refuse_revoked(key)
+        if self._pin:
+            self._compare(key, self._pin)
+            return
+        reason = self._why_not_certified(certificate) if certificate else None
+        if (certificate and not reason) or key in self._known:
+            return
+        if self._known:
+            raise self._changed(key)
+        if not self._accept_new:
+            raise self._unknown(key, reason)
+        kept = self._accepted.accept(self.name, key, deadline)
+        if kept != key:
+            raise self._changed(key)
+
+    def _refuse_revoked(self, key: HostKey) -> None:
+        if key in self._revoked:
+            raise HostKeyChanged(
+                f"The key of {self.name} is marked as revoked in known_hosts: {key.type} {key.fingerprint}. "
+                "Nothing was sent to the host.",
+                fingerprint=key.fingerprint,
+            )
+
+    def _compare(self, key: HostKey, pin: Pin) -> None:
+        if pin.fingerprint != key.fingerprint:
+            raise HostKeyChanged(
+                f"The key of {self.name} is not the one that the connection's hostKey names: "
+                f"expected {pin.fingerprint}, got {key.type} {key.fingerprint}. Nothing was sent to the host.",
+                fingerprint=key.fingerprint,
+            )
+
+    def _why_not_certified(self, certificate: bytes) -> str | None:
+        from connmgr_ssh.certificates import refusal
+
+        principal = self._destination.host_key_alias or self._destination.host
+        return refusal(certificate, principal, self._authorities, self._revoked)
+
+    def _changed(self, key: HostKey) -> HostKeyChanged:
+        known = ", ".join(f"{known.type} {known.fingerprint}" for known in self._known)
+        return HostKeyChanged(
+            f"The key of {self.name} has changed: known is {known or 'another key'}, got {key.type} {key.fingerprint}. "
+            "Someone may be listening in, or the host was set up anew: compare the fingerprint with its administrator, "
+            f"then remove the old key (ssh-keygen -R '{self.name}') or set hostKey. Nothing was sent to the host.",
+            fingerprint=key.fingerprint,
+            hostKey=str(key),
+        )
+
+    def _unknown(self, key: HostKey, reason: str | None) -> HostKeyUnknown:
+        certified = f" Its certificate does not count: {reason}." if reason else ""
+        scan = f"ssh-keyscan -p {self._destination.port} {self._destination.host}"
+        return HostKeyUnknown(
+            f"The key of {self.name} is not known: {key.type} {key.fingerprint}.{certified} Compare the fingerprint "
+            f'with the host\'s administrator, then set hostKey to "{key}", or hostKeyChecking to "acceptNew", '
+            f"or add the key to ~/.ssh/known_hosts ({scan}).",
+            fingerprint=key.fingerprint,
+            hostKey=str(key),
+        )
+
+
+def _keys(entries: Sequence[Entry], marker: str) -> list[HostKey]:
+    return [entry.key for entry in entries if entry.marker == marker]
+
+
+def _type_of(blob: bytes) -> str:
+    return blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii", errors="replace")
+
+
+def _append_line(path: Path, line: str) -> None:
+    """Rewrite ``path`` with ``line`` at its end: a reader, and a machine that loses power, sees all of it or none."""
+    before = path.read_bytes() if path.exists() else b""
+    if before and not before.endswith(b"\n"):
+        before += b"\n"
+    descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(before + line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

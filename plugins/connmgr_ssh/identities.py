@@ -1,0 +1,128 @@
+"""Which private keys to log in with: a connection's own, those that the configuration names, or an agent's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from connmgr.errors import AuthFailed
+from connmgr_ssh.agent import Agent
+from connmgr_ssh.config import Destination
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.keys import Identity, certified, load
+from connmgr_ssh.known_hosts import HostKey
+
+USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
+"""What ``ssh`` tries in ``~/.ssh`` where nothing is named."""
+
+
+def gather(
+    destination: Destination, data: Mapping[str, Any], deadline: Deadline, agent: Agent | None
+) -> tuple[list[Identity], list[str]]:
+    """Return the identities to offer, certificates first, and notes on those that could not be used.
+
+    With ``identity`` in ``data`` only that one is offered. ``agent`` is None where none may be asked.
+    :raises AuthFailed: the identity asked for cannot be used.
+    """
+    held, notes = _held_by(agent, deadline, insist=bool(data.get("agent")))
+    if data.get("identity"):
+        return _with_certificates(_asked_for(data["identity"], held), destination), notes
+    found, unusable = _configured(destination, data, held)
+    if not destination.identities_only:
+        found = [*held, *(identity for identity in found if identity not in held)]
+    return _with_certificates(found, destination), notes + unusable
+
+
+def _held_by(agent: Agent | None, deadline: Deadline, *, insist: bool) -> tuple[list[Identity], list[str]]:
+    if agent is None:
+        return [], []
+    try:
+        return agent.identities(deadline), []
+    except AuthFailed as error:
+        if insist:
+            raise
+        return [], [error.message]
+
+
+def _asked_for(asked: Mapping[str, Any], held: list[Identity]) -> list[Identity]:
+    passphrase = asked.get("passphrase")
+    if "key" in asked:
+        found = [load("The private key", asked["key"].encode(), passphrase)]
+    else:
+        found = [_from_file(asked["file"], passphrase, held)]
+    certificate = asked.get("certificate")
+    if certificate:
+        path = Path(certificate).expanduser() if certificate.startswith(("/", "~/")) else None
+        text = _read(path, "The certificate") if path else certificate.encode()
+        return [certified(found[0], text), *found]
+    return found
+
+
+def _configured(
+    destination: Destination, data: Mapping[str, Any], held: list[Identity]
+) -> tuple[list[Identity], list[str]]:
+    names = destination.identity_files
+    if names is None:
+        # A password that is given is what the user means; the usual keys would only use up the host's patience.
+        usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
+        names = () if data.get("password") else tuple(name for name in usual if Path(name).exists())
+    found: list[Identity] = []
+    notes: list[str] = []
+    for name in names:
+        try:
+            found.append(_from_file(name, None, held))
+        except AuthFailed as error:
+            notes.append(error.message)
+    return found, notes
+
+
+def _from_file(name: str, passphrase: str | None, held: list[Identity]) -> Identity:
+    path = Path(name).expanduser()
+    home = Path.home()
+    shown = f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    subject = f"The private key {shown}"
+    public = _public_part(path)
+    by_agent = next((identity for identity in held if identity.public == public), None)
+    if by_agent:
+        return by_agent
+    if public and path.suffix == ".pub":
+        raise AuthFailed(f"{shown} is a public key, and no agent that may be asked holds its private key.")
+    return load(subject, _read(path, subject, private=True), passphrase, name=shown)
+
+
+def _public_part(path: Path) -> HostKey | None:
+    for candidate in (path, path.with_name(path.name + ".pub")):
+        try:
+            return HostKey.parse(candidate.read_text())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _read(path: Path, subject: str, *, private: bool = False) -> bytes:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            # As ssh does: a key of ours that others could have read is not to be trusted any more.
+            if private and status.st_uid == os.getuid() and status.st_mode & 0o077:
+                raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
+            return file.read()
+    except OSError as error:
+        raise AuthFailed(f"{subject} cannot be read: {error.strerror}.") from error
+
+
+def _with_certificates(found: list[Identity], destination: Destination) -> list[Identity]:
+    return [*_certificates_of(found, destination), *found]
+
+
+def _certificates_of(found: list[Identity], destination: Destination) -> Iterator[Identity]:
+    for identity in found:
+        names = [f"{identity.name}-cert.pub", *destination.certificate_files]
+        for path in (Path(name).expanduser() for name in names if name.startswith(("/", "~/"))):
+            if path.exists():
+                try:
+                    yield certified(identity, path.read_bytes())
+                except (AuthFailed, OSError):
+                    continue

@@ -1,0 +1,108 @@
+"""Lines of known_hosts files, as sshd(8) describes their format."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from connmgr.errors import TransportUnsupported
+from connmgr_ssh.config import matches
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public key: its type, as ``ssh-ed25519``, and its encoding as the SSH protocol carries it."""
+
+    type: str
+    blob: bytes
+
+    def __str__(self) -> str:
+        return f"{self.type} {base64.b64encode(self.blob).decode()}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 fingerprint as OpenSSH prints it."""
+        digest = hashlib.sha256(self.blob).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> HostKey:
+        """Return the key that ``type base64`` describes; a comment after it is ignored.
+
+        :raises ValueError: the text is no such thing.
+        """
+        fields = text.split()
+        if len(fields) < 2:
+            raise ValueError("Neither a key type and its base64, nor SHA256:… of a key.")
+        try:
+            blob = base64.b64decode(fields[1], validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError("The key is not valid base64.") from None
+        length = int.from_bytes(blob[:4], "big")
+        if blob[4 : 4 + length] != fields[0].encode(errors="replace"):
+            raise ValueError("The key is not of the type that stands before it.")
+        return cls(fields[0], blob)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: the hosts it speaks of and the key that they have, that signs for them, or that they lost."""
+
+    marker: str
+    """``""``, ``@cert-authority`` or ``@revoked``."""
+    hosts: str
+    key: HostKey
+
+    def speaks_of(self, name: str) -> bool:
+        """Whether ``name``, as :func:`host_name` forms it, is among the hosts."""
+        if not self.hosts.startswith("|1|"):
+            return matches(self.hosts.split(","), name)
+        try:
+            salt, expected = (base64.b64decode(part, validate=True) for part in self.hosts[3:].split("|"))
+        except (binascii.Error, ValueError):
+            return False
+        return hmac.compare_digest(hmac.digest(salt, name.lower().encode(), "sha1"), expected)
+
+
+def host_name(host: str, port: int) -> str:
+    """Return what known_hosts files call a host at a port."""
+    return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
+
+
+def read(paths: Sequence[Path]) -> Iterator[Entry]:
+    """Yield the entries of those of the files that exist; lines that make no sense are passed over, as ssh does.
+
+    :raises TransportUnsupported: a file is there but cannot be read, so that a revoked key might be overlooked.
+    """
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise TransportUnsupported(f"The known_hosts file {path.name} cannot be read: {error.strerror}.") from error
+        for line in text.splitlines():
+            entry = _entry(line)
+            if entry:
+                yield entry
+
+
+def _entry(line: str) -> Entry | None:
+    fields = line.split(None, 1)
+    if not fields or fields[0].startswith("#"):
+        return None
+    marker = ""
+    if fields[0].startswith("@"):
+        marker = fields[0]
+        fields = fields[1].split(None, 1) if len(fields) == 2 else []
+    if len(fields) != 2 or marker not in ("", "@cert-authority", "@revoked"):
+        return None
+    try:
+        return Entry(marker, fields[0], HostKey.parse(fields[1]))
+    except ValueError:
+        return None

@@ -1,0 +1,275 @@
+"""An SSH connection: paramiko's transport, quick to set up, quiet when idle, and sure to end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+import paramiko
+from paramiko import common
+from paramiko.message import Message
+from paramiko.packet import Packetizer
+from paramiko.ssh_exception import SSHException
+
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.hostkeys import CERTIFICATE
+from connmgr_ssh.stream import PACKET, WINDOW, Stream, packed
+from connmgr_ssh.wire import SILENCES, Wire
+
+log = logging.getLogger("connmgr_ssh")
+
+JOIN = 2.0
+"""Seconds that closing waits for the reader thread, which has been woken by then."""
+
+StreamKind = TypeVar("StreamKind", bound=Stream)
+
+
+class Packets(Packetizer):
+    """paramiko's packet layer without a timer thread, and with a way to send only if nobody else is sending."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(cast(socket.socket, wire))
+        # A writer may be stuck in a full socket; whoever watches the peer must be able to pass by.
+        self._sending = threading.RLock()
+        self.when_silent: Callable[[], None] = lambda: None
+
+    def send_message(self, data: Message) -> None:
+        with self._sending:
+            super().send_message(data)
+
+    def try_send(self, data: Message) -> None:
+        """Send ``data`` unless another thread is sending."""
+        if self._sending.acquire(blocking=False):
+            try:
+                super().send_message(data)
+            finally:
+                self._sending.release()
+
+    def start_handshake(self, timeout: float) -> None:
+        """Start no timer: whoever opens the link has a deadline, and closes it then."""
+
+    def _check_keepalive(self) -> None:
+        self.when_silent()
+
+
+def _to_channel(method: str) -> Callable[[Any, Message], None]:
+    # paramiko calls its own class's functions, whatever the channel's class is.
+    return lambda channel, message: getattr(channel, method)(message)
+
+
+class Link(paramiko.Transport):
+    """One SSH connection over a :class:`Wire`; its thread reads, and ends when the wire does.
+
+    paramiko's stubs know nothing of what it keeps to itself; the parts that are used here are declared below.
+
+    :param host_keys: the types of key by which the host is known, to be asked for first.
+    :param certified: whether a host certificate could be verified.
+    """
+
+    if TYPE_CHECKING:
+        active: bool
+        server_extensions: dict[str, bytes]
+        _channels: Any
+        _next_channel: Callable[[], int]
+        _send_message: Callable[[Message], None]
+        _unlink_channel: Callable[[int], None]
+
+    _preferred_ciphers: ClassVar[tuple[str, ...]] = (
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+        "aes128-ctr",
+        "aes256-ctr",
+        "aes192-ctr",
+    )
+    _preferred_macs: ClassVar[tuple[str, ...]] = (
+        "hmac-sha2-256-etm@openssh.com",
+        "hmac-sha2-512-etm@openssh.com",
+        "hmac-sha2-256",
+        "hmac-sha2-512",
+        "hmac-sha1",
+    )
+    _channel_handler_table: ClassVar[dict[int, Callable[[Any, Message], None]]] = {
+        common.MSG_CHANNEL_SUCCESS: _to_channel("_request_success"),
+        common.MSG_CHANNEL_FAILURE: _to_channel("_request_failed"),
+        common.MSG_CHANNEL_DATA: _to_channel("_feed"),
+        common.MSG_CHANNEL_EXTENDED_DATA: _to_channel("_feed_extended"),
+        common.MSG_CHANNEL_WINDOW_ADJUST: _to_channel("_window_adjust"),
+        common.MSG_CHANNEL_REQUEST: _to_channel("_handle_request"),
+        common.MSG_CHANNEL_EOF: _to_channel("_handle_eof"),
+        common.MSG_CHANNEL_CLOSE: _to_channel("_handle_close"),
+    }
+
+    def __init__(self, wire: Wire, name: str, *, host_keys: Sequence[str] = (), certified: bool = False) -> None:
+        super().__init__(cast(socket.socket, wire), WINDOW, PACKET, packetizer_class=Packets)
+        self.name = f"ssh {name}"
+        self.wire = wire
+        self.disconnected: str | None = None
+        self.abandoned: set[Stream] = set()
+        self._host_key_order = _ordered(super().preferred_keys, host_keys, certified)
+        self._proven_key: bytes | None = None
+        self._postponed: list[tuple[Message, Stream | None, bool]] = []
+        self._packets = cast(Packets, self.packetizer)
+        self._packets.set_log(log)
+        self._packets.when_silent = self._probe
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """The host key algorithms to ask for, best first."""
+        return self._host_key_order
+
+    def _log(self, level: int, msg: Any, *args: Any) -> None:
+        # What paramiko calls an error reaches the caller as an exception: here it is for those who look closer.
+        if log.isEnabledFor(logging.DEBUG):
+            for line in msg if isinstance(msg, list) else [msg]:
+                log.debug("%s: %s", self.name, line % args if args else line)
+
+    def negotiate(self, deadline: Deadline) -> None:
+        """Exchange versions and keys.
+
+        :raises TimeoutError: not within the deadline.
+        :raises Exception: whatever ended the connection; see :mod:`connmgr_ssh.faults`.
+        """
+        self.banner_timeout = deadline.left()
+        done = threading.Event()
+        self.start_client(event=done)
+        if not done.wait(deadline.left()):
+            raise TimeoutError("The key exchange took too long.")
+        if not self.active:
+            raise self.get_exception() or EOFError()
+
+    def run(self) -> None:
+        """Read until the connection ends."""
+        try:
+            super().run()
+        finally:
+            # Whoever waits for the end of a key exchange would wait in vain.
+            self.clear_to_send.set()
+            self.wire.release()
+
+    def close(self) -> None:
+        """End the connection and its thread. Never raises; calling it again does nothing."""
+        super().close()
+        self.wire.close()
+        self.abandoned.clear()
+        if not self.is_alive():
+            self.wire.release()
+        elif self is not threading.current_thread():
+            self.join(JOIN)
+
+    def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
+        """Send from any thread but the reader's, ``of`` a channel, whose ``last`` message may be this one.
+
+        :raises TimeoutError: a key exchange in between did not end in time.
+        :raises EOFError: the connection is gone.
+        :raises BrokenPipeError: the channel's last message has been sent.
+        """
+        while True:
+            if not self.clear_to_send.wait(deadline.left()):
+                raise TimeoutError("The key exchange took too long.")
+            with self.clear_to_send_lock:
+                if not self.active:
+                    raise EOFError
+                if self.clear_to_send.is_set():
+                    if not self._send_in_order(message, of, last):
+                        raise BrokenPipeError("The channel is closed.")
+                    return
+
+    def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
+        """Send from the reader thread; during a key exchange, which it must not wait for, once that is done."""
+        if not self.clear_to_send.is_set():
+            self._postponed.append((message, of, last))
+            return
+        with self.clear_to_send_lock:
+            self._send_in_order(message, of, last)
+
+    def _send_in_order(self, message: Message, of: Stream | None, last: bool) -> bool:
+        # sshd ends the whole connection when a message refers to a channel that both sides have closed.
+        if of is not None:
+            if of.close_sent:
+                return False
+            of.close_sent = last
+        self._send_message(message)
+        return True
+
+    def open_stream(self, kind: type[StreamKind], name: bytes, payload: bytes, deadline: Deadline) -> StreamKind:
+        """Open a channel of the SSH type ``name``.
+
+        :raises connmgr_ssh.stream.Refused: the far side does not open it.
+        :raises TimeoutError: it did not answer in time.
+        :raises EOFError: the connection is gone.
+        """
+        with self.lock:
+            number = self._next_channel()
+            stream = kind(self, number)
+            self._channels.put(number, stream)
+            self.channels_seen[number] = True
+        fields = struct.pack(">III", number, WINDOW, PACKET)
+        self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
+        if not self.active:
+            raise EOFError
+        stream.wait_open(deadline)
+        return stream
+
+    def forget(self, stream: Stream) -> None:
+        """Take no more messages for a channel that has ended."""
+        self._unlink_channel(stream.number)
+
+    def _probe(self) -> None:
+        """Nothing came for an interval: ask the peer for a sign of life, or give it up."""
+        if self.wire.silences >= SILENCES:
+            raise EOFError
+        if self.authenticated and self.clear_to_send.is_set():
+            request = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com") + b"\1"
+            self._packets.try_send(Message(request))
+
+    def _verify_key(self, host_key: bytes, sig: bytes) -> None:
+        super()._verify_key(host_key, sig)  # type: ignore[misc]
+        if self._proven_key is not None and self._proven_key != host_key:
+            raise SSHException("The host changed its key in the middle of the connection")
+        self._proven_key = host_key
+
+    def proven_key(self) -> tuple[bytes, bytes | None]:
+        """Return the key that the host has proved to hold, and the certificate that it came in, if any."""
+        if self.host_key is None or self._proven_key is None:
+            raise SSHException("No keys have been exchanged yet")
+        certified = CERTIFICATE in (self.host_key_type or "")
+        return self.host_key.asbytes(), self._proven_key if certified else None
+
+    def _parse_newkeys(self, m: Message) -> None:
+        super()._parse_newkeys(m)  # type: ignore[misc]
+        postponed, self._postponed = self._postponed, []
+        for message, of, last in postponed:
+            self.post_later(message, of, last=last)
+
+    def _parse_global_request(self, m: Message) -> None:
+        m.get_text()
+        if m.get_boolean():
+            self.post_later(Message(bytes([common.MSG_REQUEST_FAILURE])))
+
+    def _parse_disconnect(self, m: Message) -> None:
+        m.get_int()
+        self.disconnected = m.get_text()
+
+    def _parse_channel_open_failure(self, m: Message) -> None:
+        number, reason, text = m.get_int(), m.get_int(), m.get_text()
+        stream = self._channels.get(number)
+        if isinstance(stream, Stream):
+            self.abandoned.discard(stream)
+            self.forget(stream)
+            stream.refuse(reason, text)
+        else:
+            m.rewind()
+            super()._parse_channel_open_failure(m)  # type: ignore[misc]
+
+
+def _ordered(offered: Sequence[str], known: Sequence[str], certified: bool) -> tuple[str, ...]:
+    """Return the host key algorithms ``offered``: certificates first where they help, then those of ``known`` keys."""
+    plain = [name for name in offered if CERTIFICATE not in name]
+    certificates = [name for name in offered if CERTIFICATE in name] if certified else []
+    signing = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
+    first = [name for name in plain if signing.get(name, name) in known]
+    return (*certificates, *first, *(name for name in plain if name not in first))

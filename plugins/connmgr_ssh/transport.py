@@ -1,0 +1,160 @@
+"""Opening links: to a host, through the hops that its configuration names, or through another connection."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connmgr.errors import ChannelRefused, ShellLost, TransportUnsupported
+from connmgr.plugin import Transport
+from connmgr_ssh.agent import Agent
+from connmgr_ssh.authentication import Login
+from connmgr_ssh.config import DEPTH, Destination, Hop, resolve
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.faults import mapped, refused_stream
+from connmgr_ssh.hostkeys import AcceptedKeys, Judge
+from connmgr_ssh.identities import gather
+from connmgr_ssh.link import Link
+from connmgr_ssh.stream import Refused, SessionChannel, TcpStream, packed
+from connmgr_ssh.wire import SocketLike, Wire, dial
+
+_DEFAULT_PORT = 22
+_OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
+"""What a connection's data says of the hosts on the way to its own too."""
+
+
+class SshTransport(Transport):
+    """An open SSH connection, and those of the hops that it goes through."""
+
+    def __init__(self, link: Link, name: str, hops: Sequence[Transport] = ()) -> None:
+        self._link = link
+        self._name = name
+        self._hops = hops
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> SessionChannel:
+        deadline = Deadline(timeout)
+        self._refuse_when_lost()
+        with mapped(self._name, "opening a channel", deadline):
+            try:
+                channel = self._link.open_stream(SessionChannel, b"session", b"", deadline)
+            except Refused as refusal:
+                raise ChannelRefused(
+                    f"{self._name} opens no further session on this connection (sshd's MaxSessions): {refusal.text}."
+                ) from refusal
+            try:
+                channel.start(argv, pty=pty, deadline=deadline)
+            except BaseException:
+                channel.close()
+                raise
+        # By now sshd has switched Nagle's algorithm off on its side.
+        self._link.wire.hasty = False
+        return channel
+
+    def open_tcp(self, host: str, port: int, *, timeout: float) -> socket.socket:
+        deadline = Deadline(timeout)
+        self._refuse_when_lost()
+        with mapped(self._name, f"connecting to {host}:{port}", deadline):
+            target = packed(host.encode()) + struct.pack(">I", port)
+            origin = packed(b"127.0.0.1") + struct.pack(">I", 0)
+            try:
+                stream = self._link.open_stream(TcpStream, b"direct-tcpip", target + origin, deadline)
+            except Refused as refusal:
+                raise refused_stream(refusal, f"{host}:{port}", self._name) from refusal
+        return stream.as_socket()
+
+    def _refuse_when_lost(self) -> None:
+        if not self._link.active:
+            raise ShellLost(f"The SSH connection to {self._name} is gone.")
+
+    def close(self) -> None:
+        self._link.close()
+        for hop in reversed(self._hops):
+            hop.close()
+
+
+def connect(data: Mapping[str, Any], via: Transport | None, accepted: AcceptedKeys, timeout: float) -> SshTransport:
+    """Open a link to the host of ``data``, over ``via`` where there is one.
+
+    :param data: what :class:`connmgr_ssh.SshSchema` loaded, secrets in plain.
+    :raises connmgr.errors.OperationError: the most specific class that says why it failed.
+    """
+    deadline = Deadline(min(timeout, data["connectTimeout"]))
+    port = data["port"] if data["port"] != _DEFAULT_PORT else None
+    destination = resolve(data["host"], port, data.get("user"))
+    hops = [] if via else _open_hops(destination, data, accepted, deadline, depth=0)
+    try:
+        return _connect(destination, data, hops[-1] if hops else via, accepted, deadline, hops)
+    except BaseException:
+        _close(hops)
+        raise
+
+
+def _open_hops(
+    destination: Destination, data: Mapping[str, Any], accepted: AcceptedKeys, deadline: Deadline, depth: int
+) -> list[Transport]:
+    """Open the chain of ProxyJump hosts, each over the one before; the first may have a chain of its own."""
+    if depth == DEPTH:
+        raise TransportUnsupported(f"~/.ssh/config: ProxyJump of {destination.alias} leads in a circle.")
+    inherited = {name: data[name] for name in _OF_THE_HOST}
+    hops: list[Transport] = []
+    try:
+        for hop in destination.jumps:
+            reached = _resolved(hop)
+            if not hops:
+                hops += _open_hops(reached, inherited, accepted, deadline, depth + 1)
+            hops.append(_connect(reached, inherited, hops[-1] if hops else None, accepted, deadline, ()))
+    except BaseException:
+        _close(hops)
+        raise
+    return hops
+
+
+def _resolved(hop: Hop) -> Destination:
+    return resolve(hop.host, hop.port, hop.user)
+
+
+def _close(transports: Sequence[Transport]) -> None:
+    for transport in reversed(transports):
+        transport.close()
+
+
+def _connect(
+    destination: Destination,
+    data: Mapping[str, Any],
+    via: Transport | None,
+    accepted: AcceptedKeys,
+    deadline: Deadline,
+    hops: Sequence[Transport],
+) -> SshTransport:
+    name = str(destination)
+    judge = Judge(destination, accepted, data.get("hostKey"), accept_new=data["hostKeyChecking"] == "acceptNew")
+    wire = Wire(_stream_to(destination, via, deadline), data["keepAlive"] or None)
+    link = Link(wire, name, host_keys=judge.preferred_types, certified=judge.verifies_certificates)
+    try:
+        with mapped(name, "exchanging keys", deadline):
+            link.negotiate(deadline)
+        judge.check(*link.proven_key(), deadline)
+        with mapped(name, "logging in", deadline):
+            _log_in(link, destination, data, deadline)
+    except BaseException:
+        link.close()
+        raise
+    return SshTransport(link, name, hops)
+
+
+def _stream_to(destination: Destination, via: Transport | None, deadline: Deadline) -> SocketLike:
+    if via is None:
+        return dial(destination.host, destination.port, deadline)
+    with mapped(str(destination), "connecting through the gateway", deadline):
+        return via.open_tcp(destination.host, destination.port, timeout=deadline.left())
+
+
+def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadline: Deadline) -> None:
+    password = data.get("password")
+    wants_agent = data.get("agent", password is None and not data.get("identity"))
+    agent = Agent(destination.agent_socket) if wants_agent and destination.agent_socket else None
+    identities, notes = gather(destination, data, deadline, agent)
+    login = Login(link, destination.user, deadline, notes=notes)
+    login.run(identities, password)

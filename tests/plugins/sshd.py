@@ -1,0 +1,221 @@
+"""OpenSSH's sshd on a free loopback port, with keys and a configuration of its own; and ssh-agent."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from tests.components import program
+
+WAIT = 20.0
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+
+
+def keygen(path: Path, kind: str = "ed25519", passphrase: str = "", *options: str) -> Path:
+    """Make a key pair and return the private key's path; the public one has ``.pub`` added."""
+    _ssh_keygen("-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path), *options)
+    return path
+
+
+def certify(authority: Path, public: Path, principals: str, *options: str) -> Path:
+    """Sign ``public`` (a ``.pub`` file) with ``authority`` and return the certificate's path."""
+    _ssh_keygen("-s", str(authority), "-I", "test", "-n", principals, *options, str(public))
+    return public.with_name(public.name.removesuffix(".pub") + "-cert.pub")
+
+
+def _ssh_keygen(*arguments: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", *arguments], check=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Sshd:
+    """A running sshd.
+
+    ``options`` are lines of sshd_config by keyword, which outrank the defaults below; a sequence gives several lines.
+    ``client_key`` is admitted for every user. The directory is readable by other users, as sshd needs it.
+    """
+
+    def __init__(self, options: Mapping[str, str] | None = None, host_keys: tuple[str, ...] = ("ed25519",)) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="connmgr-sshd-"))
+        self.directory.chmod(0o755)
+        self.port = free_port()
+        self.user = getpass.getuser()
+        self.host_keys = [keygen(self.directory / f"host_{kind}", kind) for kind in host_keys]
+        self.client_key = keygen(self.directory / "client")
+        self.authorized_keys = self.directory / "authorized_keys"
+        self.authorized_keys.write_text(self.client_key.with_suffix(".pub").read_text())
+        self.authorized_keys.chmod(0o644)
+        self.options = dict(options or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        """The listening process."""
+        assert self._process
+        return self._process.pid
+
+    def configuration(self) -> str:
+        """Return the text of its sshd_config."""
+        lines = {
+            "ListenAddress": f"127.0.0.1:{self.port}",
+            "PidFile": "none",
+            "AuthorizedKeysFile": str(self.authorized_keys),
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PermitRootLogin": "yes",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            "MaxStartups": "200",
+            "MaxSessions": "200",
+            "LogLevel": "VERBOSE",
+            **self.options,
+        }
+        keys = [f"HostKey {key}" for key in self.host_keys]
+        return "\n".join([f"{keyword} {value}" for keyword, value in lines.items()] + keys) + "\n"
+
+    def start(self) -> None:
+        """Start it, on the port that it had, and wait until it listens."""
+        config = self.directory / "sshd_config"
+        config.write_text(self.configuration())
+        path = program("sshd")
+        assert path
+        log = self.directory / "log"
+        with log.open("ab") as stderr:
+            start = log.stat().st_size
+            argv = [path, "-D", "-e", "-f", str(config)]
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=stderr)
+        self._wait_until_listening(start)
+
+    def _wait_until_listening(self, start: int) -> None:
+        assert self._process
+        deadline = time.monotonic() + WAIT
+        while "Server listening" not in self.log()[start:]:
+            assert self._process.poll() is None, f"sshd ended: {self.log()[start:]}"
+            assert time.monotonic() < deadline, f"sshd does not listen: {self.log()[start:]}"
+            time.sleep(0.01)
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return (self.directory / "log").read_text(errors="replace")
+
+    def sessions(self) -> list[psutil.Process]:
+        """Return the processes that serve connections, and what runs in them."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
+    def freeze(self) -> None:
+        """Stop every process with SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Continue after :meth:`freeze`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in [psutil.Process(self.pid), *self.sessions()]:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def kill_sessions(self) -> None:
+        """Kill the processes that serve connections, so that the kernel closes their sockets; the listener stays."""
+        for process in self.sessions():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def stop(self) -> None:
+        """Kill it with everything that it serves."""
+        if self._process is None:
+            return
+        doomed = self.sessions()
+        self._process.kill()
+        self._process.wait(WAIT)
+        for process in doomed:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process = None
+
+    def close(self) -> None:
+        """Stop it and remove its directory."""
+        self.stop()
+        shutil.rmtree(self.directory)
+
+    def known_hosts(self, name: str | None = None) -> str:
+        """Return its host keys as lines of a known_hosts file."""
+        name = name or f"[127.0.0.1]:{self.port}"
+        return "".join(f"{name} {key.with_suffix('.pub').read_text()}" for key in self.host_keys)
+
+
+@contextmanager
+def privilege_separation() -> Iterator[None]:
+    """Have the empty directory that sshd wants when run as root; the last test process removes it if one made it."""
+    if os.geteuid() != 0:
+        yield
+        return
+    markers = Path(tempfile.gettempdir()) / "connmgr-run-sshd"
+    markers.mkdir(exist_ok=True, mode=0o700)
+    with _locked(markers / "lock"):
+        if not PRIVILEGE_SEPARATION.exists():
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
+            (markers / "made").touch()
+        (markers / str(os.getpid())).touch()
+    try:
+        yield
+    finally:
+        with _locked(markers / "lock"):
+            (markers / str(os.getpid())).unlink()
+            others = [marker for marker in markers.iterdir() if marker.name.isdecimal()]
+            alive = [marker for marker in others if Path("/proc", marker.name).exists()]
+            if not alive and (markers / "made").exists():
+                PRIVILEGE_SEPARATION.rmdir()
+                shutil.rmtree(markers)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class SshAgent:
+    """A running ssh-agent."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="connmgr-agent-"))
+        self.socket = self.directory / "agent"
+        self.process = subprocess.Popen(["ssh-agent", "-D", "-a", str(self.socket)], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + WAIT
+        while not self.socket.exists():
+            assert time.monotonic() < deadline, "ssh-agent does not start"
+            time.sleep(0.01)
+
+    def add(self, key: Path) -> None:
+        """Let it hold a private key, and the certificate beside it if there is one."""
+        environment = {**os.environ, "SSH_AUTH_SOCK": str(self.socket)}
+        subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True, timeout=20, stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        """Stop it."""
+        self.process.kill()
+        self.process.wait(WAIT)
+        shutil.rmtree(self.directory)
