@@ -26,7 +26,8 @@ ConnmgrError
 │   ├── MethodNotAllowed          405  method_not_allowed
 │   ├── BodyTooLarge              413  body_too_large
 │   ├── UnsupportedMediaType      415  unsupported_media_type
-│   └── MisdirectedRequest        421  misdirected_request
+│   ├── MisdirectedRequest        421  misdirected_request
+│   └── HeadersTooLarge           431  headers_too_large
 ├── OperationError                500  the operation could not be carried out
 │   ├── HostUnresolved                 host_unresolved
 │   ├── HostRefused                    host_refused
@@ -245,6 +246,13 @@ class MisdirectedRequest(RequestError):
 
     code = "misdirected_request"
     status = 421
+
+
+class HeadersTooLarge(RequestError):
+    """The header of the request exceeds the daemon's limit."""
+
+    code = "headers_too_large"
+    status = 431
 
 
 class OperationError(ConnmgrError):

@@ -9,7 +9,7 @@ import time
 import flask
 
 from connmgr import __version__
-from connmgr.api import daemon, description, docs, errors, handshake
+from connmgr.api import category, connection, daemon, description, docs, errors, handshake, secret, shell, vault
 from connmgr.api.auth import authenticate
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
@@ -17,7 +17,7 @@ from connmgr.errors import Stopping
 
 logger = logging.getLogger("connmgr.request")
 
-GROUPS = (handshake.group, daemon.group)
+GROUPS = (handshake.group, category.group, connection.group, shell.group, secret.group, vault.group, daemon.group)
 
 
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:
@@ -39,7 +39,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     def admit() -> None:
         flask.g.began = time.perf_counter()
         addresses.check(flask.request, browsers=not services.settings.no_auth)
-        if services.stopping.is_set():
+        if services.stopping():
             raise Stopping("The daemon is stopping.")
         authenticate()
 

@@ -27,6 +27,7 @@ ALWAYS: tuple[type[ConnmgrError], ...] = (
     errors.InvalidRequest,
     errors.ForbiddenOrigin,
     errors.MisdirectedRequest,
+    errors.HeadersTooLarge,
     errors.InternalError,
     errors.VaultUnavailable,
     errors.Stopping,

@@ -41,6 +41,9 @@ class UtcTime(fields.String):
         self.metadata = {"format": "date-time", **self.metadata}
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
-        if not isinstance(value, datetime):
-            return None
+        return None if value is None else self.text(value)
+
+    @staticmethod
+    def text(value: datetime) -> str:
+        """Return ``value``, which is aware, as it is dumped."""
         return value.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -55,7 +55,7 @@ class Services:
     tokens: Tokens
     anonymous: Caller
     slots: Slots
-    stopping: threading.Event
+    stopping: Callable[[], bool]
     stop: Callable[[], None]
 
 

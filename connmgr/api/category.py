@@ -1,0 +1,145 @@
+"""``/category``: the tree that connections are sorted into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import fields
+
+from connmgr import errors
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.services import services
+from connmgr.fields import Boolean, Schema, Text
+from connmgr.vault import Category
+
+ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
+DEFAULT = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+
+group = Group("category", "The tree of categories that connections are sorted into.")
+
+
+class CategoryInfoRequest(Schema):
+    categories = fields.List(Id(), required=True)
+
+
+class CategoryInfo(Schema):
+    category = Id(required=True)
+    parentCategory = Id(required=True, allow_none=True, metadata={"description": "Null at a root."})
+    name = fields.List(fields.String(), required=True, metadata={"description": "The path from the root."})
+    lastUsed = UtcTime(required=True)
+    lastModified = UtcTime(required=True)
+    config = fields.Dict(required=True)
+
+
+class CategoryInfoResponse(Schema):
+    infos = fields.List(fields.Nested(CategoryInfo), required=True, metadata={"description": "In the order asked."})
+
+
+class CategoryQueryRequest(Schema):
+    filter = Text(required=True, metadata={"description": "On the path, with or without the root."})
+
+
+class CategoryQueryResponse(Schema):
+    found = fields.List(Id(), required=True)
+
+
+class CategoryAddRequest(Schema):
+    name = Text(required=True)
+    parent = Id(required=True)
+
+
+class CategoryAddResponse(Schema):
+    category = Id(required=True)
+
+
+class CategoryRemoveRequest(Schema):
+    categories = fields.List(Id(), required=True)
+    removeChildrenCategories = Boolean(
+        required=True, metadata={"description": "Remove what lies below too; otherwise it moves up."}
+    )
+    removeContents = Boolean(
+        required=True,
+        metadata={"description": "Remove the connections too; otherwise they move to the default category."},
+    )
+
+
+@group.endpoint(
+    "/info",
+    CategoryInfoRequest,
+    CategoryInfoResponse,
+    raises=[errors.UnknownCategory],
+    example={"categories": [DEFAULT]},
+    answer={
+        "infos": [
+            {
+                "category": DEFAULT,
+                "parentCategory": ROOT,
+                "name": ["all connections", "default"],
+                "lastUsed": "2025-01-31T08:15:00.000000Z",
+                "lastModified": "2025-01-30T17:02:11.493021Z",
+                "config": {},
+            }
+        ]
+    },
+)
+def info(request: dict[str, Any]) -> dict[str, Any]:
+    """Describe categories; one that is unknown fails the whole request."""
+    return {"infos": [_info(category) for category in services().vault.categories.infos(request["categories"])]}
+
+
+def _info(category: Category) -> dict[str, Any]:
+    return {
+        "category": category.id,
+        "parentCategory": category.parent,
+        "name": list(category.path),
+        "lastUsed": category.last_used,
+        "lastModified": category.last_modified,
+        "config": category.config,
+    }
+
+
+@group.endpoint(
+    "/query",
+    CategoryQueryRequest,
+    CategoryQueryResponse,
+    example={"filter": "*"},
+    answer={"found": [ROOT, DEFAULT]},
+)
+def query(request: dict[str, Any]) -> dict[str, Any]:
+    """Find categories by their path; filters are those of `/connection/query`."""
+    return {"found": services().vault.categories.query(request["filter"])}
+
+
+@group.endpoint(
+    "/add",
+    CategoryAddRequest,
+    CategoryAddResponse,
+    raises=[errors.UnknownCategory],
+    example={"name": "customers", "parent": ROOT},
+    answer={"category": "f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"},
+)
+def add(request: dict[str, Any]) -> dict[str, str]:
+    """Add a category; where the parent has one of that name, its id is returned."""
+    return {"category": services().vault.categories.add(request["name"], request["parent"])}
+
+
+@group.endpoint(
+    "/remove",
+    CategoryRemoveRequest,
+    raises=[errors.UnknownCategory, errors.ProtectedEntry, errors.ShellBusy],
+    waits=True,
+    example={
+        "categories": ["f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"],
+        "removeChildrenCategories": True,
+        "removeContents": False,
+    },
+)
+def remove(request: dict[str, Any]) -> None:
+    """Remove categories; roots and the default category stay. Shells of removed connections are stopped."""
+    removed = services().vault.categories.remove(
+        request["categories"],
+        children=request["removeChildrenCategories"],
+        contents=request["removeContents"],
+    )
+    services().sessions.forget(removed)

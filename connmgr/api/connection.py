@@ -1,0 +1,336 @@
+"""``/connection``: what is stored of connections, and of the types that they can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flask
+from marshmallow import fields
+
+from connmgr import errors
+from connmgr.api import description
+from connmgr.api.connection_data import ConnectionData
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.services import caller, services
+from connmgr.api.shell import EXAMPLE, OPENING
+from connmgr.errors import OperationError, ValidationFailed
+from connmgr.fields import Boolean, Schema, Text
+from connmgr.vault import Connection
+
+group = Group("connection", "Stored connections, and the types of connections that are installed.")
+
+DATA = {"description": "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."}
+SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "correct horse"}
+
+
+class ConnectionQueryRequest(Schema):
+    categoryFilter = Text(required=True, metadata={"description": "On the path of the category, with or without root."})
+    connectionFilter = Text(required=True, metadata={"description": "On the path of the connection."})
+    typeFilter = Text(required=True, metadata={"description": "On the type."})
+
+
+class ConnectionQueryResponse(Schema):
+    found = fields.List(Id(), required=True)
+
+
+class ConnectionInfoRequest(Schema):
+    connections = fields.List(Id(), required=True)
+
+
+class ConnectionInfo(Schema):
+    connection = Id(required=True)
+    category = fields.List(fields.String(), required=True, metadata={"description": "The path, without the root."})
+    name = fields.List(
+        fields.String(), required=True, metadata={"description": "The path; one that runs in another begins with that."}
+    )
+    type = fields.String(required=True)
+    rawData = fields.Dict(required=True, metadata={"description": "`type` and its fields; secrets stay encrypted."})
+    usageCategory = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "`shell`, `tunnel`, `command` or `group`; null where no installed plugin offers the type."
+        },
+    )
+    lastUsed = UtcTime(required=True)
+    lastModified = UtcTime(required=True)
+    state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
+    cache = fields.Dict(required=True)
+
+
+class ConnectionInfoResponse(Schema):
+    infos = fields.List(fields.Nested(ConnectionInfo), required=True, metadata={"description": "In the order asked."})
+
+
+class ConnectionAddRequest(Schema):
+    name = Text(required=True)
+    data = fields.Dict(keys=Text(), required=True, metadata=DATA)
+    validate_first = Boolean(
+        data_key="validate",
+        load_default=False,
+        metadata={"description": "Open it first, and add nothing where that fails."},
+    )
+    category = Id(metadata={"description": "Without it: the default category."})
+
+
+class ConnectionAddResponse(Schema):
+    connection = Id(required=True)
+
+
+class ConnectionUpdateRequest(Schema):
+    connection = Id(required=True)
+    name = Text()
+    data = fields.Dict(keys=Text(), metadata={"description": "All of it anew; the type stays what it is."})
+    category = Id()
+    validate_first = Boolean(
+        data_key="validate",
+        load_default=False,
+        metadata={"description": "Open it first, and change nothing where that fails."},
+    )
+
+
+class ConnectionRemoveRequest(Schema):
+    connections = fields.List(Id(), required=True)
+
+
+class ConnectionRefreshRequest(Schema):
+    connection = Id(required=True)
+
+
+class TypeInfo(Schema):
+    type = fields.String(required=True)
+    usageCategory = fields.String(required=True)
+    description = fields.String(required=True)
+    distribution = fields.String(required=True, metadata={"description": "The package that brings it."})
+    version = fields.String(required=True)
+    schema = fields.Dict(required=True, metadata={"description": "JSON Schema of `data`, with an example."})
+
+
+class ProblemInfo(Schema):
+    plugin = fields.String(required=True)
+    distribution = fields.String(required=True)
+    reason = fields.String(required=True)
+
+
+class TypesResponse(Schema):
+    types = fields.List(fields.Nested(TypeInfo), required=True)
+    problems = fields.List(
+        fields.Nested(ProblemInfo), required=True, metadata={"description": "Plugins that are not used, and why."}
+    )
+
+
+@group.endpoint(
+    "/query",
+    ConnectionQueryRequest,
+    ConnectionQueryResponse,
+    example={"categoryFilter": "*", "connectionFilter": "build*", "typeFilter": "ssh"},
+    answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
+)
+def query(request: dict[str, Any]) -> dict[str, Any]:
+    """Find connections by category, name and type.
+
+    Filters ignore case and match the whole path: `*` within one segment, `**` across segments, `?`, `[…]`, `[!…]`,
+    `{a,b}`. `*` alone means everything, and `x/**` matches `x` too.
+    """
+    connections = services().vault.connections
+    return {"found": connections.query(request["categoryFilter"], request["connectionFilter"], request["typeFilter"])}
+
+
+@group.endpoint(
+    "/info",
+    ConnectionInfoRequest,
+    ConnectionInfoResponse,
+    raises=[errors.UnknownConnection, errors.IntegrityError],
+    example={"connections": [EXAMPLE]},
+    answer={
+        "infos": [
+            {
+                "connection": EXAMPLE,
+                "category": ["default"],
+                "name": ["local machine"],
+                "type": "local",
+                "rawData": {"type": "local"},
+                "usageCategory": "shell",
+                "lastUsed": "2025-01-31T08:15:00.000000Z",
+                "lastModified": "2025-01-30T17:02:11.493021Z",
+                "state": {},
+                "cache": {},
+            }
+        ]
+    },
+)
+def info(request: dict[str, Any]) -> flask.Response:
+    """Describe connections; one that is unknown fails the whole request."""
+    connections, paths = _read(request["connections"])
+    usage = {entry.type.name: entry.type.usage_category for entry in services().registry}
+    # Without the schema's dump, which takes most of the time where there are thousands.
+    return flask.jsonify(infos=[_info(one, list(paths[one.category][1:]), usage.get(one.type)) for one in connections])
+
+
+def _read(ids: list[str]) -> tuple[list[Connection], dict[str, tuple[str, ...]]]:
+    """Return connections and the paths of their categories."""
+    vault = services().vault
+    for last in (False, True):
+        connections = vault.connections.infos(ids)
+        try:
+            categories = vault.categories.infos(list({connection.category for connection in connections}))
+        except errors.UnknownCategory:
+            # It was removed in between; the connections have moved.
+            if last:
+                raise
+        else:
+            break
+    return connections, {category.id: category.path for category in categories}
+
+
+def _info(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:
+    return {
+        "connection": connection.id,
+        "category": category,
+        "name": list(connection.path),
+        "type": connection.type,
+        "rawData": {"type": connection.type, **connection.data},
+        "usageCategory": usage,
+        "lastUsed": UtcTime.text(connection.last_used),
+        "lastModified": UtcTime.text(connection.last_modified),
+        "state": connection.state,
+        "cache": connection.cache,
+    }
+
+
+@group.endpoint(
+    "/add",
+    ConnectionAddRequest,
+    ConnectionAddResponse,
+    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle],
+    waits=True,
+    example={"name": "build server", "data": SSH, "validate": False},
+    answer={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"},
+)
+def add(request: dict[str, Any]) -> dict[str, str]:
+    """Store a connection and return its id.
+
+    An equivalent one (same type, same data after defaults, secrets compared in plain) is not stored twice: its id is
+    returned. Secrets that come as plain strings are encrypted before they are stored. With `validate` a connection that
+    cannot be opened is answered 400 with the `code` of the cause.
+    """
+    data = ConnectionData.load(request["data"], caller().access)
+    if request["validate_first"]:
+        _validate(data)
+    id, _ = services().vault.connections.add(
+        request["name"],
+        data.kind.name,
+        data.sealed,
+        fingerprint=data.fingerprint,
+        same=data.equals,
+        category=request.get("category"),
+        references=data.references,
+        parent=data.parent,
+    )
+    return {"connection": id}
+
+
+@group.endpoint(
+    "/update",
+    ConnectionUpdateRequest,
+    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle],
+    waits=True,
+    example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
+)
+def update(request: dict[str, Any]) -> None:
+    """Change a connection's name, data or category; what is not given stays.
+
+    A shell that runs on changed data is stopped.
+    """
+    id = request["connection"]
+    connections = services().vault.connections
+    stored = connections.get(id)
+    raw = request.get("data", {"type": stored.type, **stored.data} if request["validate_first"] else None)
+    data = None if raw is None else ConnectionData.load(raw, caller().access, kind=stored.type)
+    if data is not None and request["validate_first"]:
+        _validate(data)
+    changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
+    if data is not None and "data" in request:
+        changes |= {
+            "data": data.sealed,
+            "fingerprint": data.fingerprint,
+            "references": data.references,
+            "parent": data.parent,
+        }
+    connections.update(id, **changes)
+    if "data" in request:
+        services().sessions.forget([id])
+
+
+@group.endpoint(
+    "/remove",
+    ConnectionRemoveRequest,
+    raises=[errors.UnknownConnection, errors.ProtectedEntry, errors.ShellBusy],
+    waits=True,
+    example={"connections": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
+)
+def remove(request: dict[str, Any]) -> None:
+    """Remove connections and all that run over them, and stop their shells; the local machine stays."""
+    removed = services().vault.connections.remove(request["connections"])
+    services().sessions.forget(removed)
+
+
+@group.endpoint(
+    "/refresh",
+    ConnectionRefreshRequest,
+    raises=[*OPENING],
+    waits=True,
+    example={"connection": EXAMPLE},
+)
+def refresh(request: dict[str, Any]) -> None:
+    """Open a connection, store what is found there as its `state`, and close it again."""
+    services().sessions.refresh(request["connection"], caller().access)
+
+
+@group.endpoint(
+    "/types",
+    response=TypesResponse,
+    answer={
+        "types": [
+            {
+                "type": "local",
+                "usageCategory": "shell",
+                "description": "The machine that the daemon runs on.",
+                "distribution": "connmgr",
+                "version": "0.1.0",
+                "schema": {
+                    "type": "object",
+                    "properties": {"type": {"const": "local"}, "shell": {"type": "string"}},
+                    "required": ["type"],
+                    "additionalProperties": False,
+                    "examples": [{"type": "local"}],
+                },
+            }
+        ],
+        "problems": [],
+    },
+)
+def types() -> dict[str, Any]:
+    """Describe the connection types that are installed, and plugins that could not be used."""
+    return {
+        "types": [
+            {
+                "type": entry.type.name,
+                "usageCategory": entry.type.usage_category,
+                "description": entry.type.description,
+                "distribution": entry.distribution,
+                "version": entry.version,
+                "schema": description.json_schema(entry.type),
+            }
+            for entry in services().registry
+        ],
+        "problems": services().registry.problems,
+    }
+
+
+def _validate(data: ConnectionData) -> None:
+    try:
+        services().sessions.probe(data.kind.name, data.sealed, caller().access)
+    except OperationError as error:
+        raise ValidationFailed(error) from error

@@ -1,0 +1,53 @@
+"""Writes a command's result as JSON, large output piece by piece, so that it does not multiply in memory."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from collections.abc import Callable, Iterator
+from json.encoder import encode_basestring
+
+import flask
+
+from connmgr.shell.session import Result
+
+WHOLE = 1024 * 1024
+"""Up to so many bytes of output are sent with a Content-Length; more is sent in chunks, and the connection closed."""
+
+# A multiple of 3, so that pieces of base64 can be put together.
+_PIECE = 96 * 1024
+
+Encode = Callable[[bytes | bytearray], Iterator[bytes]]
+
+
+def respond(result: Result, encoding: str) -> flask.Response:
+    """Return the response with ``result``'s exit code and output, as text or in base64."""
+    pieces = _pieces(result, _base64 if encoding == "base64" else _text)
+    whole = len(result.stdout) + len(result.stderr) <= WHOLE
+    return flask.Response(b"".join(pieces) if whole else pieces, mimetype="application/json")
+
+
+def _pieces(result: Result, encode: Encode) -> Iterator[bytes]:
+    yield b'{"exitCode":%d,"stdout":"' % result.exit_code
+    yield from encode(result.stdout)
+    yield b'","stderr":"'
+    yield from encode(result.stderr)
+    yield b'","truncated":true}' if result.truncated else b'"}'
+
+
+def _text(output: bytes | bytearray) -> Iterator[bytes]:
+    """Yield ``output`` as the inside of a JSON string, without its final newline; undecodable bytes become U+FFFD."""
+    end = len(output) - output.endswith(b"\n")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for start in range(0, end, _PIECE):
+        stop = min(start + _PIECE, end)
+        yield _escaped(decoder.decode(output[start:stop], final=stop == end))
+
+
+def _escaped(text: str) -> bytes:
+    return encode_basestring(text)[1:-1].encode()
+
+
+def _base64(output: bytes | bytearray) -> Iterator[bytes]:
+    for start in range(0, len(output), _PIECE):
+        yield base64.b64encode(output[start : start + _PIECE])

@@ -1,0 +1,202 @@
+"""``/shell``: a shell on a connection, and the commands that run in it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+import flask
+from marshmallow import ValidationError, fields, validate, validates_schema
+
+from connmgr import errors
+from connmgr.api import output
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id
+from connmgr.api.services import caller, services
+from connmgr.fields import Number, Schema, Text
+
+ENCODINGS = ("utf-8", "base64")
+MAX_TIMEOUT = 86400
+
+OPENING = (
+    errors.UnknownConnection,
+    errors.UnknownType,
+    errors.SecretLocked,
+    errors.HostUnresolved,
+    errors.HostRefused,
+    errors.HostUnreachable,
+    errors.ConnectTimeout,
+    errors.HostKeyUnknown,
+    errors.HostKeyChanged,
+    errors.AuthFailed,
+    errors.ElevationFailed,
+    errors.TransportUnsupported,
+    errors.ChannelRefused,
+    errors.UnsupportedShell,
+    errors.ShellStartFailed,
+    errors.IntegrityError,
+)
+"""What can be said when a connection is opened."""
+
+EXAMPLE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+group = Group("shell", "One shell a connection, kept between requests.")
+
+
+class ShellRequest(Schema):
+    connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
+
+
+class ShellInfo(Schema):
+    shellDialect = fields.Integer(
+        required=True,
+        attribute="shell_dialect",
+        metadata={
+            "description": "The language of commands: 0 sh, 1 bash, 2 dash, 3 ash, 4 zsh, 5 ksh, 6 fish, 7 csh, "
+            "8 pwsh, 9 cmd, 10 unknown."
+        },
+    )
+    osType = fields.String(
+        required=True,
+        attribute="os_type",
+        metadata={"description": "`linux`, `macos`, `bsd`, `solaris`, `aix`, `windows` or `unix`."},
+    )
+    osName = fields.String(required=True, attribute="os_name", metadata={"description": "As the system calls itself."})
+    ttyState = fields.String(
+        required=True,
+        attribute="tty_state",
+        metadata={"description": "`none`; `merged`: stderr arrives within stdout; `pty`."},
+    )
+    temp = fields.String(required=True, metadata={"description": "The session's temporary directory on the far side."})
+
+
+class ExecRequest(Schema):
+    connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
+    command = Text(required=True, metadata={"description": "In the language of the session's shell."})
+    timeout = Number(
+        validate=validate.Range(min=0, max=MAX_TIMEOUT, min_inclusive=False),
+        metadata={"description": "Seconds until the command is killed; without it the daemon's `command-timeout`."},
+    )
+    stdin = Text(
+        allow_nul=True,
+        metadata={"description": "What the command reads; in base64 where `encoding` says so. Without it: nothing."},
+    )
+    cwd = Text(
+        validate=validate.Length(min=1),
+        metadata={"description": "The directory to run in, for this command alone."},
+    )
+    env = fields.Dict(
+        keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),
+        values=Text(),
+        metadata={"description": "Environment variables, for this command alone."},
+    )
+    encoding = Text(
+        load_default=ENCODINGS[0],
+        validate=validate.OneOf(ENCODINGS),
+        metadata={
+            "description": "`utf-8`: output as text, one final newline removed, undecodable bytes as U+FFFD. `base64`: "
+            "output and `stdin` in base64, byte by byte as they are."
+        },
+    )
+
+    @validates_schema
+    def check_stdin(self, data: dict[str, Any], **_: Any) -> None:
+        if data["encoding"] == "base64" and "stdin" in data:
+            try:
+                base64.b64decode(data["stdin"], validate=True)
+            except (binascii.Error, ValueError):
+                raise ValidationError("Not valid base64.", "stdin") from None
+
+
+class ExecResponse(Schema):
+    exitCode = fields.Integer(required=True, metadata={"description": "128 + N where signal N ended the command."})
+    stdout = fields.String(required=True)
+    stderr = fields.String(required=True)
+    truncated = fields.Boolean(
+        metadata={"description": "Only present, and true, where output beyond `max-output` was dropped."}
+    )
+
+
+@group.endpoint(
+    "/start",
+    ShellRequest,
+    ShellInfo,
+    raises=[*OPENING],
+    waits=True,
+    example={"connection": EXAMPLE},
+    answer={
+        "shellDialect": 1,
+        "osType": "linux",
+        "osName": "Debian GNU/Linux 12 (bookworm)",
+        "ttyState": "none",
+        "temp": "/tmp/connmgr-7f3a91c2",  # noqa: S108 - of a far machine, and an example
+    },
+)
+def start(request: dict[str, Any]) -> object:
+    """Start the shell of a connection and describe it.
+
+    A shell that runs already is left alone and described again.
+    """
+    return services().sessions.start(request["connection"], caller().access)
+
+
+@group.endpoint(
+    "/exec",
+    ExecRequest,
+    ExecResponse,
+    raises=[
+        errors.UnknownConnection,
+        errors.NoShell,
+        errors.NoSuchDirectory,
+        errors.ShellLost,
+        errors.ShellStopped,
+        errors.CommandTimeout,
+        errors.CommandCancelled,
+        errors.ShellBusy,
+    ],
+    waits=True,
+    example={"connection": EXAMPLE, "command": "uname -s; ls /nowhere", "timeout": 10},
+    answer={
+        "exitCode": 2,
+        "stdout": "Linux",
+        "stderr": "ls: cannot access '/nowhere': No such file or directory",
+    },
+)
+def execute(request: dict[str, Any]) -> flask.Response:
+    """Run a command in the shell of a connection and return what it printed.
+
+    A command that fails is no error: the answer is 200 with its exit code. Commands on one connection run one after the
+    other; the working directory and exported variables last from one to the next. When the client goes away, the
+    command is killed.
+    """
+    stdin = request.get("stdin", "")
+    result = services().sessions.exec(
+        request["connection"],
+        request["command"],
+        caller().access,
+        timeout=request.get("timeout"),
+        stdin=base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
+        cwd=request.get("cwd"),
+        env=request.get("env"),
+        abandoned=_client_is_gone(),
+    )
+    return output.respond(result, request["encoding"])
+
+
+@group.endpoint(
+    "/stop",
+    ShellRequest,
+    raises=[errors.UnknownConnection, errors.NoShell],
+    waits=True,
+    example={"connection": EXAMPLE},
+)
+def stop(request: dict[str, Any]) -> None:
+    """Stop the shell of a connection; the answer comes when it has exited."""
+    services().sessions.stop(request["connection"], caller().access)
+
+
+def _client_is_gone() -> Callable[[], bool]:
+    gone: Callable[[], bool] = flask.request.environ.get("waitress.client_disconnected", lambda: False)
+    return gone

@@ -1,0 +1,20 @@
+"""``connmgr api-key``: the key for clients that cannot read the auth file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from connmgr.cli.options import read_settings, setting_options
+
+
+@click.command(name="api-key")
+@click.option("--rotate", is_flag=True, help="Replace it; a running daemon honours the new one at once.")
+@setting_options("data_dir")
+def api_key(*, rotate: bool, **given: Any) -> None:
+    """Print the API key, which is made when it is first asked for."""
+    settings = read_settings(given)
+    from connmgr.daemon import apikey
+
+    click.echo(apikey.make(settings.data_dir, rotate=rotate))

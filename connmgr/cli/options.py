@@ -1,0 +1,65 @@
+"""The daemon's settings as options of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from connmgr.settings import Settings, load, options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def setting_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command the options of the settings ``names``, all of them if there are none, and ``--config``.
+
+    The command takes them as keyword arguments and hands them to :func:`read_settings`.
+    """
+    wanted = [option for option in options() if not names or option.name in names]
+
+    def decorate(command: Command) -> Command:
+        config = click.option("--config", metavar="FILE", help="Configuration file, instead of config.toml.")
+        command = config(command)
+        for option in reversed(wanted):
+            command = _option(option)(command)
+        return command
+
+    return decorate
+
+
+def read_settings(given: dict[str, Any]) -> Settings:
+    """Return the settings that the options ``given`` to a command lead to.
+
+    :raises StartupError: a bad value.
+    """
+    flags = dict(given)
+    config = flags.pop("config")
+    return load(flags, config=Path(config) if config is not None else None)
+
+
+def _option(option: Field[Any]) -> Callable[[Command], Command]:
+    name = f"--{option.name.replace('_', '-')}"
+    shown = "" if option.default in (None, "", (), False) else f"  [default: {_shown(option.default)}]"
+    text = option.metadata["help"] + shown
+    if option.default is False:
+        return click.option(name, is_flag=True, default=None, help=text)
+    choices = option.metadata["choices"]
+    # Values are checked where those of the environment and the file are.
+    return click.option(name, metavar="|".join(choices) if choices else _METAVARS[str(option.type)], help=text)
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_METAVARS = {
+    "str": "TEXT",
+    "int": "NUMBER",
+    "float": "SECONDS",
+    "Path": "PATH",
+    "tuple[str, ...]": "NAMES",
+}

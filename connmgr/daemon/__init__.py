@@ -1,0 +1,179 @@
+"""The daemon: everything is wired here, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import ipaddress
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+from pathlib import Path
+
+from connmgr.api.app import create_app
+from connmgr.api.auth import Caller, Credentials, Tokens
+from connmgr.api.origin import Addresses
+from connmgr.api.services import Services, Slots
+from connmgr.daemon import apikey
+from connmgr.daemon.authfile import AuthFile
+from connmgr.daemon.files import private_directory
+from connmgr.daemon.server import Server, bind, url_of
+from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
+from connmgr.errors import StartupError
+from connmgr.registry import Problem, Registry
+from connmgr.secrets.keyfile import KeyFile, KeyStore, load_from
+from connmgr.secrets.principals import Access
+from connmgr.secrets.process import harden
+from connmgr.settings import Settings
+from connmgr.shell.sessions import Sessions
+from connmgr.vault import Vault, VaultLock, open_database
+
+logger = logging.getLogger("connmgr.daemon")
+
+OPEN_FILES = 8192
+
+
+def serve(settings: Settings) -> None:
+    """Run the daemon until a signal or a client stops it.
+
+    :raises StartupError: it cannot start safely; nothing was changed then, but for directories that were made.
+    """
+    stop = Stop()
+    _start_logging(settings)
+    _raise_file_limit()
+    harden()
+    with contextlib.ExitStack() as cleanup:
+        private_directory(settings.data_dir, "data directory")
+        cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
+        bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
+        database = open_database(_database_url(settings))
+        cleanup.callback(database.close)
+        key = load_from(_key_store(settings), create=database.empty, verifier=database.key_verifier)
+        vault = Vault(database, key)
+        registry = _prepared(Registry.load(), settings.data_dir)
+        sessions = Sessions(
+            vault,
+            registry,
+            max_output=settings.max_output,
+            command_timeout=settings.command_timeout,
+            idle_timeout=settings.idle_timeout,
+            start_timeout=settings.start_timeout,
+            orphans=settings.data_dir / "shells.json",
+        )
+        cleanup.callback(sessions.close, CLOSE_SECONDS)
+        auth_file = AuthFile(settings.auth_file)
+        cleanup.callback(auth_file.remove)
+        tokens = Tokens(settings.session_ttl)
+        services = Services(
+            settings=settings,
+            vault=vault,
+            registry=registry,
+            sessions=sessions,
+            credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
+            tokens=tokens,
+            anonymous=Caller("anonymous", Access(), time.monotonic()),
+            slots=Slots(settings.threads),
+            stopping=lambda: stop.requested,
+            stop=stop.request,
+        )
+        addresses = Addresses(bound.getsockname()[1], settings.host, settings.allowed_hosts)
+        server = Server(
+            create_app(services, addresses),
+            bound,
+            slots=settings.threads,
+            max_body=settings.max_body,
+            trusted=lambda header: settings.no_auth or tokens.accepts(header),
+        )
+        cleanup.callback(server.close)
+        stop.wake = server.wake
+        _announce(settings, url_of(bound))
+        server.run(until=lambda: stop.requested)
+        logger.info("Stopping.")
+        guard(auth_file.remove)
+        auth_file.remove()
+        _finish(server, sessions)
+        tokens.close()
+
+
+def _finish(server: Server, sessions: Sessions) -> None:
+    """Let requests that run end by themselves, then end shells and commands, and deliver what they are answered."""
+    server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
+    closing = threading.Thread(target=sessions.close, args=(CLOSE_SECONDS,), name="close-sessions", daemon=True)
+    closing.start()
+    server.run(until=lambda: not closing.is_alive() and not server.busy, timeout=CLOSE_SECONDS)
+
+
+def _start_logging(settings: Settings) -> None:
+    # What libraries have to say is of no use below a warning, and may be indiscreet.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("connmgr").setLevel(settings.log_level.upper())
+    # Each request that waits for a thread is no news.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    # A closed stderr must not take the daemon down.
+    logging.raiseExceptions = False
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _database_url(settings: Settings) -> str:
+    return settings.database_url or f"sqlite:///{settings.data_dir / 'vault.db'}"
+
+
+def _key_store(settings: Settings) -> KeyStore:
+    if settings.key_store == "keyring":
+        from connmgr.secrets.keyring import Keyring
+
+        return Keyring(settings.data_dir)
+    return KeyFile(settings.data_dir / "vault.key")
+
+
+def _prepared(registry: Registry, data_dir: Path) -> Registry:
+    """Tell every connection type where it may keep files, and the log about plugins that are not used."""
+    for entry in registry:
+        try:
+            entry.type.prepare(data_dir)
+        except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything, and must not stop the daemon
+            reason = f"prepare: {type(error).__name__}: {error}"
+            registry.problems.append(Problem(entry.type.name, entry.distribution, reason))
+    for problem in registry.problems:
+        logger.warning("Plugin %s of %s: %s", problem.plugin, problem.distribution, problem.reason)
+    return registry
+
+
+def _api_key(data_dir: Path) -> str | None:
+    try:
+        return apikey.read(data_dir)
+    except StartupError as error:
+        logger.warning("The API key is not accepted. %s", error.message)
+        return None
+
+
+def _announce(settings: Settings, url: str) -> None:
+    if settings.no_auth:
+        logger.warning("Authentication is switched off: every program on this machine may use every connection.")
+    if not _is_loopback(settings.host):
+        logger.warning("Listening on %s: whoever reaches it over the network may try to get in.", settings.host)
+    # What was made until now lives as long as the daemon: the collector need not look at it again.
+    gc.freeze()
+    gc.enable()
+    try:
+        sys.stdout.write(f"connmgr listening on {url}\n")
+        sys.stdout.flush()
+    except OSError:
+        # Nobody reads; what is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,158 @@
+"""One client's TCP connection: waitress's, with limits on time and with errors in our own shape."""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
+from waitress.task import ErrorTask
+
+from connmgr import errors
+from connmgr.api.errors import body_of
+
+if TYPE_CHECKING:
+    from connmgr.daemon.server import Server
+
+RECEIVE_SECONDS = 20.0
+RECEIVE_RATE = 64 * 1024
+"""A request must arrive within so many seconds, and one more for each so many bytes of its body."""
+
+STALL_SECONDS = 60.0
+"""A client that reads nothing of its response for so long is gone."""
+
+IDLE_SECONDS = 120.0
+LINGER_SECONDS = 5.0
+STRANGERS_BODY = 64 * 1024
+"""The bytes of a body that are taken from a client without a valid token: enough for a handshake."""
+
+
+class Parser(HTTPRequestParser):
+    """Reads one request; the body of a client that is not ``trusted`` must be small."""
+
+    def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool]) -> None:
+        super().__init__(adjustments)
+        self.began = time.time()
+        self._trusted = trusted
+
+    def parse_header(self, header_plus: bytes) -> None:
+        super().parse_header(header_plus)
+        if not self._trusted(self.headers.get("AUTHORIZATION", "")):
+            self.adj = copy.copy(self.adj)
+            self.adj.max_request_body_size = min(self.adj.max_request_body_size, STRANGERS_BODY + 1)
+
+    def received(self, data: bytes) -> int:
+        consumed: int = super().received(data)
+        # Otherwise a request that is complete or refused already would be told to continue, and be waited for.
+        if self.completed:
+            self.expect_continue = False
+        return consumed
+
+    @property
+    def overdue_at(self) -> float:
+        return self.began + RECEIVE_SECONDS + self.body_bytes_received / RECEIVE_RATE
+
+
+class RejectTask(ErrorTask):
+    """Answers a request that the HTTP parser refused."""
+
+    channel: Channel
+    request: Parser  # type: ignore[assignment]
+
+    def execute(self) -> None:
+        refusal = self.request.error
+        error = _as_error(refusal.code if refusal else 500)
+        body = json.dumps(body_of(error)).encode()
+        self.status = f"{error.status} {HTTPStatus(error.status).phrase}"
+        self.response_headers = [
+            ("Content-Type", "application/json"),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
+        self.set_close_on_finish()
+        self.channel.rejected = True
+        self.content_length = len(body)
+        self.write(body)
+
+
+def _as_error(status: int) -> errors.ConnmgrError:
+    if status == errors.BodyTooLarge.status:
+        return errors.BodyTooLarge(
+            f"The request body is too large; without a valid token, beyond {STRANGERS_BODY // 1024} KiB."
+        )
+    if status == errors.HeadersTooLarge.status:
+        return errors.HeadersTooLarge("The header of the request is too large.")
+    if status < errors.OperationError.status or status == 501:
+        return errors.InvalidRequest("The request is not valid HTTP, or uses a part of it that is not supported.")
+    return errors.InternalError("An internal error occurred; the daemon's log says more.")
+
+
+class Channel(HTTPChannel):
+    """Closes what stays silent for too long, but for a client that waits for its answer."""
+
+    error_task_class = RejectTask
+    server: Server
+    request: Parser | None
+    rejected = False
+    _lingering_until = 0.0
+
+    def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
+        """Make the parser of one request, as waitress does."""
+        return Parser(adjustments, self.server.trusted)
+
+    def overdue(self, now: float) -> bool:
+        """Whether the client has had its time, at ``now`` in seconds since 1970."""
+        if self._lingering_until:
+            return now > self._lingering_until
+        if self.total_outbufs_len:
+            return now > self.last_activity + STALL_SECONDS
+        if self.requests:
+            return False
+        if self.request is not None:
+            return now > self.request.overdue_at
+        return now > self.last_activity + IDLE_SECONDS
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return bool(self.requests or self.total_outbufs_len)
+
+    def readable(self) -> bool:
+        return bool(self._lingering_until) or bool(super().readable())
+
+    def handle_read(self) -> None:
+        if not self._lingering_until:
+            super().handle_read()
+            return
+        try:
+            self.recv(self.adj.recv_bytes)
+        except OSError:
+            self.handle_close()
+
+    def handle_write(self) -> None:
+        # A refused request may still be arriving. Closing at once would have the kernel answer it with a reset, which
+        # takes our answer away from the client; so only our half is closed, and what comes is thrown away for a while.
+        if not (self.close_when_flushed and self.rejected):
+            super().handle_write()
+            return
+        self.close_when_flushed = False
+        super().handle_write()
+        if self.total_outbufs_len:
+            self.close_when_flushed = True
+        elif self.connected:
+            self._linger()
+
+    def _linger(self) -> None:
+        self._lingering_until = time.time() + LINGER_SECONDS
+        try:
+            if self.socket is not None:
+                self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.handle_close()

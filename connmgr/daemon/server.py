@@ -1,0 +1,139 @@
+"""The HTTP server: waitress, with each of its limits set on purpose."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.server import TcpWSGIServer
+from waitress.task import ThreadedTaskDispatcher
+
+from connmgr.daemon.channel import Channel
+from connmgr.errors import StartupError
+
+RESERVE = 16
+"""Threads beyond the slots for requests that wait, so that all others are answered at once."""
+
+MAX_CONNECTIONS = 512
+MAX_HEADER = 32 * 1024
+POLL_SECONDS = 1.0
+# Output beyond it pauses whoever writes, until the client has read.
+PENDING_OUTPUT = 1024 * 1024
+RECEIVE_BYTES = 64 * 1024
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to ``host`` and ``port``, but does not listen yet.
+
+    :raises StartupError: the port is taken, or the address is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise StartupError(f"The address {host} cannot be resolved: {error}.") from error
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"Port {port} of {host} is taken; stop what uses it, or choose another --port."
+            ) from error
+        raise StartupError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Return the base URL of a socket: ``http://127.0.0.1:21721``."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(TcpWSGIServer):
+    """Serves ``application`` on a bound socket while :meth:`run` runs.
+
+    ``slots`` is how many requests may wait at a time, ``max_body`` is in bytes, and ``trusted`` says of an
+    Authorization header whether it is good.
+    """
+
+    channel_class = Channel
+    active_channels: dict[int, Channel]  # type: ignore[assignment]
+
+    def __init__(
+        self, application: Any, bound: socket.socket, *, slots: int, max_body: int, trusted: Callable[[str], bool]
+    ) -> None:
+        self.trusted = trusted
+        self._sockets: dict[int, Any] = {}
+        adjustments = Adjustments(
+            sockets=[bound],
+            threads=slots + RESERVE,
+            connection_limit=MAX_CONNECTIONS,
+            # Of waitress's own times only the interval of `maintenance` is used.
+            cleanup_interval=1,
+            max_request_header_size=MAX_HEADER,
+            # It refuses from the limit on.
+            max_request_body_size=max_body + 1,
+            # Requests carry secrets and responses output: neither is ever spooled to a temporary file.
+            inbuf_overflow=sys.maxsize,
+            outbuf_overflow=sys.maxsize,
+            outbuf_high_watermark=PENDING_OUTPUT,
+            recv_bytes=RECEIVE_BYTES,
+            # With it a client that goes away while its request runs is noticed.
+            channel_request_lookahead=1,
+            # select() fails beyond 1,024 open files.
+            asyncore_use_poll=True,
+            clear_untrusted_proxy_headers=True,
+            expose_tracebacks=False,
+            log_socket_errors=False,
+            ident=None,
+        )
+        dispatcher = ThreadedTaskDispatcher()
+        dispatcher.set_thread_count(adjustments.threads)
+        super().__init__(
+            application,
+            map=self._sockets,
+            _sock=bound,
+            dispatcher=dispatcher,
+            adj=adjustments,
+            sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
+            bind_socket=False,
+        )
+
+    def run(self, until: Callable[[], bool], timeout: float = float("inf")) -> None:  # type: ignore[override]
+        """Serve until ``until()`` holds, or ``timeout`` seconds have passed; :meth:`wake` has it looked at."""
+        deadline = time.monotonic() + timeout
+        while not until():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            wasyncore.loop(timeout=min(POLL_SECONDS, left), use_poll=True, map=self._sockets, count=1)
+
+    def wake(self) -> None:
+        """End a wait in :meth:`run`; may be called from a signal handler and from any thread."""
+        self.pull_trigger()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is being answered."""
+        return any(channel.busy for channel in list(self.active_channels.values()))
+
+    def maintenance(self, now: float) -> None:
+        """Drop the clients whose time is over; called every second, between two polls."""
+        for channel in list(self.active_channels.values()):
+            if channel.overdue(now):
+                channel.handle_close()
+
+    def close(self) -> None:
+        """Close every connection and end the threads that are idle; others end with the process."""
+        self.task_dispatcher.shutdown(timeout=1)
+        wasyncore.close_all(self._sockets)
