@@ -23,9 +23,10 @@ def quote(word: bytes) -> bytes:
 class Dialect:
     """What the engine must know about one family of shells.
 
-    ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the same
-    name, and ``exports`` prints the exported variables as ``export -p`` does. ``forks`` tells whether ``( … )`` is a process of its own. ``interpreter`` is, for a shell that cannot supervise,
-    the sh text that runs the command in it.
+    ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the
+    same name, and ``exports`` prints the exported variables as ``export -p`` does. ``fork`` makes a process of its own
+    of ``( … )`` where it is none by itself. ``interpreter`` is, for a shell that cannot supervise, the sh text that
+    runs a command in it.
     """
 
     number: int
@@ -33,19 +34,18 @@ class Dialect:
     options: tuple[str, ...] = ()
     builtin: str = "command"
     exports: str = "command export -p"
-    forks: bool = True
+    fork: str = ""
     interpreter: Template | None = None
 
     def hello(self, nonce: str, *, merged: bool) -> bytes:
         """Return the text that turns a freshly started shell into a supervisor and makes it describe itself.
 
         The channel's streams move to descriptors 8 and 9, out of the reach of commands; where there is but one stream
-        (``merged``), both are that one. Signals that a command sends to ``$$`` meet a trap that does nothing; an ignored
-        signal would be ignored by every command too.
+        (``merged``), both are that one. Signals that a command sends to ``$$`` meet a trap that does nothing; an
+        ignored signal would be ignored by every command too.
         """
         return _HELLO.substitute(
-            stderr=1 if merged else 2,
-            builtin=self.builtin, exports=self.exports, nonce=nonce, join="" if self.forks else '&\nwait "$!"'
+            stderr=1 if merged else 2, builtin=self.builtin, exports=self.exports, nonce=nonce, fork=self.fork
         ).encode()
 
 
@@ -64,18 +64,17 @@ _cm_end(){ echo "
 $$2 $$1" >&8;echo "
 $$2" >&9;}
 _cm_begin ${nonce}
-(echo "$$$$" >&8
+(${fork}echo "$$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
 echo "$${TMPDIR:-/tmp}" >&8
-_cm_dump 0 ${nonce})${join}
+_cm_dump 0 ${nonce})
 _cm_end 0 ${nonce}
 """)
 
 # zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
 _ZSH_EXPORTS = (
-    'emulate -L zsh;for k in "${(@k)parameters[(R)*export*]}";'
-    'do builtin print -r -- "export $k=${(qq)${(P)k}}";done'
+    'emulate -L zsh;for k in "${(@k)parameters[(R)*export*]}";do builtin print -r -- "export $k=${(qq)${(P)k}}";done'
 )
 
 _FISH = Template(
@@ -101,8 +100,8 @@ DIALECTS = (
     Dialect(3, ("ash",)),
     Dialect(4, ("zsh",), options=("-f",), builtin="builtin", exports=_ZSH_EXPORTS),
     Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh")),
-    # ksh93 runs `( … )` within itself, where a timeout could not kill it alone.
-    Dialect(5, ("ksh", "ksh93", "ksh93u+m", "rksh93"), forks=False),
+    # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
+    Dialect(5, ("ksh", "ksh93", "ksh93u+m"), fork='ulimit -Ht "$(ulimit -Ht)";'),
     Dialect(6, ("fish",), interpreter=_FISH),
     Dialect(7, ("csh", "tcsh", "bsd-csh"), interpreter=_CSH),
 )
@@ -128,8 +127,8 @@ SHELL_NAMES = tuple(dialect.names[0] for dialect in DIALECTS)
 def boot_script() -> str:
     """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor.
 
-    Arguments: a nonce, then the shell's argv, or nothing for the login shell. It holds neither quotes nor newlines that a
-    login shell of another language (fish, csh) would read differently within single quotes.
+    Arguments: a nonce, then the shell's argv, or nothing for the login shell. It holds neither quotes nor newlines
+    that a login shell of another language (fish, csh) would read differently within single quotes.
     """
     supervisors = [dialect for dialect in DIALECTS if not dialect.interpreter]
     interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)

@@ -1,9 +1,9 @@
 """The frame: one write that makes a supervisor run one command, and the marked streams that come back.
 
-Every marker is a newline, a random nonce of 128 bits that only this frame holds, a tag and a newline; output cannot imitate
-it. On stdout: ``b`` begins the output, ``c`` the working directory, ``v`` the exported variables, ``x`` more output (of an
-EXIT trap), ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is lost, and a blank with a
-number ends the command with its status. On stderr: ``b`` begins, and the bare nonce ends.
+Every marker is a newline, a random nonce of 128 bits that only this frame holds, a tag and a newline; output cannot
+imitate it. On stdout: ``b`` begins the output, ``c`` the working directory, ``v`` the exported variables, ``x`` more
+output (of an EXIT trap), ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is
+lost, and a blank with a number ends the command with its status. On stderr: ``b`` begins, and the bare nonce ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from string import Template
 
 from connmgr.shell.dialects import Dialect, quote
 
@@ -66,23 +67,17 @@ def build_frame(
         steps.insert(0, b"cd " + quote(command.directory) + b"||{ _cm_gone g " + mark + b";exit;}")
     if command.environment:
         steps += [b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items()]
-    if dialect.interpreter:
-        steps += _interpreted(dialect, command, mark, interpreter or Interpreter("/bin/sh"))
+    if dialect.interpreter and interpreter:
+        steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
     else:
         null = b"" if command.stdin else b"</dev/null"
         steps.append(b"eval " + quote(command.text) + null + b" >&8 2>&9 8>&- 9>&-")
         if command.keeps_state:
             steps.append(b'_cm_dump "$?" ' + mark)
-    body = b"(" + b";".join(steps) + b")"
+    body = b"(" + dialect.fork.encode() + b";".join(steps) + b")"
     if command.stdin:
         body = b"{ " + b";".join(_printf(command.stdin)) + b";}|" + body
-    ended = b'_cm_end "$?" ' + mark
-    if not dialect.forks:
-        # A trapped signal ends `wait` early; only a child that is gone ends the loop.
-        ended = b'wait "$!";r=$?;while kill -0 "$!";do wait "$!";r=$?;done;_cm_end "$r" ' + mark
-        body += b"&"
-        return b"_cm_begin " + mark + b";" + body + b" " + ended + b"\n"
-    return b"_cm_begin " + mark + b";" + body + b";" + ended + b"\n"
+    return b"_cm_begin " + mark + b";" + body + b';_cm_end "$?" ' + mark + b"\n"
 
 
 def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
@@ -95,9 +90,7 @@ def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
     return b"cd " + quote(directory) + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
 
 
-def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: Interpreter) -> list[bytes]:
-    assert dialect.interpreter is not None
-    run = dialect.interpreter.template.encode()
+def _interpreted(template: Template, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:
     words = {
         b"${command}": quote(command.text),
         b"${shell}": quote(interpreter.shell.encode()),
@@ -105,9 +98,9 @@ def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: I
         b"${nonce}": mark,
         b"$$": b"$",
     }
-    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], run)
+    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], template.template.encode())
     source = b"6<&0" if command.stdin else b"6</dev/null"
-    return [b"{ " + run + b";} " + source + b" >&8 2>&9 8>&- 9>&-"]
+    return b"{ " + run + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
 
 
 def _printf(data: bytes) -> Iterable[bytes]:

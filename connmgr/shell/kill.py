@@ -64,9 +64,7 @@ def kill_tree(transport: Transport, root: int, cookie: str, timeout: float) -> b
     """
     deadline = time.monotonic() + timeout
     try:
-        channel = transport.open_channel(
-            ["/bin/sh", "-c", _SCRIPT, "sh", str(root), cookie], timeout=timeout
-        )
+        channel = transport.open_channel(["/bin/sh", "-c", _SCRIPT, "sh", str(root), cookie], timeout=timeout)
     except OperationError:
         return False
     try:

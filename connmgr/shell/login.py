@@ -14,8 +14,8 @@ from connmgr.errors import ConnectTimeout, ElevationFailed
 from connmgr.plugin import Channel, Wrapper
 from connmgr.shell.frame import new_nonce
 
-# A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)). Its stderr
-# must not be a terminal too, or the shell would take itself for an interactive one.
+# A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)). Its
+# stderr must not be a terminal too, or the shell would take itself for an interactive one.
 _ON_TERMINAL = 'stty raw -echo; echo; echo "$0"; exec "$@" 2>/dev/null'
 _ON_PIPES = 'echo; echo "$0"; exec "$@"'
 
@@ -26,9 +26,7 @@ def wrapped_argv(argv: Sequence[str], *, pty: bool) -> tuple[bytes, list[str]]:
     return mark.encode(), ["/bin/sh", "-c", _ON_TERMINAL if pty else _ON_PIPES, mark, *argv]
 
 
-def log_in(
-    channel: Channel, wrapper: Wrapper, data: Mapping[str, Any], mark: bytes, deadline: float, *, pty: bool
-) -> Channel:
+def log_in(channel: Channel, wrapper: Wrapper, data: Mapping[str, Any], mark: bytes, deadline: float) -> Channel:
     """Let ``wrapper`` answer the prompts on ``channel`` until ``mark`` comes, and return the channel from there on.
 
     Closes the channel when the login fails.
@@ -46,7 +44,7 @@ def log_in(
     return ResumedChannel(channel, dialogue.rest)
 
 
-class _ChannelSpawn(SpawnBase):  # type: ignore[misc]
+class _ChannelSpawn(SpawnBase[bytes]):
     """pexpect's matching over a channel's two streams, read as one."""
 
     def __init__(self, channel: Channel) -> None:

@@ -17,7 +17,7 @@ START_TOLERANCE = 0.05
 
 
 class Orphans:
-    """A file that names the process id and start time of each local shell, so that no other process is mistaken for one."""
+    """A file that names each local shell by process id and start time, so that nothing else is mistaken for one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

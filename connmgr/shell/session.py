@@ -73,6 +73,11 @@ class Session:
         return not self._lost and not self._stopping.is_set()
 
     @property
+    def waiting(self) -> int:
+        """How many commands wait for those before them."""
+        return self._turns.waiting
+
+    @property
     def idle_seconds(self) -> float:
         """Seconds since the last command ended; 0 while one runs."""
         return 0.0 if self._turns.taken else time.monotonic() - self.last_used
@@ -101,9 +106,7 @@ class Session:
                 self._lost = True
                 if self._stopping.is_set():
                     raise ShellStopped("The shell was stopped while the command ran.") from error
-                raise ShellLost(
-                    "The shell or its link ended before the command did; start it again."
-                ) from error
+                raise ShellLost("The shell or its link ended before the command did; start it again.") from error
             finally:
                 self._running = None
                 self.last_used = time.monotonic()
@@ -133,9 +136,7 @@ class Session:
 
     def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
         nonce, cookie = new_nonce(), f"{self._cookie}.{next(self._numbers)}"
-        frame = build_frame(
-            self._supervisor.dialect, command, nonce, cookie, self._supervisor.interpreter
-        )
+        frame = build_frame(self._supervisor.dialect, command, nonce, cookie, self._supervisor.interpreter)
         if self._state.directory != self._entered:
             frame = enter_directory(self._state.directory, nonce, frame)
         frame, self._restore = self._restore + frame, b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,7 +210,7 @@ class Sessions:
         return Shell(session, chain)
 
     @contextlib.contextmanager
-    def _holding(self, connection: str) -> Any:
+    def _holding(self, connection: str) -> Iterator[Slot]:
         with self._lock:
             slot = self._slots.setdefault(connection, Slot())
         if not slot.lock.acquire(timeout=self._start_timeout):

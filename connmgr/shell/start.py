@@ -1,4 +1,4 @@
-"""Turns a transport into a supervisor: finds the far side's shell, starts it without its rc files, learns about the system."""
+"""Finds the far side's shell, starts it without its rc files, and learns what system it runs on."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ class Supervisor:
     merged: bool
 
 
-def start_supervisor(
-    transport: Transport, shell: str | None, timeout: float, *, merged: bool = False
-) -> Supervisor:
+def start_supervisor(transport: Transport, shell: str | None, timeout: float, *, merged: bool = False) -> Supervisor:
     """Open a channel, start ``shell`` (a path or name, options allowed) or else the login shell on it, and greet it.
 
     ``merged`` says that the transport's channels deliver stderr within stdout.
@@ -68,9 +66,7 @@ def start_supervisor(
     deadline = time.monotonic() + timeout
     nonce = new_nonce()
     argv = _words(shell) if shell else []
-    channel = transport.open_channel(
-        ["/bin/sh", "-c", boot_script(), "sh", nonce, *argv], timeout=timeout
-    )
+    channel = transport.open_channel(["/bin/sh", "-c", boot_script(), "sh", nonce, *argv], timeout=timeout)
     try:
         return _greet(channel, nonce, deadline, merged)
     except BaseException:

@@ -21,14 +21,12 @@ _DECLARATION = re.compile(
 )
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
-_SHELLS_OWN = frozenset(
-    b"_ PWD SHLVL PPID UID EUID GID EGID SHELLOPTS BASHOPTS BASH_VERSINFO CONNMGR_COMMAND".split()
-)
+_SHELLS_OWN = frozenset(b"_ PWD SHLVL PPID UID EUID GID EGID SHELLOPTS BASHOPTS BASH_VERSINFO CONNMGR_COMMAND".split())
 """Variables that a shell keeps by itself, or refuses to have set."""
 
 
 def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
-    """Return for each variable that ``export -p`` printed the statement that sets it; None where the text is not that."""
+    """Return for each variable that ``export -p`` printed the statement that sets it; None where it is not that."""
     variables: dict[bytes, bytes] = {}
     position = 0
     while position < len(dump):
@@ -45,9 +43,7 @@ def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
 def parse_environment(dump: bytes) -> dict[bytes, bytes]:
     """Return for each variable that ``env -0`` printed the statement that sets it, in the language of sh."""
     pairs = (entry.partition(b"=") for entry in dump.split(b"\0"))
-    return {
-        name: b"export " + name + b"=" + quote(value) + b";" for name, _, value in pairs if _NAME.fullmatch(name)
-    }
+    return {name: b"export " + name + b"=" + quote(value) + b";" for name, _, value in pairs if _NAME.fullmatch(name)}
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class WrappedTransport(Transport):
             return self._inner.open_channel(self._wrapper.wrap(argv, self._data), pty=pty, timeout=timeout)
         ready, argv = wrapped_argv(argv, pty=pty)
         channel = self._inner.open_channel(self._wrapper.wrap(argv, self._data), pty=pty, timeout=timeout)
-        return log_in(channel, self._wrapper, self._data, ready, deadline, pty=pty)
+        return log_in(channel, self._wrapper, self._data, ready, deadline)
 
     def close(self) -> None:
         """Nothing of its own: the chain closes the inner transport."""
@@ -42,8 +42,8 @@ class WrappedTransport(Transport):
 class Chain:
     """Live links, the last of which carries the connection's channels.
 
-    ``merged`` tells that stderr arrives within stdout; ``sealed`` holds the encrypted form of every secret opened on the
-    way, because whoever uses the chain later must be allowed to open them too.
+    ``merged`` tells that stderr arrives within stdout; ``sealed`` holds the encrypted form of every secret opened on
+    the way, because whoever uses the chain later must be allowed to open them too.
     """
 
     transport: Transport
@@ -140,5 +140,3 @@ def _naming(label: str) -> Iterator[None]:
         if label:
             raise type(error)(f"{label}: {error.message}", **error.details) from error
         raise
-
-

@@ -44,6 +44,11 @@ class Turns:
         """Whether a thread holds the turn now."""
         return self._taken
 
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for the turn now."""
+        return len(self._queue)
+
     def _pass_on(self) -> None:
         with self._lock:
             if self._queue:

@@ -24,7 +24,7 @@ class Local(ConnectionType):
     name = "local"
     description = "The machine that the daemon runs on, as the user that it runs as."
     schema = LocalSchema
-    example: Mapping[str, Any] = {"shell": "/bin/bash"}
+    example = {"shell": "/bin/bash"}
 
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
         return LocalTransport()

@@ -119,22 +119,26 @@ class LocalChannel(Channel):
 def _start_on_pipes(
     argv: Sequence[str], environment: Mapping[str, str], directory: str
 ) -> tuple[subprocess.Popen[bytes], int, int, int]:
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=directory,
-        start_new_session=True,
-        bufsize=0,
-    )
-    assert process.stdin and process.stdout and process.stderr
-    # Popen's file objects would close the descriptors again when they are collected.
-    stdin, stdout, stderr = (os.dup(stream.fileno()) for stream in (process.stdin, process.stdout, process.stderr))
-    for stream in (process.stdin, process.stdout, process.stderr):
-        stream.close()
-    process.stdin = process.stdout = process.stderr = None
+    theirs_in, stdin = os.pipe()
+    stdout, theirs_out = os.pipe()
+    stderr, theirs_err = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - running what it is told is what this type is for
+            argv,
+            stdin=theirs_in,
+            stdout=theirs_out,
+            stderr=theirs_err,
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+        )
+    except BaseException:
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+        raise
+    finally:
+        for descriptor in (theirs_in, theirs_out, theirs_err):
+            os.close(descriptor)
     os.set_blocking(stdin, False)
     return process, stdin, stdout, stderr
 
@@ -145,7 +149,7 @@ def _start_on_terminal(
     master, slave = pty.openpty()
     try:
         # A session leader that opens a terminal makes it its controlling one (tty_ioctl(4)); no code runs after fork.
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv],
             env=environment,
             cwd=directory,

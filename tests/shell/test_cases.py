@@ -1,0 +1,183 @@
+"""Commands that break naive shell engines: each gets its right result, and the session is usable after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connmgr.errors import ShellLost
+from connmgr.shell.session import Session
+from tests.shell.shells import assert_usable, out, run
+
+ANY = None
+FAILS = "non-zero"
+
+POSIX_CASES = {
+    "plain": ("echo hi", 0, b"hi\n"),
+    "several lines": ("echo a\necho b", 0, b"a\nb\n"),
+    "empty": ("", 0, b""),
+    "comment": ("# comment", 0, b""),
+    "false": ("false", 1, b""),
+    "unknown command": ("no-such-command-at-all", 127, b""),
+    "cat reads EOF": ("cat", 0, b""),
+    "read reads EOF": ('read x; echo "[$x]"', 0, b"[]\n"),
+    "open quote": ("echo 'open", FAILS, b""),
+    "open double quote": ('echo "open', FAILS, b""),
+    "open parenthesis": ("(echo a", FAILS, b""),
+    "open substitution": ("echo $(", FAILS, b""),
+    "open brace": ("{ echo a", FAILS, b""),
+    "open if": ("if", FAILS, b""),
+    "stray parenthesis": ("echo a)", FAILS, b""),
+    "open heredoc": ("cat <<EOF\nhi", ANY, ANY),
+    "complete heredoc": ("cat <<EOF\nhi\nEOF", 0, b"hi\n"),
+    "trailing ampersand": ("true &", 0, b""),
+    "exit": ("exit 3", 3, b""),
+    "exit beyond a byte": ("exit 300", 44, b""),
+    "exec": ("exec true", 0, b""),
+    "exec of a redirection": ("exec >/dev/null; echo lost", 0, b""),
+    "closed stdout": ("exec >&-; echo lost 2>/dev/null", ANY, b""),
+    "noexec": ("set -n", 0, b""),
+    "nounset": ('set -u; echo "$no_such_variable"', FAILS, b""),
+    "noglob": ("set -o noglob; echo *", 0, b"*\n"),
+    "printf is a function": ("printf(){ :; }; echo(){ :; }; true", 0, b""),
+    "builtins are functions": ("command(){ :; }; pwd(){ :; }; true", 0, b""),
+    "descriptors 3 to 9 are free": ("exec 9>/dev/null 8>/dev/null 3>/dev/null; echo there", 0, b"there\n"),
+    "exit trap": ("trap 'echo bye' EXIT; echo hi", 0, b"hi\nbye\n"),
+    "positional parameters": ("set -- a b; echo $#", 0, b"2\n"),
+    "no positional parameters": ("echo $#", 0, b"0\n"),
+    "empty path": ("PATH=; echo hi", 0, b"hi\n"),
+    "no file may be written": ("ulimit -f 0; echo hi", 0, b"hi\n"),
+    "killed subshell": ("sh -c 'kill -9 $PPID'", 137, b""),
+    "terminates its own shell": ("kill -TERM $$; kill -HUP $$; kill -INT $$; echo alive", 0, b"alive\n"),
+    "binary output": (r"printf 'a\000b\377'", 0, b"a\0b\xff"),
+    "no final newline": ("printf hi", 0, b"hi"),
+    "many newlines": (r"printf '\n\nhi\n\n'", 0, b"\n\nhi\n\n"),
+    "background job holds stdout": ("sleep 60 & echo $! >/dev/null; echo hi; kill $!", 0, b"hi\n"),
+    "pipeline": ("yes | head -c 10000000 | wc -c", 0, ANY),
+    "field separator": ("IFS=0123456789; export IFS; true", 0, b""),
+    "locale": ("LC_ALL=C; export LC_ALL; true", 0, b""),
+    "large command": ("echo " + "x" * 200_000 + " | wc -c", 0, ANY),
+    "stderr becomes stdout": ("exec 2>&1; echo oops >&2", 0, b"oops\n"),
+    "stopped by itself is woken": ("(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo on", 0, b"on\n"),
+}
+
+
+@pytest.mark.parametrize("case", POSIX_CASES)
+def test_posix_shell(posix: Session, case: str) -> None:
+    text, status, stdout = POSIX_CASES[case]
+    result = run(posix, text)
+    if status == FAILS:
+        assert result.exit_code != 0
+        assert result.stderr, "the shell says what is wrong"
+    elif status is not ANY:
+        assert result.exit_code == status, bytes(result.stderr)
+    if stdout is not ANY:
+        assert bytes(result.stdout) == stdout
+    assert_usable(posix)
+
+
+INTERPRETED_CASES = {
+    "plain": ("echo hi", 0, b"hi\n"),
+    "several lines": ("echo a\necho b", 0, b"a\nb\n"),
+    "empty": ("", 0, b""),
+    "comment": ("# comment", 0, b""),
+    "false": ("false", 1, b""),
+    "cat reads EOF": ("cat", 0, b""),
+    "open quote": ("echo 'open", FAILS, b""),
+    "open parenthesis": ("(echo a", FAILS, b""),
+    "open substitution": ("echo $(", FAILS, b""),
+    "stray parenthesis": ("echo a)", FAILS, b""),
+    "open heredoc": ("cat <<EOF\nhi", ANY, ANY),
+    "exit": ("exit 3", 3, b""),
+    "exec": ("exec true", 0, b""),
+    "binary output": (r"printf 'a\000b\377'", 0, b"a\0b\xff"),
+    "no final newline": ("printf hi", 0, b"hi"),
+    "large command": ("echo " + "x" * 200_000 + " | wc -c", 0, b"200001\n"),
+    "background job": ("sleep 60 &", 0, ANY),
+    "unknown command": ("no-such-command-at-all", FAILS, b""),
+}
+
+
+@pytest.mark.parametrize("case", INTERPRETED_CASES)
+def test_interpreted_shell(interpreted: Session, case: str) -> None:
+    text, status, stdout = INTERPRETED_CASES[case]
+    result = run(interpreted, text)
+    if status == FAILS:
+        assert result.exit_code != 0
+        assert result.stderr, "the shell says what is wrong"
+    elif status is not ANY:
+        assert result.exit_code == status, bytes(result.stderr)
+    if stdout is not ANY:
+        assert bytes(result.stdout) == stdout
+    assert_usable(interpreted)
+
+
+def test_errexit_stops_the_command(posix: Session, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    result = run(posix, f"set -e; cd /nope; touch {mark}")
+    assert result.exit_code != 0
+    assert not mark.exists(), "set -e was ignored"
+    assert_usable(posix)
+
+
+def test_return_outside_a_function_ends_the_command(posix: Session) -> None:
+    assert run(posix, "return 1").exit_code != 0
+    assert_usable(posix)
+
+
+def test_xtrace_shows_the_command_alone(posix: Session) -> None:
+    result = run(posix, "set -x; echo hi")
+    assert bytes(result.stdout) == b"hi\n"
+    assert b"echo hi" in result.stderr
+    assert_usable(posix)
+
+
+def test_aliases_and_functions_do_not_last(posix: Session) -> None:
+    run(posix, "alias echo=false; greet(){ echo greetings; }; unexported=1")
+    assert out(posix, 'echo "[$unexported]"') == "[]\n"
+    assert run(posix, "greet").exit_code == 127
+    assert_usable(posix)
+
+
+def test_output_that_imitates_the_markers(posix: Session) -> None:
+    nonce = "0123456789abcdef" * 2
+    fakes = f"{nonce}b\n{nonce}c\n{nonce} 0\n"
+    text = f"printf '\\n%s' '{fakes}'; printf '\\n%s' '{fakes}' >&2; exit 5"
+    result = run(posix, text)
+    assert result.exit_code == 5
+    assert bytes(result.stdout).decode() == bytes(result.stderr).decode() == "\n" + fakes
+    assert_usable(posix)
+
+
+def test_killing_the_supervisor_loses_the_session_and_says_so(any_shell: Session) -> None:
+    with pytest.raises(ShellLost):
+        run(any_shell, f"kill -9 {any_shell.pid}")
+    assert not any_shell.alive
+    with pytest.raises(ShellLost):
+        run(any_shell, "echo hi")
+
+
+def test_a_late_background_job_does_not_print_into_the_next_result(posix: Session, tmp_path: Path) -> None:
+    gate, done = tmp_path / "gate", tmp_path / "done"
+    run(posix, f"(until [ -e {gate} ]; do sleep 0.02; done; echo late; touch {done}) & :")
+    gate.touch()
+    wait = f"until [ -e {done} ]; do sleep 0.02; done"
+    # The job's output comes before this command's own begins, or within it; after it, nothing is left over.
+    run(posix, wait)
+    assert_usable(posix)
+
+
+def test_stdin_is_the_commands_own(posix: Session) -> None:
+    data = bytes(range(256)) * 300
+    result = run(posix, "cat", stdin=data)
+    assert bytes(result.stdout) == data
+    assert out(posix, 'read -r a; read -r b; echo "$b|$a"', stdin=b"one\n'two'\\\n") == "'two'\\|one\n"
+    assert run(posix, "true", stdin=b"x" * 1_000_000).exit_code == 0, "a command need not read its input"
+    assert_usable(posix)
+
+
+def test_stdin_of_interpreted_shells(interpreted: Session) -> None:
+    data = bytes(range(256)) * 300
+    assert bytes(run(interpreted, "cat", stdin=data).stdout) == data
+    assert_usable(interpreted)

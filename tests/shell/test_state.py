@@ -1,0 +1,170 @@
+"""The working directory and the exported variables last from one command to the next, whatever is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connmgr.errors import NoSuchDirectory
+from connmgr.shell.dialects import quote
+from connmgr.shell.session import Session
+from connmgr.shell.state import State, parse_environment, parse_exports
+from tests.shell.shells import assert_usable, local_session, out, run
+
+ODD_VALUES = [
+    b"",
+    b" ",
+    b"\n",
+    b"a\n\n",
+    b"a\nb",
+    b"'",
+    b'"',
+    b"\\",
+    b"a'b\"c\\d",
+    b"$x `y` $(z) ${w}",
+    b"\t\x01\x1b\x7f",
+    b"export A=1\nexport B='y",
+    b"! ~ * ? [a] {b,c} # & ; | < >",
+    b"-n",
+    b"a=b",
+    "h\u00e9\u03bb\U0001f600".encode(),
+    b"\x80\xfe\xff",
+    bytes(range(1, 256)),
+]
+
+
+def exported(session: Session, name: bytes) -> list[bytes]:
+    entries = bytes(run(session, "env -0").stdout).split(b"\0")
+    return [entry.removeprefix(name + b"=") for entry in entries if entry.startswith(name + b"=")]
+
+
+def test_odd_values_last(posix: Session) -> None:
+    for value in ODD_VALUES:
+        run(posix, b"export ODD=" + quote(value))
+        assert exported(posix, b"ODD") == [value]
+    run(posix, "unset ODD")
+    assert exported(posix, b"ODD") == []
+    assert_usable(posix)
+
+
+@pytest.mark.needs("fish")
+def test_odd_values_last_in_fish() -> None:
+    with local_session("fish") as session:
+        for value in ODD_VALUES:
+            run(session, "set -gx ODD " + ("".join(f"\\x{byte:02x}" for byte in value) or "''"))
+            assert exported(session, b"ODD") == [value]
+        run(session, "set -e ODD")
+        assert exported(session, b"ODD") == []
+
+
+@pytest.mark.needs("tcsh")
+def test_values_last_in_csh() -> None:
+    with local_session("tcsh") as session:
+        for value in (b"", b" ", b"x  y", b"'", b'"', b"\\", "h\u00e9".encode(), b"$x `y`"):
+            run(session, b"setenv ODD " + quote(value))
+            assert exported(session, b"ODD") == [value]
+        run(session, "unsetenv ODD")
+        assert exported(session, b"ODD") == []
+
+
+@pytest.mark.parametrize("name", ["a b", "x'y", "new\nline", "$(x)", "-n", "\u00e9", "*", "\\", " "])
+def test_odd_directories_last(posix: Session, tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    run(posix, b"cd " + quote(str(directory).encode()))
+    assert out(posix, "/bin/pwd") == f"{directory}\n"
+    assert_usable(posix)
+
+
+def test_directory_lasts_in_interpreted_shells(interpreted: Session, tmp_path: Path) -> None:
+    run(interpreted, f"cd {tmp_path}")
+    assert out(interpreted, "pwd") == f"{tmp_path}\n"
+
+
+def test_path_may_be_emptied_and_set_again(posix: Session) -> None:
+    before = out(posix, 'echo "$PATH"')
+    run(posix, "export PATH=")
+    assert run(posix, "ls").exit_code == 127
+    assert out(posix, 'echo "[$PATH]"') == "[]\n"
+    run(posix, f"export PATH='{before.strip()}'")
+    assert run(posix, "ls /").exit_code == 0
+    assert_usable(posix)
+
+
+def test_a_command_that_leaves_keeps_the_state_before_it(posix: Session) -> None:
+    run(posix, "cd /usr; export KEPT=1")
+    run(posix, "cd /; export KEPT=2; exit 4")
+    assert out(posix, 'pwd; echo "$KEPT"') == "/usr\n1\n"
+
+
+def test_options_hold_for_one_command(any_shell: Session, tmp_path: Path) -> None:
+    before = out(any_shell, "pwd")
+    result = run(any_shell, "pwd; env", directory=str(tmp_path).encode(), environment={"ONCE": "a'b \u00e9"})
+    lines = bytes(result.stdout).decode().splitlines()
+    assert lines[0] == str(tmp_path)
+    assert "ONCE=a'b \u00e9" in lines
+    assert out(any_shell, "pwd") == before
+    assert exported(any_shell, b"ONCE") == []
+
+
+def test_unknown_cwd_is_refused_and_nothing_runs(any_shell: Session, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.raises(NoSuchDirectory, match="cwd"):
+        run(any_shell, f"touch {mark}", directory=b"/no/such")
+    assert not mark.exists()
+    assert_usable(any_shell)
+
+
+def test_directory_deleted_before_it_is_entered(any_shell: Session, tmp_path: Path) -> None:
+    doomed, mark = tmp_path / "doomed", tmp_path / "mark"
+    doomed.mkdir()
+    before = out(any_shell, "pwd")
+    run(any_shell, f"cd {doomed}")
+    doomed.rmdir()
+    with pytest.raises(NoSuchDirectory):
+        run(any_shell, f"touch {mark}")
+    assert not mark.exists(), "the command ran in another directory than the session's"
+    assert out(any_shell, "pwd") == before
+
+
+def test_directory_deleted_underneath(posix: Session, tmp_path: Path) -> None:
+    doomed = tmp_path / "doomed"
+    doomed.mkdir()
+    run(posix, f"cd {doomed}")
+    run(posix, "true")
+    doomed.rmdir()
+    assert_usable(posix)
+    assert out(posix, "cd /usr; pwd") == "/usr\n"
+    assert out(posix, "pwd") == "/usr\n"
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True), st.binary(max_size=40), min_size=1)
+)
+def test_any_environment_is_read_back(variables: dict[str, bytes]) -> None:
+    values = {name.encode(): value.replace(b"\0", b"") for name, value in variables.items()}
+    printed = b"".join(b"export " + name + b"=" + quote(value) + b"\n" for name, value in values.items())
+    statements = {name: b"export " + name + b"=" + quote(value) + b";" for name, value in values.items()}
+    assert parse_exports(printed) == statements
+    assert parse_environment(b"".join(name + b"=" + value + b"\0" for name, value in values.items())) == statements
+
+
+@given(st.binary(max_size=200))
+def test_text_that_is_no_dump_changes_nothing(noise: bytes) -> None:
+    state = State()
+    state.update(b"/", b"export A=1\n", from_env=False)
+    if parse_exports(noise) is None:
+        assert state.update(b"/", noise, from_env=False) == b""
+        assert state.variables == {b"A": b"export A=1;"}
+
+
+def test_only_what_changed_is_put_back() -> None:
+    state = State()
+    state.update(b"/", b"export A=1\nexport B=2\n", from_env=False)
+    assert state.update(b"/", b"export A=1\nexport B=3\n", from_env=False) == b"export B=3;"
+    assert state.update(b"/", b"export A=1\n", from_env=False) == b"unset B;"
+    assert state.update(b"/x", b"export A=1\n", from_env=False) == b""
+    assert state.directory == b"/x"
