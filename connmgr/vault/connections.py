@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from connmgr.errors import ProtectedEntry, UnknownConnection, VaultUnavailable
+from connmgr.errors import IntegrityError, ProtectedEntry, UnknownConnection, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import record, rows
 from connmgr.vault.database import Database
@@ -65,7 +65,12 @@ class Connections:
         :raises UnknownConnection: one does not exist.
         """
         found = self._database.read(lambda tx: rows.by_id(tx, ids))
-        return [record.load(found[id], self._key) for id in ids]
+        try:
+            return [record.load(found[id], self._key) for id in ids]
+        except IntegrityError:
+            # Under another key no record is authentic, which is nobody's tampering.
+            self._database.read(self._database.check)
+            raise
 
     def query(self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*") -> list[str]:
         """Return the ids of the connections that match all three filters, in the order of their paths.

@@ -90,6 +90,8 @@ class Database:
         """Whether nothing was in it when it was opened."""
         self.key_verifier = found.verifier
         """What the vault recognises its key by, as it was when it was opened; None when it was empty."""
+        self.check: Callable[[sa.Connection], None] = lambda _: None
+        """Called first in every writing transaction; it raises where the vault has become one of another key."""
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Return what ``work`` returns, called on one consistent state of the database.
@@ -155,6 +157,7 @@ class Database:
         try:
             with self._backend.writer.connect() as connection:
                 mark = self._backend.begin(connection)
+                self.check(connection)
                 result = work(connection)
                 committing = True
                 connection.commit()

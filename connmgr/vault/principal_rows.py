@@ -18,6 +18,12 @@ from connmgr.vault.tables import meta, principal
 PRINCIPALS_MAC = "principals_mac"
 """The row of ``meta`` that authenticates which principals there are, so that none can be taken away or put back."""
 
+# One statement, made once: principals are read whenever a secret is sealed or opened.
+_ALL = sa.select(
+    principal, sa.select(meta.c.value).where(meta.c.name == PRINCIPALS_MAC).scalar_subquery().label("mac_of_all")
+)
+_VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
+
 
 def load(tx: sa.Connection, key: VaultKey) -> dict[str, Principal]:
     """Return all principals by name.
@@ -25,8 +31,8 @@ def load(tx: sa.Connection, key: VaultKey) -> dict[str, Principal]:
     :raises IntegrityError: a row was changed, added, removed or put back outside of connmgr.
     :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
     """
-    rows = tx.execute(sa.select(principal)).all()
-    stored = _meta(tx, PRINCIPALS_MAC) or b""
+    rows = tx.execute(_ALL).all()
+    stored = rows[0].mac_of_all if rows else b""
     try:
         principals = {row.name: _principal(row) for row in rows}
         macs = _macs(key, principals)
@@ -36,10 +42,18 @@ def load(tx: sa.Connection, key: VaultKey) -> dict[str, Principal]:
         # SQLite keeps values of any type in any column.
         raise IntegrityError(DAMAGED) from error
     if not authentic:
-        if not key.matches(_meta(tx, KEY_VERIFIER) or b""):
-            raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
+        check_key(tx, key)
         raise IntegrityError(DAMAGED)
     return principals
+
+
+def check_key(tx: sa.Connection, key: VaultKey) -> None:
+    """Tell a key that was rotated from a database that was tampered with.
+
+    :raises VaultUnavailable: the vault is not one of ``key`` any more.
+    """
+    if not key.matches(tx.scalar(_VERIFIER) or b""):
+        raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
 
 
 def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) -> None:

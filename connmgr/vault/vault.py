@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from connmgr.errors import StartupError, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import schema
+from connmgr.vault import principal_rows, schema
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
@@ -37,6 +37,7 @@ class Vault:
             database.write(lambda tx: self._migrate(tx, key))
         except VaultUnavailable as error:
             raise StartupError(error.message) from error
+        database.check = lambda tx: principal_rows.check_key(tx, key)
         self.principals = Principals(database, key)
 
     def close(self) -> None:
