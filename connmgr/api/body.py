@@ -54,11 +54,15 @@ def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
 
 
 def _check_type(request: Request) -> None:
-    charset = request.mimetype_params.get("charset", "utf-8").lower()
-    if request.mimetype != "application/json" or charset not in {"utf-8", "utf8"}:
+    if request.content_type != "application/json" and not _is_json_in_utf8(request):
         raise UnsupportedMediaType("The Content-Type of a request must be application/json, in UTF-8.")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("A request body must not be compressed.")
+
+
+def _is_json_in_utf8(request: Request) -> bool:
+    charset = request.mimetype_params.get("charset", "utf-8").lower()
+    return request.mimetype == "application/json" and charset in {"utf-8", "utf8"}
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -67,13 +71,7 @@ def parse(body: bytes) -> dict[str, Any]:
     :raises InvalidRequest: see :func:`read_object`.
     """
     try:
-        value = json.loads(
-            body.decode(),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_int=_integer,
-            parse_float=_finite,
-        )
+        value = _DECODER.decode(body.decode())
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The request body is not UTF-8: bad byte at position {error.start}.") from None
     except json.JSONDecodeError as error:
@@ -112,6 +110,11 @@ def _finite(digits: str) -> float:
     if number in (float("inf"), float("-inf")):
         raise InvalidRequest("The request body holds a number that is too large.")
     return number
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer, parse_float=_finite
+)
 
 
 def _check_depth(value: dict[str, Any]) -> None:

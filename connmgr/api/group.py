@@ -96,7 +96,8 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
             for method in methods:
                 described = _documented(inner, [*ALWAYS, *(WITH_BODY if method == "POST" else ()), *may_raise])
                 if method == "POST":
-                    schema = request or Nothing
+                    # One instance for all requests: making one costs more than loading with it.
+                    schema = (request or Nothing)()
                     described = self.arguments(schema, example=example, required=request is not None)(described)
                     # flask-smorest describes an answer of its own to what a schema refuses; ours stands there already.
                     del described._apidoc["arguments"]["responses"]

@@ -24,6 +24,7 @@ class Addresses:
 
     def __init__(self, port: int, bound: str, allowed: Iterable[str]) -> None:
         self._port = port
+        self._usual = {f"127.0.0.1:{port}", f"localhost:{port}"}
         self._names: set[tuple[str, int]] = {("localhost", port)}
         if not _is_wildcard(bound):
             self._names.add((f"[{bound}]" if ":" in bound else bound.lower(), port))
@@ -34,6 +35,8 @@ class Addresses:
 
     def includes(self, authority: str) -> bool:
         """Whether ``authority``, a ``Host`` header's value, is one of them."""
+        if authority in self._usual:
+            return True
         found = _HOST.fullmatch(authority.lower())
         if found is None:
             return False

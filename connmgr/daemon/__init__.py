@@ -87,7 +87,7 @@ def serve(settings: Settings) -> None:
             max_body=settings.max_body,
             trusted=lambda header: settings.no_auth or tokens.accepts(header),
         )
-        cleanup.callback(server.close)
+        cleanup.callback(server.shut_down)
         stop.wake = server.wake
         _announce(settings, url_of(bound))
         server.run(until=lambda: stop.requested)

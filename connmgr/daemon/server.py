@@ -133,7 +133,7 @@ class Server(TcpWSGIServer):
             if channel.overdue(now):
                 channel.handle_close()
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """Close every connection and end the threads that are idle; others end with the process."""
         self.task_dispatcher.shutdown(timeout=1)
         wasyncore.close_all(self._sockets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pexpect
 from pexpect.spawnbase import SpawnBase
@@ -20,31 +20,46 @@ _ON_TERMINAL = 'stty raw -echo; echo; echo "$0"; exec "$@" 2>/dev/null'
 _ON_PIPES = 'echo; echo "$0"; exec "$@"'
 
 
-def wrapped_argv(argv: Sequence[str], *, pty: bool) -> tuple[bytes, list[str]]:
-    """Return a mark and the argv that prints it on a line of its own and then becomes ``argv``."""
-    mark = new_nonce()
-    return mark.encode(), ["/bin/sh", "-c", _ON_TERMINAL if pty else _ON_PIPES, mark, *argv]
+class Login:
+    """One login: the words by which its stages are recognised, and its deadline (of ``time.monotonic``)."""
+
+    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], deadline: float) -> None:
+        self.prompt = f"connmgr-{new_nonce()}:"
+        self._mark = new_nonce()
+        self._wrapper = wrapper
+        self._data = data
+        self._deadline = deadline
+
+    def announcing(self, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the argv that says on a line of its own that the login is over, and then becomes ``argv``."""
+        return ["/bin/sh", "-c", _ON_TERMINAL if terminal else _ON_PIPES, self._mark, *argv]
+
+    def hold(self, channel: Channel) -> Channel:
+        """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from there on.
+
+        Closes the channel when the login fails.
+        :raises connmgr.errors.OperationError: it failed, or was not over by the deadline.
+        :raises connmgr.plugin.TerminalRequired: it must be tried on a terminal.
+        """
+        ready = rb"\n" + self._mark.encode() + rb"\r?\n"
+        dialogue = ChannelDialogue(channel, re.escape(self.prompt.encode()), ready, self._deadline)
+        try:
+            self._wrapper.login(dialogue, self._data)
+            if dialogue.matched != ready:
+                dialogue.expect([ready], max(0.0, self._deadline - time.monotonic()))
+        except BaseException:
+            channel.close()
+            raise
+        return ResumedChannel(channel, dialogue.rest)
 
 
-def log_in(channel: Channel, wrapper: Wrapper, data: Mapping[str, Any], mark: bytes, deadline: float) -> Channel:
-    """Let ``wrapper`` answer the prompts on ``channel`` until ``mark`` comes, and return the channel from there on.
-
-    Closes the channel when the login fails.
-    :raises connmgr.errors.OperationError: it failed, or was not over by ``deadline`` (of ``time.monotonic``).
-    """
-    ready = rb"\n" + re.escape(mark) + rb"\r?\n"
-    dialogue = ChannelDialogue(channel, deadline)
-    try:
-        wrapper.login(dialogue, ready, data)
-        if dialogue.matched != ready:
-            dialogue.expect([ready], max(0.0, deadline - time.monotonic()))
-    except BaseException:
-        channel.close()
-        raise
-    return ResumedChannel(channel, dialogue.rest)
+if TYPE_CHECKING:
+    _BytesSpawn = SpawnBase[bytes]
+else:
+    _BytesSpawn = SpawnBase
 
 
-class _ChannelSpawn(SpawnBase[bytes]):
+class _ChannelSpawn(_BytesSpawn):
     """pexpect's matching over a channel's two streams, read as one."""
 
     def __init__(self, channel: Channel) -> None:
@@ -66,42 +81,46 @@ class _ChannelSpawn(SpawnBase[bytes]):
 class ChannelDialogue:
     """A :class:`connmgr.plugin.Dialogue` on a channel."""
 
-    def __init__(self, channel: Channel, deadline: float) -> None:
+    def __init__(self, channel: Channel, prompt: bytes, ready: bytes, deadline: float) -> None:
+        self.prompt = prompt
+        self.ready = ready
+        self.matched: bytes | None = None
         self._channel = channel
         self._deadline = deadline
         self._spawn = _ChannelSpawn(channel)
-        self.matched: bytes | None = None
 
     @property
     def rest(self) -> bytes:
         """What came after the last match."""
         return bytes(self._spawn.buffer)
 
+    @property
+    def printed(self) -> str:
+        return " ".join(bytes(self._spawn.before or b"").decode(errors="replace").split())[-300:]
+
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
-        """See :meth:`connmgr.plugin.Dialogue.expect`; never waits beyond the login's deadline."""
         seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))
         try:
             index = int(self._spawn.expect(list(patterns), timeout=seconds))
         except pexpect.TIMEOUT:
-            raise ConnectTimeout(f"The login did not go on within {seconds:.0f} s.{self._printed()}") from None
+            raise ConnectTimeout(self._failure(f"The login did not go on within {seconds:.0f} s.")) from None
         except pexpect.EOF:
-            raise ElevationFailed(f"The login ended without access.{self._printed()}") from None
+            raise ElevationFailed(self._failure("The login ended without access.")) from None
         self.matched = patterns[index]
         return index
 
     def send_secret(self, secret: str) -> None:
-        """See :meth:`connmgr.plugin.Dialogue.send_secret`."""
         self._channel.sendall(secret.encode() + b"\n", max(0.1, self._deadline - time.monotonic()))
 
-    def _printed(self) -> str:
-        text = " ".join(bytes(self._spawn.before or b"").decode(errors="replace").split())[-200:]
-        return f" It printed: {text}" if text else ""
+    def _failure(self, reason: str) -> str:
+        return f"{reason} It printed: {self.printed}" if self.printed else reason
 
 
 class ResumedChannel(Channel):
     """A channel of which some output was already read."""
 
     def __init__(self, channel: Channel, rest: bytes) -> None:
+        self.merged = channel.merged
         self._channel = channel
         self._rest = rest
 
