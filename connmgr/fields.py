@@ -14,6 +14,7 @@ import marshmallow
 from marshmallow import ValidationError as ValidationError
 from marshmallow import fields, validate
 from marshmallow import validates_schema as validates_schema
+from marshmallow.fields import List as List
 from marshmallow.fields import Nested as Nested
 from marshmallow.validate import Length as Length
 from marshmallow.validate import OneOf as OneOf

@@ -1,7 +1,7 @@
 """What the author of a connection type imports: the contracts of types, transports and channels, and field helpers.
 
-A *connection type* opens a :class:`Transport`; a transport opens :class:`Channel` s; the engine runs a shell on a channel.
-A :class:`Wrapper` has no transport of its own: it rewrites an argv and so runs over any other connection.
+A *connection type* opens a :class:`Transport`; a transport opens :class:`Channel` s; the engine runs a shell on a
+channel. A :class:`Wrapper` has no transport of its own: it rewrites an argv and so runs over any other connection.
 The engine does the rest for every type: chains, secrets, framing, timeouts, files and closing.
 """
 
@@ -19,6 +19,7 @@ from connmgr.fields import (
     Boolean,
     Integer,
     Length,
+    List,
     Nested,
     Number,
     OneOf,
@@ -38,6 +39,7 @@ __all__ = [
     "Dialogue",
     "Integer",
     "Length",
+    "List",
     "Nested",
     "Number",
     "OneOf",
@@ -45,6 +47,7 @@ __all__ = [
     "Reference",
     "Schema",
     "Secret",
+    "TerminalRequired",
     "Text",
     "Transport",
     "ValidationError",
@@ -62,6 +65,9 @@ class Channel(ABC):
     The engine calls ``recv``, ``sendall`` and ``shutdown_write`` from one thread at a time, and may call ``close`` from
     another one at any moment: a blocked call then ends with :class:`EOFError` or :class:`OSError` at once.
     """
+
+    merged: bool = False
+    """Whether stderr arrives within stdout, because the process has a terminal."""
 
     @abstractmethod
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
@@ -109,8 +115,8 @@ class Transport(ABC):
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
         """Start ``argv`` on the far side and return its channel.
 
-        A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has a terminal
-        and its stderr arrives within stdout.
+        A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has a
+        terminal, its stderr arrives within stdout, and the channel is ``merged``.
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
         """
 
@@ -131,17 +137,32 @@ class Transport(ABC):
         )
 
 
+class TerminalRequired(Exception):
+    """Raised by :meth:`Wrapper.login` when the wrapping program insists on a terminal: the engine starts it on one."""
+
+
 class Dialogue(Protocol):
     """The login conversation of a :class:`Wrapper`, on the channel that was just opened."""
+
+    prompt: bytes
+    """The pattern of the word that :meth:`Wrapper.wrap` was given."""
+
+    ready: bytes
+    """The pattern of what the engine prints from within: the login is over, and nothing more must be written."""
+
+    @property
+    def printed(self) -> str:
+        """What came since the last match, on one line, for an error's message."""
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         """Wait for the first of the regular expressions and return its index.
 
-        :raises connmgr.errors.OperationError: none came within ``timeout`` seconds, or the process ended.
+        :raises connmgr.errors.ElevationFailed: the program ended.
+        :raises connmgr.errors.ConnectTimeout: none came within ``timeout`` seconds.
         """
 
     def send_secret(self, secret: str) -> None:
-        """Write ``secret`` and a newline, once the far side has switched echo off."""
+        """Write ``secret`` and a newline; only after a prompt, when the far side has switched echo off."""
 
 
 class ConnectionType(ABC):
@@ -177,7 +198,8 @@ class ConnectionType(ABC):
 
         ``data`` is what the schema loaded, each :class:`Secret` in plain. Whoever calls ``open`` closes the transport;
         ``via`` is closed after it, by the engine.
-        :raises connmgr.errors.OperationError: the most specific class that says why it failed, within ``timeout`` seconds.
+        :raises connmgr.errors.OperationError: it failed or took longer than ``timeout`` seconds; the most specific
+            class that says why.
         """
 
 
@@ -185,8 +207,11 @@ class Wrapper(ConnectionType):
     """A connection type that runs programs of another connection in another place or under another identity."""
 
     @abstractmethod
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any]) -> list[str]:
-        """Return the argv that runs ``argv`` there. A secret must not be part of it."""
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+        """Return the argv that runs ``argv`` there. A secret must not be part of it.
+
+        ``prompt`` is a random word by which a program that lets its caller choose the prompt is recognised.
+        """
 
     def needs_pty(self, data: Mapping[str, Any]) -> bool:
         """Whether the wrapping program insists on a terminal."""
@@ -196,10 +221,11 @@ class Wrapper(ConnectionType):
         """Whether :meth:`login` is to be called after a wrapped program was started."""
         return False
 
-    def login(self, dialogue: Dialogue, ready: bytes, data: Mapping[str, Any]) -> None:
-        """Answer the wrapping program's prompts until the pattern ``ready`` comes, which the engine prints from within.
+    def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
+        """Answer the wrapping program's prompts until ``dialogue.ready`` comes.
 
         :raises connmgr.errors.AuthFailed: the password was refused.
+        :raises TerminalRequired: it must be started on a terminal; not if :meth:`needs_pty`.
         """
 
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:

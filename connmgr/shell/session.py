@@ -141,7 +141,7 @@ class Session:
             frame = enter_directory(self._state.directory, nonce, frame)
         frame, self._restore = self._restore + frame, b""
         stdout, stderr = MarkedStream(nonce, self._max_output), MarkedStream(nonce, self._max_output)
-        stderr.ended = self._supervisor.merged
+        stderr.ended = self._channel.merged
         self._running = cookie
         self._channel.sendall(frame, SEND_TIMEOUT)
         stopped = self._receive(stdout, stderr, time.monotonic() + timeout, abandoned)

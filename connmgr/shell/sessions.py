@@ -198,7 +198,7 @@ class Sessions:
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(chain.close)
             timeout = min(HELLO_TIMEOUT, max(0.1, deadline - time.monotonic()))
-            supervisor = start_supervisor(chain.transport, data.get("shell"), timeout, merged=chain.merged)
+            supervisor = start_supervisor(chain.transport, data.get("shell"), timeout)
             session = Session(supervisor, chain.transport, self._max_output)
             cleanup.callback(session.stop, STOP_TIMEOUT)
             for text in data.get("commands") or ():

@@ -52,13 +52,10 @@ class Supervisor:
     pid: int
     directory: bytes
     variables: bytes
-    merged: bool
 
 
-def start_supervisor(transport: Transport, shell: str | None, timeout: float, *, merged: bool = False) -> Supervisor:
+def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
     """Open a channel, start ``shell`` (a path or name, options allowed) or else the login shell on it, and greet it.
-
-    ``merged`` says that the transport's channels deliver stderr within stdout.
 
     :raises UnsupportedShell: the far side's shell is none that the engine speaks, or does not run commands.
     :raises connmgr.errors.OperationError: the channel could not be opened.
@@ -68,7 +65,7 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float, *,
     argv = _words(shell) if shell else []
     channel = transport.open_channel(["/bin/sh", "-c", boot_script(), "sh", nonce, *argv], timeout=timeout)
     try:
-        return _greet(channel, nonce, deadline, merged)
+        return _greet(channel, nonce, deadline)
     except BaseException:
         channel.close()
         raise
@@ -81,15 +78,15 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _greet(channel: Channel, nonce: str, deadline: float, merged: bool) -> Supervisor:
+def _greet(channel: Channel, nonce: str, deadline: float) -> Supervisor:
     name, path = _announced(channel, nonce, deadline)
     dialect = dialect_of(name)
     supervising = SH if dialect.interpreter else dialect
     greeting = new_nonce()
     stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT)
-    stderr.ended = merged
+    stderr.ended = channel.merged
     try:
-        channel.sendall(supervising.hello(greeting, merged=merged), max(0.0, deadline - time.monotonic()))
+        channel.sendall(supervising.hello(greeting, merged=channel.merged), max(0.0, deadline - time.monotonic()))
         while not (stdout.ended and stderr.ended):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -99,12 +96,10 @@ def _greet(channel: Channel, nonce: str, deadline: float, merged: bool) -> Super
             stderr.feed(err)
     except (EOFError, OSError) as error:
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
-    return _described(channel, stdout, dialect, supervising, path, merged)
+    return _described(channel, stdout, dialect, supervising, path)
 
 
-def _described(
-    channel: Channel, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str, merged: bool
-) -> Supervisor:
+def _described(channel: Channel, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str) -> Supervisor:
     facts = stdout.output.decode(errors="replace").split("\n")
     if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
         raise ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
@@ -115,12 +110,15 @@ def _described(
         dialect=dialect if dialect.interpreter else supervising,
         interpreter=Interpreter(path) if dialect.interpreter else None,
         info=ShellInfo(
-            dialect.number, _OS_TYPES.get(kernel, "unix"), system or kernel, "merged" if merged else "none", temp
+            dialect.number,
+            _OS_TYPES.get(kernel, "unix"),
+            system or kernel,
+            "merged" if channel.merged else "none",
+            temp,
         ),
         pid=int(pid),
         directory=directory,
         variables=variables,
-        merged=merged,
     )
 
 

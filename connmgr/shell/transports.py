@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.errors import ConnectionCycle, OperationError
+from connmgr.errors import ConnectionCycle, ElevationFailed, OperationError
 from connmgr.fields import map_secrets
-from connmgr.plugin import Channel, Transport, Wrapper
+from connmgr.plugin import Channel, TerminalRequired, Transport, Wrapper
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.shell.login import log_in, wrapped_argv
+from connmgr.shell.login import Login
 from connmgr.vault import Vault
 
 
@@ -24,15 +24,26 @@ class WrappedTransport(Transport):
         self._wrapper = wrapper
         self._data = data
         self._inner = inner
+        self._terminal = False
 
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
         deadline = time.monotonic() + timeout
-        pty = pty or self._wrapper.needs_pty(self._data)
-        if not self._wrapper.needs_login(self._data):
-            return self._inner.open_channel(self._wrapper.wrap(argv, self._data), pty=pty, timeout=timeout)
-        ready, argv = wrapped_argv(argv, pty=pty)
-        channel = self._inner.open_channel(self._wrapper.wrap(argv, self._data), pty=pty, timeout=timeout)
-        return log_in(channel, self._wrapper, self._data, ready, deadline)
+        terminal = pty or self._terminal or self._wrapper.needs_pty(self._data)
+        try:
+            return self._start(argv, terminal, deadline)
+        except TerminalRequired as error:
+            if terminal:
+                raise ElevationFailed("The login insists on a terminal, and does not take the one it has.") from error
+        self._terminal = True
+        return self._start(argv, True, deadline)
+
+    def _start(self, argv: Sequence[str], terminal: bool, deadline: float) -> Channel:
+        login = Login(self._wrapper, self._data, deadline)
+        if not terminal and not self._wrapper.needs_login(self._data):
+            wrapped = self._wrapper.wrap(argv, self._data, login.prompt)
+            return self._inner.open_channel(wrapped, timeout=_left(deadline))
+        wrapped = self._wrapper.wrap(login.announcing(argv, terminal=terminal), self._data, login.prompt)
+        return login.hold(self._inner.open_channel(wrapped, pty=terminal, timeout=_left(deadline)))
 
     def close(self) -> None:
         """Nothing of its own: the chain closes the inner transport."""
@@ -42,12 +53,11 @@ class WrappedTransport(Transport):
 class Chain:
     """Live links, the last of which carries the connection's channels.
 
-    ``merged`` tells that stderr arrives within stdout; ``sealed`` holds the encrypted form of every secret opened on
-    the way, because whoever uses the chain later must be allowed to open them too.
+    ``sealed`` holds the encrypted form of every secret opened on the way, because whoever uses the chain later must be
+    allowed to open them too.
     """
 
     transport: Transport
-    merged: bool
     runs_locally: bool
     sealed: Sequence[Mapping[str, Any]]
     _links: contextlib.ExitStack = field(repr=False)
@@ -70,20 +80,17 @@ def open_chain(
     with contextlib.ExitStack() as links:
         sealed: list[Mapping[str, Any]] = []
         transport: Transport | None = None
-        merged, runs_locally = False, False
+        runs_locally = False
         for label, name, stored in reversed(list(_hops(vault, registry, kind, data))):
             plain = _opened(vault, registry, name, stored, access, sealed)
             with _naming(label):
                 transport = _open_link(registry, name, plain, transport, deadline)
             links.callback(transport.close)
-            connection_type = registry.get(name)
-            if isinstance(connection_type, Wrapper):
-                merged = merged or connection_type.needs_pty(plain)
-            else:
-                merged, runs_locally = False, transport.runs_locally
+            if not isinstance(registry.get(name), Wrapper):
+                runs_locally = transport.runs_locally
         if transport is None:
             raise ConnectionCycle("The connection leads nowhere.")
-        return Chain(transport, merged, runs_locally, sealed, links.pop_all())
+        return Chain(transport, runs_locally, sealed, links.pop_all())
 
 
 def _hops(
@@ -129,7 +136,11 @@ def _open_link(
         if via is None:
             raise OperationError(f"A connection of type {kind} needs one to run in.")
         return WrappedTransport(connection_type, plain, via)
-    return connection_type.open(plain, via, timeout=max(0.1, deadline - time.monotonic()))
+    return connection_type.open(plain, via, timeout=_left(deadline))
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
 
 
 @contextlib.contextmanager

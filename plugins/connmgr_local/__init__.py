@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from connmgr.plugin import ConnectionType, Schema, Text, Transport, hookimpl
 from connmgr_local.transport import LocalTransport
@@ -24,7 +24,7 @@ class Local(ConnectionType):
     name = "local"
     description = "The machine that the daemon runs on, as the user that it runs as."
     schema = LocalSchema
-    example = {"shell": "/bin/bash"}
+    example: ClassVar[Mapping[str, Any]] = {"shell": "/bin/bash"}
 
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
         return LocalTransport()

@@ -28,6 +28,7 @@ class LocalChannel(Channel):
         directory: str,
         closed: Callable[[LocalChannel], None],
     ) -> None:
+        self.merged = terminal
         self._on_close = closed
         self._closing = threading.Event()
         # Held while the descriptors are in use, so that close never takes them away from under a poll.
