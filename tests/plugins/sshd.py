@@ -50,14 +50,19 @@ class Sshd:
     """A running sshd.
 
     ``options`` are lines of sshd_config by keyword, which outrank the defaults below; a sequence gives several lines.
-    ``client_key`` is admitted for every user. The directory is readable by other users, as sshd needs it.
+    ``client_key`` is admitted for every user; ``user`` is whom tests log in as, this process's by default. The directory is readable by other users, as sshd needs it.
     """
 
-    def __init__(self, options: Mapping[str, str] | None = None, host_keys: tuple[str, ...] = ("ed25519",)) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str] | None = None,
+        host_keys: tuple[str, ...] = ("ed25519",),
+        user: str | None = None,
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="connmgr-sshd-"))
         self.directory.chmod(0o755)
         self.port = free_port()
-        self.user = getpass.getuser()
+        self.user = user or getpass.getuser()
         self.host_keys = [keygen(self.directory / f"host_{kind}", kind) for kind in host_keys]
         self.client_key = keygen(self.directory / "client")
         self.authorized_keys = self.directory / "authorized_keys"

@@ -1,0 +1,260 @@
+"""Channels against a real sshd: the streams, the exit status, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from connmgr.errors import ChannelRefused
+from connmgr.plugin import Channel
+from connmgr_ssh.stream import WINDOW
+from connmgr_ssh.transport import SshTransport
+from tests.plugins.sshd import Sshd
+from tests.plugins.ssh.conftest import Connect, StartSshd
+
+pytestmark = pytest.mark.needs("sshd", "ssh")
+
+MANY = 10_000_000
+WAIT = 30.0
+Result = TypeVar("Result")
+
+
+@pytest.fixture
+def link(sshd: Sshd, connect: Connect) -> SshTransport:
+    return connect(sshd)
+
+
+def read(channel: Channel) -> tuple[bytes, bytes]:
+    """Read both streams to their end."""
+    out: list[bytes] = []
+    err: list[bytes] = []
+    deadline = time.monotonic() + WAIT
+    try:
+        while True:
+            assert time.monotonic() < deadline, "the streams do not end"
+            more_out, more_err = channel.recv(WAIT)
+            out.append(more_out)
+            err.append(more_err)
+    except EOFError:
+        return b"".join(out), b"".join(err)
+
+
+def run(link: SshTransport, script: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    channel = link.open_channel(["sh", "-c", script], timeout=WAIT)
+    try:
+        channel.sendall(stdin, WAIT)
+        channel.shutdown_write()
+        out, err = read(channel)
+        return channel.exit_status(WAIT), out, err
+    finally:
+        channel.close()
+
+
+def eventually(attempt: Callable[[], Result], refusal: type[Exception]) -> Result:
+    """Return what ``attempt`` returns, once it no longer raises ``refusal``."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            return attempt()
+        except refusal:
+            assert time.monotonic() < deadline, "still refused"
+            time.sleep(0.01)
+
+
+def test_a_command_runs_with_both_streams_apart(link: SshTransport) -> None:
+    assert run(link, "echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
+
+
+def test_an_argv_arrives_word_by_word(link: SshTransport) -> None:
+    words = ["", "a b", "it's", '"', "$HOME", "*", "\\", "new\nline", "ä\udce4"]
+    channel = link.open_channel(["printf", "%s\\0", *words], timeout=WAIT)
+    assert read(channel)[0] == b"".join(os.fsencode(word) + b"\0" for word in words)
+
+
+@pytest.mark.parametrize("status", [0, 1, 127, 255])
+def test_exit_codes(link: SshTransport, status: int) -> None:
+    assert run(link, f"exit {status}")[0] == status
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM", "SEGV", "USR1"])
+def test_a_signal_is_128_and_its_number(link: SshTransport, name: str) -> None:
+    assert run(link, f"kill -{name} $$")[0] == 128 + signal.Signals[f"SIG{name}"]
+
+
+def test_stdin_arrives_whole(link: SshTransport) -> None:
+    data = os.urandom(WINDOW * 3)
+    channel = link.open_channel(["cat"], timeout=WAIT)
+
+    def write() -> None:
+        channel.sendall(data, WAIT)
+        channel.shutdown_write()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    out, _ = read(channel)
+    writer.join(WAIT)
+    assert out == data
+
+
+def test_ten_megabytes_on_both_streams_at_once(link: SshTransport) -> None:
+    script = f"head -c {MANY} /dev/zero & head -c {MANY} /dev/zero | tr '\\0' e >&2; wait"
+    status, out, err = run(link, script)
+    assert status == 0
+    assert out == bytes(MANY)
+    assert err == b"e" * MANY
+
+
+def test_an_unread_channel_holds_no_more_than_its_window_and_hinders_no_other(link: SshTransport) -> None:
+    lazy = link.open_channel(["sh", "-c", f"head -c {MANY} /dev/zero; echo done >&2"], timeout=WAIT)
+    assert run(link, "echo lively") == (0, b"lively\n", b"")
+    out, err = lazy.recv(WAIT)
+    assert len(out) <= WINDOW
+    rest, rest_err = read(lazy)
+    assert len(out) + len(rest) == MANY
+    assert err + rest_err == b"done\n"
+
+
+def test_recv_returns_nothing_after_its_timeout(link: SshTransport) -> None:
+    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    assert channel.recv(0.01) == (b"", b"")
+    assert channel.recv(0) == (b"", b"")
+    assert channel.recv(-1) == (b"", b"")
+
+
+def test_eof_is_repeated(link: SshTransport) -> None:
+    channel = link.open_channel(["true"], timeout=WAIT)
+    assert read(channel) == (b"", b"")
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            channel.recv(WAIT)
+
+
+def test_exit_status_times_out_while_the_process_runs(link: SshTransport) -> None:
+    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    with pytest.raises(TimeoutError):
+        channel.exit_status(0.01)
+
+
+def test_the_exit_status_comes_although_a_background_job_holds_the_streams(link: SshTransport) -> None:
+    channel = link.open_channel(["sh", "-c", "sleep 60 & exit 4"], timeout=WAIT)
+    assert channel.exit_status(WAIT) == 4
+    assert channel.recv(0.01) == (b"", b"")
+
+
+def test_writing_times_out_when_the_process_does_not_read(link: SshTransport) -> None:
+    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    with pytest.raises(TimeoutError):
+        channel.sendall(bytes(WINDOW * 4), 0.5)
+
+
+def test_writing_to_a_process_that_has_ended_is_an_error(link: SshTransport) -> None:
+    channel = link.open_channel(["true"], timeout=WAIT)
+    read(channel)
+    channel.exit_status(WAIT)
+    with pytest.raises(OSError, match="closed"):
+        channel.sendall(bytes(WINDOW * 4), WAIT)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda channel: channel.recv(WAIT),
+        lambda channel: channel.sendall(bytes(WINDOW * 4), WAIT),
+        lambda channel: channel.exit_status(WAIT),
+    ],
+    ids=["recv", "sendall", "exit_status"],
+)
+@pytest.mark.parametrize("closed", ["channel", "transport"])
+def test_closing_from_another_thread_ends_a_wait_at_once(
+    sshd: Sshd, connect: Connect, wait: Callable[[Channel], object], closed: str
+) -> None:
+    link = connect(sshd)
+    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    outcome: list[BaseException] = []
+    waiting = threading.Event()
+
+    def block() -> None:
+        waiting.set()
+        try:
+            wait(channel)
+        except (EOFError, OSError) as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    waiting.wait(WAIT)
+    start = time.monotonic()
+    (channel if closed == "channel" else link).close()
+    thread.join(WAIT)
+    assert outcome
+    assert not isinstance(outcome[0], TimeoutError)
+    assert time.monotonic() - start < WAIT / 2
+
+
+def test_closing_a_channel_hangs_up_its_process(link: SshTransport) -> None:
+    channel = link.open_channel(["sh", "-c", "echo $$; exec sleep 60"], timeout=WAIT)
+    pid = int(channel.recv(WAIT)[0])
+    channel.close()
+    channel.close()
+    assert run(link, f"while kill -0 {pid} 2>/dev/null; do sleep 0.01; done")[0] == 0
+
+
+def test_a_terminal_merges_the_streams_and_neither_echoes_nor_translates(link: SshTransport) -> None:
+    channel = link.open_channel(["sh", "-c", "tty; cat; echo err >&2"], pty=True, timeout=WAIT)
+    assert channel.recv(WAIT)[0].startswith(b"/dev/")
+    channel.sendall(b"typed\n\x04", WAIT)
+    out, err = read(channel)
+    assert (out, err) == (b"typed\nerr\n", b"")
+    assert channel.exit_status(WAIT) == 0
+
+
+def test_fifty_channels_share_a_link(link: SshTransport) -> None:
+    channels = [link.open_channel(["sh", "-c", f"cat; exit {number}"], timeout=WAIT) for number in range(50)]
+    for number, channel in enumerate(channels):
+        channel.sendall(b"%d" % number, WAIT)
+        channel.shutdown_write()
+    for number, channel in enumerate(channels):
+        assert read(channel)[0] == b"%d" % number
+        assert channel.exit_status(WAIT) == number
+
+
+def test_threads_share_a_link(link: SshTransport) -> None:
+    failures: list[object] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            outcome = run(link, f"head -c 300000 /dev/zero; exit {number}")
+            if outcome != (number, bytes(300_000), b""):
+                failures.append(outcome[0])
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert not failures
+
+
+def test_a_host_that_opens_no_further_session_says_so_and_the_others_go_on(
+    start_sshd: StartSshd, connect: Connect
+) -> None:
+    link = connect(start_sshd({"MaxSessions": "1"}))
+    first = link.open_channel(["cat"], timeout=WAIT)
+    with pytest.raises(ChannelRefused, match="MaxSessions"):
+        link.open_channel(["true"], timeout=WAIT)
+    first.sendall(b"still here", WAIT)
+    assert first.recv(WAIT)[0] == b"still here"
+    first.close()
+    # The server frees the place a moment later, when the process has ended.
+    assert eventually(lambda: run(link, "echo again"), ChannelRefused) == (0, b"again\n", b"")
+
+
+def test_a_forced_command_runs_instead(start_sshd: StartSshd, connect: Connect) -> None:
+    link = connect(start_sshd({"ForceCommand": "echo forced"}))
+    assert run(link, "echo wanted")[1] == b"forced\n"
