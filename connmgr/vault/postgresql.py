@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Generator
 from typing import Any
 
 import sqlalchemy as sa
@@ -64,10 +66,10 @@ class PostgreSQL:
         class Connection(psycopg.Connection[Any]):
             """A connection whose waits end, also when the server is frozen."""
 
-            def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+            def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
                 try:
-                    return super().wait(gen, interval, timeout or ANSWER_TIMEOUT)
-                except psycopg.errors._WaitTimeout as error:
+                    return super().wait(_bounded(gen), *args, **kwargs)
+                except TimeoutError as error:
                     self.pgconn.finish()
                     raise psycopg.OperationalError("no answer") from error
 
@@ -134,3 +136,21 @@ def _set_up(connection: Any, _: object) -> None:
     connection.autocommit = True
     connection.execute(_SETTINGS)
     connection.autocommit = False
+
+
+def _bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg's wait and its protocol say to each other, for :data:`ANSWER_TIMEOUT` seconds.
+
+    :raises TimeoutError: they were not done by then.
+    """
+    deadline = time.monotonic() + ANSWER_TIMEOUT
+    try:
+        wanted = next(steps)
+        while True:
+            # Falsy several times a second while nothing comes.
+            ready = yield wanted
+            if not ready and time.monotonic() > deadline:
+                raise TimeoutError
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        return end.value

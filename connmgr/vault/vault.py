@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 import sqlalchemy as sa
 
 from connmgr.errors import StartupError, VaultUnavailable
@@ -52,10 +50,9 @@ class Vault:
             self.connections.seed(tx)
             return
         # Again, because another daemon may have made the vault since this one looked at it.
-        verifier = tx.scalar(sa.select(meta.c.value).where(meta.c.name == schema.KEY_VERIFIER))
-        _check(verifier, key)
+        _check(schema.look(tx).verifier, key)
 
 
 def _check(verifier: bytes | None, key: VaultKey) -> None:
-    if verifier is None or not hmac.compare_digest(verifier, key.verifier()):
+    if verifier is None or not key.matches(verifier):
         raise StartupError(_WRONG_KEY)

@@ -1,0 +1,72 @@
+"""The vault on both of its databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import Vault, open_database
+from connmgr.vault.record import fingerprint
+from tests.vault.postgres import Postgres
+
+KEY = VaultKey(b"k" * 32)
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgres"))]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for all tests, which create databases of their own in it."""
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=BOTH)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new, empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/vault.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.dsn(server.create())
+
+
+@pytest.fixture
+def open_vault() -> Iterator[Callable[..., Vault]]:
+    """A function that opens the vault at a URL, under :data:`KEY` or another key; all are closed at the end."""
+    opened: list[Vault] = []
+
+    def open(url: str, key: VaultKey = KEY) -> Vault:
+        opened.append(Vault(open_database(url), key))
+        return opened[-1]
+
+    yield open
+    for vault in opened:
+        vault.close()
+
+
+@pytest.fixture
+def vault(url: str, open_vault: Callable[..., Vault]) -> Vault:
+    """A new vault."""
+    return open_vault(url)
+
+
+@dataclass(frozen=True)
+class Add:
+    """Adds connections of no particular type to a vault."""
+
+    vault: Vault
+
+    def __call__(self, name: str, data: dict[str, Any] | None = None, type: str = "ssh", **options: Any) -> str:
+        content = {"host": name} if data is None else data
+        options = {"same": lambda _: True, "fingerprint": fingerprint(content), **options}
+        return self.vault.connections.add(name, type, content, **options)[0]
+
+
+@pytest.fixture
+def add(vault: Vault) -> Add:
+    return Add(vault)

@@ -1,0 +1,124 @@
+"""A PostgreSQL server of the tests' own: in a temporary directory, on a loopback port, under a user other than root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.components import postgres_programs
+
+DEADLINE = 30.0
+
+
+class Postgres:
+    """A running server, with its defaults of durability; :meth:`stop` ends it and removes its files."""
+
+    def __init__(self) -> None:
+        programs = postgres_programs()
+        assert programs is not None
+        self._programs = programs
+        self._directory = Path(tempfile.mkdtemp(prefix="connmgr-postgres-"))
+        self._identity = _identity()
+        if self._identity:
+            os.chown(self._directory, self._identity["user"], self._identity["group"])
+        self.data = self._directory / "data"
+        self._run(
+            "initdb", "--no-sync", "--auth=trust", "--username=connmgr", "--encoding=UTF8", "--locale=C", self.data
+        )
+        self.port = _free_port()
+        self._names = count()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self._directory,
+            "max_connections": 60,
+        }
+        settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        log = (self._directory / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self.data, *settings],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                **self._identity,
+            )
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            try:
+                psycopg.connect(self.dsn("postgres"), connect_timeout=2).close()
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, (self._directory / "log").read_text()
+                assert time.monotonic() < deadline, (self._directory / "log").read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def halt(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Shut the server down: SIGINT at once but cleanly, SIGQUIT as a crash would."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(DEADLINE)
+
+    def stop(self) -> None:
+        """End the server and remove its files."""
+        if self._process is not None and self._process.poll() is None:
+            self.halt(signal.SIGQUIT)
+        shutil.rmtree(self._directory)
+
+    def create(self) -> str:
+        """Create an empty database and return its name."""
+        name = f"vault{next(self._names)}"
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return name
+
+    def dsn(self, name: str) -> str:
+        """Return libpq's URL of a database."""
+        return f"postgresql://connmgr@127.0.0.1:{self.port}/{name}"
+
+    def backends(self, name: str) -> list[int]:
+        """Return the pids of the processes that serve a database, but for the one that is asked."""
+        with psycopg.connect(self.dsn("postgres")) as connection:
+            query = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
+            return [pid for (pid,) in connection.execute(query, [name])]
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        command = [self._programs / program, *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd=self._directory, **self._identity)
+
+
+def _identity() -> dict[str, Any]:
+    """Return whom to run as: PostgreSQL refuses root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    raise LookupError("neither a user postgres nor nobody")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,231 @@
+"""Connections on both databases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from connmgr.errors import ConnectionCycle, InvalidRequest, ProtectedEntry, UnknownCategory, UnknownConnection
+from connmgr.vault import Vault
+from connmgr.vault.record import fingerprint
+from connmgr.vault.wellknown import DEFAULT, LOCAL
+from tests.vault.conftest import Add
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+def test_a_new_vault_knows_the_local_machine(vault: Vault) -> None:
+    local = vault.connections.get(LOCAL)
+    assert (local.name, local.path, local.type, local.data) == ("local machine", ("local machine",), "local", {})
+    assert local.category == DEFAULT
+    assert vault.connections.query() == [LOCAL]
+
+
+def test_what_was_added_is_read_back(vault: Vault) -> None:
+    data = {"host": "a\u0000\ud83d\ude00é", "port": 22, "deep": {"list": [1, None, 1.5, True]}}
+    before = datetime.now(timezone.utc)
+    id, created = vault.connections.add("Web/Server Ä", "ssh", data, fingerprint=fingerprint(data), same=bool)
+    found = vault.connections.get(id)
+    assert created
+    assert (found.id, found.name, found.path) == (id, "Web/Server Ä", ("web_server ä",))
+    assert (found.type, found.data, found.category) == ("ssh", data, DEFAULT)
+    assert (found.state, found.cache) == ({}, {})
+    assert before <= found.created <= before + timedelta(minutes=1)
+    assert found.created == found.last_used == found.last_modified
+    assert found.created.tzinfo is timezone.utc
+
+
+def test_times_keep_their_microseconds(vault: Vault, add: Add) -> None:
+    times = {vault.connections.get(add(f"host{n}")).created for n in range(20)}
+    assert any(time.microsecond % 1000 for time in times)
+
+
+def test_an_equivalent_connection_is_not_added_again(vault: Vault, add: Add) -> None:
+    first = add("one", {"host": "h", "password": "A"}, fingerprint=fingerprint({"host": "h"}))
+    seen: list[object] = []
+
+    def same(data: object) -> bool:
+        seen.append(data)
+        return True
+
+    options = {"fingerprint": fingerprint({"host": "h"}), "same": same}
+    assert vault.connections.add("two", "ssh", {"host": "h", "password": "B"}, **options) == (first, False)
+    assert seen == [{"host": "h", "password": "A"}]
+    assert vault.connections.add("two", "other", {"host": "h", "password": "B"}, **options)[1]
+
+
+def test_of_candidates_the_one_with_the_same_secrets_is_equivalent(vault: Vault, add: Add) -> None:
+    print_ = fingerprint({"host": "h"})
+    ids = [add(secret, {"host": "h", "password": secret}, fingerprint=print_, same=lambda _: False) for secret in "abc"]
+    found = add("x", {"host": "h", "password": "b"}, fingerprint=print_, same=lambda data: data["password"] == "b")
+    assert found == ids[1]
+
+
+def test_the_local_machine_is_equivalent_to_a_plain_local_connection(add: Add) -> None:
+    assert add("here", {}, type="local") == LOCAL
+    assert add("here", {"shell": None}, type="local") == LOCAL
+    assert add("here", {"shell": "bash"}, type="local") != LOCAL
+
+
+def test_nothing_is_added_where_something_is_unknown(vault: Vault, add: Add) -> None:
+    with pytest.raises(UnknownConnection, match=f"Unknown connection: {NOBODY}"):
+        add("a", references=[NOBODY])
+    with pytest.raises(UnknownConnection):
+        add("a", parent=NOBODY)
+    with pytest.raises(UnknownCategory, match=f"Unknown category: {NOBODY}"):
+        add("a", category=NOBODY)
+    with pytest.raises(InvalidRequest, match="255"):
+        add("a" * 256)
+    assert vault.connections.query() == [LOCAL]
+
+
+def test_infos_come_in_the_order_asked_for(vault: Vault, add: Add) -> None:
+    ids = [add(f"n{n}") for n in range(1100)]
+    wanted = [*reversed(ids), ids[3]]
+    assert [found.id for found in vault.connections.infos(wanted)] == wanted
+    with pytest.raises(UnknownConnection, match=NOBODY):
+        vault.connections.infos([ids[0], NOBODY])
+    assert vault.connections.infos([]) == []
+
+
+def test_a_connection_is_removed_with_all_that_run_over_it(vault: Vault, add: Add) -> None:
+    gateway = add("gateway")
+    through = add("through", references=[gateway])
+    elevated = add("root", {"host": through}, parent=through)
+    other = add("other")
+    assert set(vault.connections.remove([gateway])) == {gateway, through, elevated}
+    assert set(vault.connections.query()) == {LOCAL, other}
+
+
+def test_nothing_is_removed_where_one_is_unknown_or_protected(vault: Vault, add: Add) -> None:
+    one = add("one")
+    with pytest.raises(UnknownConnection, match=NOBODY):
+        vault.connections.remove([one, NOBODY])
+    with pytest.raises(ProtectedEntry):
+        vault.connections.remove([one, LOCAL])
+    assert vault.connections.get(one)
+
+
+def test_many_are_removed_at_once(vault: Vault, add: Add) -> None:
+    gateway = add("gateway")
+    ids = [add(f"n{n}", parent=gateway) for n in range(1100)]
+    assert set(vault.connections.remove([gateway])) == {gateway, *ids}
+
+
+def test_a_wrapper_follows_the_path_of_its_host(vault: Vault, add: Add) -> None:
+    host = add("Host")
+    root = add("Root", {"host": host}, parent=host)
+    inner = add("In/ner", {"host": root}, parent=root)
+    twin = add("host", {"twin": 1})
+    below_twin = add("root", {"host": twin}, parent=twin)
+    assert vault.connections.get(inner).path == ("host", "root", "in_ner")
+    vault.connections.update(host, name="Renamed/host")
+    assert vault.connections.get(root).path == ("renamed_host", "root")
+    assert vault.connections.get(inner).path == ("renamed_host", "root", "in_ner")
+    assert vault.connections.get(below_twin).path == ("host", "root")
+    vault.connections.update(root, references=[twin], parent=twin)
+    assert vault.connections.get(inner).path == ("host", "root", "in_ner")
+    assert vault.connections.query("*", "host/root/*") == [inner]
+    vault.connections.update(root, references=[], parent=None)
+    assert vault.connections.get(inner).path == ("root", "in_ner")
+    assert set(vault.connections.remove([twin, host])) == {twin, host, below_twin}
+
+
+def test_an_update_changes_what_is_given_alone(vault: Vault, add: Add) -> None:
+    id = add("one", {"host": "h"})
+    before = vault.connections.get(id)
+    category = vault.categories.add("Team", DEFAULT)
+    vault.connections.update(id, category=category)
+    after = vault.connections.get(id)
+    assert after.category == category
+    assert (after.name, after.data, after.created, after.last_used) == (
+        "one",
+        {"host": "h"},
+        before.created,
+        before.last_used,
+    )
+    assert after.last_modified > before.last_modified
+    vault.connections.update(id, data={"host": "i"}, fingerprint=fingerprint({"host": "i"}))
+    assert vault.connections.get(id).data == {"host": "i"}
+    assert add("again", {"host": "i"}) == id
+    assert add("again", {"host": "h"}) != id
+    with pytest.raises(UnknownConnection):
+        vault.connections.update(NOBODY, name="x")
+    with pytest.raises(UnknownCategory):
+        vault.connections.update(id, category=NOBODY)
+    with pytest.raises(UnknownConnection):
+        vault.connections.update(id, references=[NOBODY], parent=None)
+
+
+def test_a_connection_cannot_come_to_run_over_itself(vault: Vault, add: Add) -> None:
+    first = add("first")
+    second = add("second", references=[first])
+    third = add("third", {"host": second}, parent=second)
+    for target in (first, second, third):
+        with pytest.raises(ConnectionCycle, match=first):
+            vault.connections.update(first, references=[target], parent=None)
+        with pytest.raises(ConnectionCycle, match=first):
+            vault.connections.update(first, references=[], parent=target)
+    vault.connections.update(third, references=[first], parent=None)
+    assert set(vault.connections.remove([second])) == {second}
+
+
+def test_use_is_noted_once_a_minute(vault: Vault, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = add("one")
+    made = vault.connections.get(id)
+    vault.connections.touch(id)
+    first = vault.connections.get(id)
+    assert first.last_used > made.last_used
+    assert first.last_modified == made.last_modified
+    assert vault.categories.infos([DEFAULT])[0].last_used == first.last_used
+    vault.connections.touch(id)
+    assert vault.connections.get(id).last_used == first.last_used
+    monkeypatch.setattr("connmgr.vault.connections.TOUCH_INTERVAL", 0.0)
+    vault.connections.touch(id)
+    assert vault.connections.get(id).last_used > first.last_used
+    vault.connections.touch(NOBODY)
+
+
+def test_state_is_stored(vault: Vault, add: Add) -> None:
+    id = add("one")
+    vault.connections.set_state(id, {"osType": "linux"})
+    found = vault.connections.get(id)
+    assert found.state == {"osType": "linux"}
+    assert found.last_modified == found.created
+    with pytest.raises(UnknownConnection):
+        vault.connections.set_state(NOBODY, {})
+
+
+def test_all_of_it_outlasts_the_vault_object(
+    url: str, vault: Vault, add: Add, open_vault: Callable[..., Vault]
+) -> None:
+    id = add("one", category=vault.categories.add("Team", DEFAULT))
+    expected = vault.connections.get(id)
+    vault.close()
+    assert open_vault(url).connections.get(id) == expected
+
+
+def test_equal_connections_added_at_once_become_one(url: str, vault: Vault, open_vault: Callable[..., Vault]) -> None:
+    others = [open_vault(url) for _ in range(3)]
+    barrier = threading.Barrier(8)
+    found: list[set[tuple[str, str]]] = []
+
+    def run(number: int) -> None:
+        mine = [vault, *others][number % 4]
+        barrier.wait()
+        entries = {(name, Add(mine)(name, {"host": name})) for name in "abcdef"}
+        entries |= {(name, mine.categories.add(name, DEFAULT)) for name in "ghi"}
+        found.append(entries)
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 8
+    assert all(entries == found[0] for entries in found)
+    assert len(vault.connections.query()) == 7
+    assert len(vault.categories.query()) == 5
