@@ -125,6 +125,8 @@ class Daemon:
         self._close()
 
     def _close(self) -> None:
+        if "client" in vars(self):
+            self.client.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
 

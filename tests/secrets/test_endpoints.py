@@ -1,0 +1,163 @@
+"""``/secret`` and ``/vault`` on a running daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from tests.daemon import Daemon
+
+PASSPHRASE = "alice's long passphrase"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with the users alice and bob."""
+    daemon = Daemon(tmp_path_factory.mktemp("locked"))
+    with session(daemon) as client:
+        client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
+        client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        client.post("/vault/user/add", user="bob", passphrase="bob's long passphrase")
+    yield daemon
+    daemon.stop()
+
+
+def session(daemon: Daemon) -> Client:
+    return Client(daemon.url, auth_file=daemon.auth_file)
+
+
+def refusal(client: Client, path: str, **fields: Any) -> ClientError:
+    with pytest.raises(ClientError) as refused:
+        client.post(path, **fields)
+    return refused.value
+
+
+@pytest.mark.parametrize("value", ["hunter2", "", "ünï©ødé \U0001f511", "line\nline\r\n", "nul \0 nul", "x" * 100_000])
+def test_what_is_encrypted_is_decrypted(daemon: Daemon, value: str) -> None:
+    encrypted = daemon.client.post("/secret/encrypt", value=value)["encrypted"]
+    assert set(encrypted) == {"encryptedToken", "secret"}
+    assert set(encrypted["encryptedToken"]) == {"token"}
+    assert set(encrypted["secret"]) == {"encryptedValue", "type"}
+    assert encrypted["secret"]["type"] == "locked"
+    with session(daemon) as other:
+        assert other.post("/secret/decrypt", encrypted=encrypted) == {"decrypted": value}
+
+
+def test_a_changed_secret_is_an_integrity_error(daemon: Daemon) -> None:
+    encrypted = daemon.client.post("/secret/encrypt", value="hunter2")["encrypted"]
+    for part, name in (("secret", "encryptedValue"), ("encryptedToken", "token")):
+        text = encrypted[part][name]
+        for at in (0, len(text) // 2, len(text) - 5):
+            changed = text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :]
+            forged = {**encrypted, part: {**encrypted[part], name: changed}}
+            error = refusal(daemon.client, "/secret/decrypt", encrypted=forged)
+            assert (error.status, error.code) == (500, "integrity")
+
+
+@pytest.mark.parametrize(
+    "encrypted",
+    [
+        None,
+        "text",
+        {},
+        {"secret": {"encryptedValue": "AA==", "type": "locked"}},
+        {"encryptedToken": {"token": "AA=="}, "secret": {"encryptedValue": "AA==", "type": "open"}},
+        {"encryptedToken": {"token": 7}, "secret": {"encryptedValue": "AA==", "type": "locked"}},
+        {"encryptedToken": {"token": "AA==", "more": 1}, "secret": {"encryptedValue": "AA==", "type": "locked"}},
+    ],
+)
+def test_another_shape_is_an_invalid_request(daemon: Daemon, encrypted: Any) -> None:
+    error = refusal(daemon.client, "/secret/decrypt", encrypted=encrypted)
+    assert (error.status, error.code) == (400, "invalid_request")
+    assert "encrypted" in error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({}, "value"),
+        ({"value": 7}, "value"),
+        ({"value": "v", "principals": []}, "principals"),
+        ({"value": "v", "principals": "vault"}, "principals"),
+        ({"value": "v", "principals": ["vault"] * 65}, "principals"),
+        ({"value": "v", "principal": ["vault"]}, "principal"),
+    ],
+)
+def test_a_bad_field_is_named_and_no_value_is_repeated(daemon: Daemon, fields: dict[str, Any], place: str) -> None:
+    error = refusal(daemon.client, "/secret/encrypt", **fields)
+    assert (error.status, error.code) == (400, "invalid_request")
+    assert place in error.message
+
+
+def test_a_vault_without_users_says_so(daemon: Daemon) -> None:
+    status = daemon.client.post("/vault/status")
+    assert status == {"hasUsers": False, "user": None, "principals": ["vault"], "users": []}
+
+
+def test_what_is_sealed_to_a_user_needs_that_user(locked: Daemon) -> None:
+    with session(locked) as alice, session(locked) as stranger:
+        alice.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        assert alice.post("/vault/status") == {
+            "hasUsers": True,
+            "user": "alice",
+            "principals": ["alice", "vault"],
+            "users": ["alice", "bob"],
+        }
+        assert stranger.post("/vault/status") == {"hasUsers": True, "user": None, "principals": [], "users": []}
+        encrypted = alice.post("/secret/encrypt", value="hunter2")["encrypted"]
+        error = refusal(stranger, "/secret/decrypt", encrypted=encrypted)
+        assert (error.status, error.code, error.details) == (400, "secret_locked", {"principals": ["alice"]})
+        assert alice.post("/secret/decrypt", encrypted=encrypted) == {"decrypted": "hunter2"}
+        assert alice.post("/vault/lock") == {}
+        assert refusal(alice, "/secret/decrypt", encrypted=encrypted).code == "secret_locked"
+
+
+def test_a_stranger_may_not_manage_users(locked: Daemon) -> None:
+    with session(locked) as stranger:
+        for path, fields in (
+            ("/vault/user/add", {"user": "carol", "passphrase": "a long passphrase"}),
+            ("/vault/user/remove", {"user": "bob"}),
+        ):
+            assert refusal(stranger, path, **fields).code == "vault_locked"
+        assert refusal(stranger, "/secret/encrypt", value="v", principals=["mallory"]).code == "unknown_principal"
+
+
+def test_guessing_is_slowed_down_with_a_time_to_come_back(own_daemon: Daemon) -> None:
+    with session(own_daemon) as client:
+        answers = [refusal(client, "/vault/unlock", user="alice", passphrase="a guess") for _ in range(5)]
+    assert [answer.code for answer in answers[:4]] == ["unlock_failed"] * 4
+    assert (answers[4].status, answers[4].code) == (503, "unlock_throttled")
+
+
+def test_a_stored_connection_is_opened_by_its_principals_alone(locked: Daemon) -> None:
+    data = {"type": "ssh", "host": "127.0.0.1", "port": 9, "user": "u", "password": "hunter2"}
+    with session(locked) as alice, session(locked) as stranger:
+        alice.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        added = alice.post("/connection/add", name="alice's", data=data, validate=False)["connection"]
+        assert alice.post("/connection/add", name="again", data=data, validate=False)["connection"] == added
+        info = stranger.post("/connection/info", connections=[added])["infos"][0]
+        assert set(info["rawData"]["password"]) == {"encryptedToken", "secret"}
+        error = refusal(stranger, "/shell/start", connection=added)
+        assert (error.code, error.details.get("principals")) == ("secret_locked", ["alice"])
+        assert refusal(alice, "/shell/start", connection=added).code == "host_refused"
+        alice.post("/connection/remove", connections=[added])
+
+
+def test_users_and_secrets_survive_a_restart(tmp_path: Path) -> None:
+    first = Daemon(tmp_path)
+    with session(first) as client:
+        client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
+        encrypted = client.post("/secret/encrypt", value="hunter2", principals=["alice"])["encrypted"]
+    first.kill()
+    second = Daemon(tmp_path)
+    with session(second) as client:
+        assert refusal(client, "/secret/decrypt", encrypted=encrypted).code == "secret_locked"
+        client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        assert client.post("/secret/decrypt", encrypted=encrypted) == {"decrypted": "hunter2"}
+        assert client.post("/vault/user/remove", user="alice") == {"connections": []}
+        assert client.post("/vault/status")["hasUsers"] is False
+    second.stop()
