@@ -1,0 +1,180 @@
+"""Sessions of a real daemon: one a connection, kept, queued, ended when they should be and never left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from connmgr.client import Client, ClientError
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+
+LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+
+def await_true(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def add_local(client: Client, shell: str) -> str:
+    data = {"type": "local", "shell": shell}
+    return str(client.post("/connection/add", name=f"local {shell}", data=data, validate=False)["connection"])
+
+
+def exec_text(client: Client, connection: str, command: str, **options: object) -> str:
+    result = client.post("/shell/exec", connection=connection, command=command, **options)
+    assert result["exitCode"] == 0, result
+    return str(result["stdout"])
+
+
+def supervisor(client: Client, connection: str) -> psutil.Process:
+    return psutil.Process(int(exec_text(client, connection, "echo $$")))
+
+
+def test_a_running_session_is_left_alone_and_described_again(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    first = client.post("/shell/start", connection=LOCAL)
+    exec_text(client, LOCAL, "cd /usr")
+    assert client.post("/shell/start", connection=LOCAL) == first
+    assert exec_text(client, LOCAL, "pwd") == "/usr"
+
+
+def test_stop_ends_the_shell_before_it_answers(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    shell = supervisor(client, LOCAL)
+    client.post("/shell/stop", connection=LOCAL)
+    assert gone(shell.pid)
+    with pytest.raises(ClientError) as caught:
+        client.post("/shell/exec", connection=LOCAL, command="true")
+    assert (caught.value.status, caught.value.code) == (400, "no_shell")
+
+
+def test_a_lost_shell_is_said_once_and_can_be_started_again(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    with pytest.raises(ClientError) as caught:
+        client.post("/shell/exec", connection=LOCAL, command="kill -9 $$")
+    assert (caught.value.status, caught.value.code) == (500, "shell_lost")
+    with pytest.raises(ClientError) as caught:
+        client.post("/shell/exec", connection=LOCAL, command="true")
+    assert caught.value.code == "no_shell"
+    client.post("/shell/start", connection=LOCAL)
+    assert exec_text(client, LOCAL, "echo hi") == "hi"
+
+
+def test_a_shell_that_died_while_idle_is_started_anew(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    shell = supervisor(client, LOCAL)
+    shell.kill()
+    await_true(lambda: gone(shell.pid), "the shell was killed")
+    client.post("/shell/start", connection=LOCAL)
+    assert supervisor(client, LOCAL).pid != shell.pid
+
+
+def test_fifty_requests_at_once_on_one_session(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    answers: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        with Client(own_daemon.url, auth_file=own_daemon.auth_file) as own:
+            answers[number] = exec_text(own, LOCAL, f"sleep 0.01; echo {number}")
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == {number: str(number) for number in range(50)}
+
+
+def test_the_shells_of_removed_connections_end(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    connection = add_local(client, "/bin/dash")
+    client.post("/shell/start", connection=connection)
+    shell = supervisor(client, connection)
+    client.post("/connection/remove", connections=[connection])
+    await_true(lambda: gone(shell.pid), "the removed connection's shell still runs")
+
+
+def test_idle_shells_are_closed_and_busy_ones_are_not(start_daemon: StartDaemon) -> None:
+    client = start_daemon("--idle-timeout", "1").client
+    busy = add_local(client, "/bin/dash")
+    client.post("/shell/start", connection=LOCAL)
+    client.post("/shell/start", connection=busy)
+    idle = supervisor(client, LOCAL)
+    assert exec_text(client, busy, "sleep 3; echo done") == "done"
+    await_true(lambda: gone(idle.pid), "the idle shell still runs")
+
+
+def test_a_command_whose_client_left_is_killed(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    shell = supervisor(client, LOCAL)
+    impatient = Client(own_daemon.url, auth_file=own_daemon.auth_file, timeout=1)
+    impatient.post("/daemon/version")
+    with pytest.raises((OSError, ClientError)):
+        impatient.post("/shell/exec", connection=LOCAL, command="sleep 1000")
+    impatient.close()
+    await_true(lambda: not shell.children(), "the command of a client that left still runs")
+    assert exec_text(client, LOCAL, "echo hi") == "hi"
+
+
+def test_a_stopping_daemon_ends_commands_and_shells(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    client = daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    shell = supervisor(client, LOCAL)
+    outcome: list[ClientError] = []
+
+    def run_long() -> None:
+        with Client(daemon.url, auth_file=daemon.auth_file) as own, pytest.raises(ClientError) as caught:
+            own.post("/shell/exec", connection=LOCAL, command="sleep 1000")
+        outcome.append(caught.value)
+
+    thread = threading.Thread(target=run_long)
+    thread.start()
+    await_true(lambda: bool(shell.children()), "the command runs")
+    command = shell.children(recursive=True)
+    daemon.stop()
+    thread.join(10)
+    assert [error.code for error in outcome] == ["shell_stopped"]
+    assert gone(shell.pid)
+    assert all(gone(process.pid) for process in command)
+
+
+def test_shells_of_a_killed_daemon_are_ended_by_the_next(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    client = daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    shell = supervisor(client, LOCAL)
+
+    def run_long() -> None:
+        with Client(daemon.url, auth_file=daemon.auth_file) as own, pytest.raises((OSError, ClientError)):
+            own.post("/shell/exec", connection=LOCAL, command="sleep 1000; true")
+
+    thread = threading.Thread(target=run_long)
+    thread.start()
+    await_true(lambda: bool(shell.children()), "the command runs")
+    tree = [shell, *shell.children(recursive=True)]
+    daemon.kill()
+    thread.join(10)
+    assert not gone(shell.pid), "without a successor the shell would run on"
+    start_daemon(home=daemon.home)
+    await_true(lambda: all(gone(process.pid) for process in tree), "the orphans still run")
