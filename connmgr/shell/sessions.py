@@ -233,8 +233,7 @@ class Sessions:
         return shell
 
     def _check_access(self, shell: Shell, access: Access) -> None:
-        for secret in shell.chain.sealed:
-            self._vault.principals.unseal(secret, access)
+        self._vault.principals.require(shell.chain.sealed, access)
 
     def _discard(self, connection: str, lost: Shell) -> None:
         with self._holding(connection) as slot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from connmgr.errors import (
     UnknownUser,
     UnlockFailed,
     UserExists,
-    VaultLocked,
     VaultUnavailable,
 )
 from connmgr.secrets import envelope
@@ -35,14 +34,13 @@ from connmgr.secrets.principals import (
     unwrap_vault,
 )
 from connmgr.secrets.throttle import Throttle
-from connmgr.vault import principal_rows
+from connmgr.vault import entitlement, principal_rows
 from connmgr.vault.database import Database
 from connmgr.vault.sealed import sealed_to
 
 MOST_PRINCIPALS = 64
 
 _WRONG = "The user does not exist, or the passphrase is wrong."
-_LOCKED = "The vault has users: unlock one first."
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Principals:
         :raises UnknownPrincipal: one of them does not exist.
         """
         known = self._known()
-        user = _unlocked(known, access)
+        user = entitlement.unlocked(known, access)
         names = list(dict.fromkeys([user.name if user else VAULT] if principals is None else principals))
         for name in names:
             if name not in known:
@@ -105,19 +103,31 @@ class Principals:
         known = self._known()
         vault_private = self._vault_private(known)
         sealed = envelope.verify(encrypted, sealing_key(vault_private))
-        user = _unlocked(known, access)
-        if user is not None and user.name in sealed.recipients:
-            data_key = access.open(*sealed.recipients[user.name])
-            if data_key is not None:
-                return sealed.open(data_key)
-        if VAULT in sealed.recipients and (user is not None or len(known) == 1):
-            return sealed.open(open_sealed(sealed.recipients[VAULT][1], known[VAULT], vault_private))
-        raise _locked(sealed, known)
+        holder = entitlement.holder(sealed, known, access)
+        box = sealed.recipients[holder.name][1]
+        if holder.name == VAULT:
+            return sealed.open(open_sealed(box, holder, vault_private))
+        data_key = access.open(holder.key_id, box)
+        if data_key is None:
+            raise SecretLocked(f"{holder.name} was locked in this moment.", principals=[holder.name])
+        return sealed.open(data_key)
+
+    def require(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
+        """Make sure that ``access`` may open all of ``secrets``, without opening them.
+
+        :raises SecretLocked, IntegrityError: as :meth:`unseal`.
+        """
+        if not secrets:
+            return
+        known = self._known()
+        key = sealing_key(self._vault_private(known))
+        for each in secrets:
+            entitlement.holder(envelope.verify(each, key), known, access)
 
     def status(self, access: Access) -> Status:
         """Return what ``access`` may know."""
         known = self._known()
-        user = _unlocked(known, access)
+        user = entitlement.unlocked(known, access)
         users = sorted(known.keys() - {VAULT})
         if user is None:
             return Status(bool(users), None, [] if users else [VAULT], [])
@@ -187,8 +197,7 @@ class Principals:
 
         def remove(tx: sa.Connection) -> list[str]:
             known = principal_rows.load(tx, self._key)
-            if _unlocked(known, access) is None:
-                raise VaultLocked(_LOCKED)
+            entitlement.require_unlocked(known, access)
             if name == VAULT or name not in known:
                 raise UnknownUser(f"Unknown vault user: {name}")
             user = known.pop(name)
@@ -227,26 +236,8 @@ class Principals:
         return user, private
 
 
-def _unlocked(known: Mapping[str, Principal], access: Access) -> Principal | None:
-    """Return the user that ``access`` has unlocked, if it has not been removed or replaced since."""
-    held = access.principal
-    user = known.get(held.name) if held is not None else None
-    return user if user is not None and held is not None and user.key_id == held.key_id else None
-
-
 def _check_addition(known: Mapping[str, Principal], access: Access, name: str) -> None:
-    if len(known) > 1 and _unlocked(known, access) is None:
-        raise VaultLocked(_LOCKED)
+    if len(known) > 1:
+        entitlement.require_unlocked(known, access)
     if name in known:
         raise UserExists(f"A vault user {name} exists already.")
-
-
-def _locked(sealed: envelope.Envelope, known: Mapping[str, Principal]) -> SecretLocked:
-    able = [name for name, (key_id, _) in sealed.recipients.items() if name in known and known[name].key_id == key_id]
-    if not able:
-        names = ", ".join(sealed.recipients)
-        return SecretLocked(f"Nobody can open this secret any more; it was sealed to {names}.", principals=[])
-    users = "any user" if VAULT in able else " or ".join(able)
-    return SecretLocked(
-        f"The secret is locked; its principals are {', '.join(able)}: unlock {users} first.", principals=able
-    )

@@ -1,0 +1,49 @@
+"""What a client session is entitled to, given the principals that the vault has at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connmgr.errors import SecretLocked, VaultLocked
+from connmgr.secrets.envelope import Envelope
+from connmgr.secrets.principals import VAULT, Access, Principal
+
+
+def unlocked(known: Mapping[str, Principal], access: Access) -> Principal | None:
+    """Return the user that ``access`` has unlocked, if it has not been removed or replaced since."""
+    held = access.principal
+    user = known.get(held.name) if held is not None else None
+    return user if user is not None and held is not None and user.key_id == held.key_id else None
+
+
+def require_unlocked(known: Mapping[str, Principal], access: Access) -> None:
+    """Make sure that ``access`` has unlocked a user.
+
+    :raises VaultLocked: it has not.
+    """
+    if unlocked(known, access) is None:
+        raise VaultLocked("The vault has users: unlock one first.")
+
+
+def holder(sealed: Envelope, known: Mapping[str, Principal], access: Access) -> Principal:
+    """Return the principal as whom ``access`` may open a secret; the unlocked user goes before ``vault``.
+
+    :raises SecretLocked: there is none; ``details["principals"]`` lists those that could.
+    """
+    user = unlocked(known, access)
+    if user is not None and user.name in sealed.recipients and sealed.recipients[user.name][0] == user.key_id:
+        return user
+    if VAULT in sealed.recipients and (user is not None or known.keys() == {VAULT}):
+        return known[VAULT]
+    raise _locked(sealed, known)
+
+
+def _locked(sealed: Envelope, known: Mapping[str, Principal]) -> SecretLocked:
+    able = [name for name, (key_id, _) in sealed.recipients.items() if name in known and known[name].key_id == key_id]
+    if not able:
+        names = ", ".join(sealed.recipients)
+        return SecretLocked(f"Nobody can open this secret any more; it was sealed to {names}.", principals=[])
+    users = "any user" if VAULT in able else " or ".join(able)
+    return SecretLocked(
+        f"The secret is locked; its principals are {', '.join(able)}: unlock {users} first.", principals=able
+    )
