@@ -10,6 +10,7 @@ from connmgr import __version__
 from connmgr.cli.api_key import api_key
 from connmgr.cli.plugins import plugins
 from connmgr.cli.serve import serve
+from connmgr.cli.vault import vault
 from connmgr.errors import ConnmgrError
 
 
@@ -29,5 +30,5 @@ def main() -> None:
     """Manage connections to machines, over an HTTP API on this machine."""
 
 
-for command in (serve, api_key, plugins):
+for command in (serve, api_key, plugins, vault):
     main.add_command(command)

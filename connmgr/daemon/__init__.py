@@ -22,9 +22,10 @@ from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
+from connmgr.daemon.storage import database_url, key_store
 from connmgr.errors import StartupError
 from connmgr.registry import Problem, Registry
-from connmgr.secrets.keyfile import KeyFile, KeyStore, load_from
+from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.secrets.process import harden
 from connmgr.settings import Settings
@@ -49,9 +50,9 @@ def serve(settings: Settings) -> None:
         private_directory(settings.data_dir, "data directory")
         cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
         bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
-        database = open_database(_database_url(settings))
+        database = open_database(database_url(settings))
         cleanup.callback(database.close)
-        key = load_from(_key_store(settings), create=database.empty, verifier=database.key_verifier)
+        key = load_from(key_store(settings), create=database.empty, verifier=database.key_verifier)
         vault = Vault(database, key)
         registry = _prepared(Registry.load(), settings.data_dir)
         sessions = Sessions(
@@ -121,18 +122,6 @@ def _raise_file_limit() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _database_url(settings: Settings) -> str:
-    return settings.database_url or f"sqlite:///{settings.data_dir / 'vault.db'}"
-
-
-def _key_store(settings: Settings) -> KeyStore:
-    if settings.key_store == "keyring":
-        from connmgr.secrets.keyring import Keyring
-
-        return Keyring(settings.data_dir)
-    return KeyFile(settings.data_dir / "vault.key")
 
 
 def _prepared(registry: Registry, data_dir: Path) -> Registry:

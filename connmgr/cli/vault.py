@@ -1,0 +1,43 @@
+"""``connmgr vault``: work on the vault while no daemon does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from connmgr.cli.options import read_settings, setting_options
+
+
+@click.group()
+def vault() -> None:
+    """Look after the vault."""
+
+
+@vault.command(name="rotate-key")
+@setting_options("data_dir", "database_url", "key_store")
+def rotate_key(**given: Any) -> None:
+    """Give the vault another key, while no daemon runs on it.
+
+    Secrets and passphrases stay as they are. Interrupted at any moment, the next start finds the right key. Daemons
+    that share the vault's database must be stopped, and need a copy of the new key.
+    """
+    settings = read_settings(given)
+    from connmgr.daemon.files import private_directory
+    from connmgr.daemon.storage import database_url, key_store
+    from connmgr.errors import StartupError
+    from connmgr.secrets.process import harden
+    from connmgr.vault import VaultLock, open_database
+    from connmgr.vault.rotation import rotate
+
+    harden()
+    private_directory(settings.data_dir, "data directory")
+    with VaultLock(settings.data_dir / "lock"):
+        database = open_database(database_url(settings))
+        try:
+            if database.empty:
+                raise StartupError("There is no vault yet whose key could be replaced.")
+            rotate(database, key_store(settings))
+        finally:
+            database.close()
+    click.echo("The vault has a new key.")
