@@ -5,8 +5,11 @@ Run it with ``python -m benchmarks.exec``.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+from collections.abc import Iterator
 
+import pexpect
 from pexpect import replwrap
 
 from benchmarks.daemon import local_connection, temporary_daemon
@@ -17,10 +20,9 @@ BARE = "bare request"
 
 def main() -> None:
     """Measure ``true`` on bash and dash through the daemon, and its rivals."""
-    with temporary_daemon() as daemon:
+    with temporary_daemon() as daemon, _repl(0.05) as repl, _repl(None) as eager_repl:
         client = daemon.client
         bash, dash = (local_connection(daemon, shell) for shell in ("bash", "dash"))
-        repl = replwrap.bash()
         taken = interleaved(
             {
                 BARE: lambda: client.post("/daemon/version"),
@@ -28,11 +30,20 @@ def main() -> None:
                 "/shell/exec, dash": lambda: client.post("/shell/exec", connection=dash, command="true"),
                 "subprocess.run(['sh', '-c', …])": lambda: subprocess.run(["sh", "-c", "true"], check=True),
                 "pexpect.replwrap": lambda: repl.run_command("true"),
+                "pexpect.replwrap, without its delay": lambda: eager_repl.run_command("true"),
             },
             calls=100,
         )
-        repl.child.close(force=True)
     print_timings("The command true, local, keep-alive", taken, base=BARE, repeat="python -m benchmarks.exec")
+
+
+@contextlib.contextmanager
+def _repl(delay: float | None) -> Iterator[replwrap.REPLWrapper]:
+    """pexpect's wrapper as ``replwrap.bash`` makes it, but without the user's rc files; 0.05 s is its default delay."""
+    child = pexpect.spawn("bash", ["--norc", "--noprofile"], env={"PS1": "$"}, echo=False, encoding="utf-8")
+    child.delaybeforesend = delay
+    yield replwrap.REPLWrapper(child, r"\$", "PS1='{0}' PS2='{1}' PROMPT_COMMAND=''")
+    child.close(force=True)
 
 
 if __name__ == "__main__":
