@@ -51,9 +51,6 @@ class Dialect:
 
 _HELLO = Template(r"""exec 8>&1 9>&${stderr} >/dev/null 2>&1
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
-_cm_begin(){ echo "
-$$1b" >&8;echo "
-$$1b" >&9;}
 _cm_gone(){ echo "
 $$2$$1" >&8;}
 _cm_dump(){ { set +x;unset CONNMGR_COMMAND;${builtin} echo "
@@ -63,8 +60,7 @@ $$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$1";}
 _cm_end(){ echo "
 $$2 $$1" >&8;echo "
 $$2" >&9;}
-_cm_begin ${nonce}
-(${fork}echo "$$$$" >&8
+(${fork}echo "${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
 echo "$${TMPDIR:-/tmp}" >&8

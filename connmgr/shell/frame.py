@@ -1,9 +1,9 @@
 """The frame: one write that makes a supervisor run one command, and the marked streams that come back.
 
 Every marker is a newline, a random nonce of 128 bits that only this frame holds, a tag and a newline; output cannot
-imitate it. On stdout: ``b`` begins the output, ``c`` the working directory, ``v`` the exported variables, ``x`` more
+imitate it. On stdout, after the output: ``c`` begins the working directory, ``v`` the exported variables, ``x`` more
 output (of an EXIT trap), ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is
-lost, and a blank with a number ends the command with its status. On stderr: ``b`` begins, and the bare nonce ends.
+lost, and a blank with a number ends the command with its status. On stderr the bare nonce ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _UNSAFE = re.compile(rb"[^ -~]|[%\\']")
 
 
 def new_nonce() -> str:
-    """Return 128 random bits in hexadecimal."""
-    return secrets.token_hex(16)
+    """Return 128 random bits as letters, digits, ``-`` and ``_``: shells read their input byte by byte."""
+    return secrets.token_urlsafe(16)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def build_frame(
     body = b"(" + dialect.fork.encode() + b";".join(steps) + b")"
     if command.stdin:
         body = b"{ " + b";".join(_printf(command.stdin)) + b";}|" + body
-    return b"_cm_begin " + mark + b";" + body + b';_cm_end "$?" ' + mark + b"\n"
+    return body + b';_cm_end "$?" ' + mark + b"\n"
 
 
 def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
@@ -86,7 +86,7 @@ def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
     A ``case``, because a command within ``if`` or after ``||`` would not heed ``set -e``.
     """
     mark = nonce.encode()
-    gone = b"_cm_begin " + mark + b";_cm_gone l " + mark + b";_cm_end 1 " + mark
+    gone = b"_cm_gone l " + mark + b";_cm_end 1 " + mark
     return b"cd " + quote(directory) + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
 
 
@@ -120,7 +120,7 @@ class MarkedStream:
         self._marker = b"\n" + nonce.encode()
         self._limit = limit
         self._pending = b""
-        self._section: str | None = None
+        self._section = "b"
         self._state_complete = False
         self._sections = {"b": bytearray(), "c": bytearray(), "v": bytearray()}
         self.truncated = False
@@ -178,11 +178,11 @@ class MarkedStream:
         elif tag == "l":
             self.directory_lost = True
         else:
-            self._section = {"b": "b", "c": "c", "v": "v", "x": "b"}[tag]
+            self._section = {"c": "c", "v": "v", "x": "b"}[tag]
             self._state_complete = tag == "x"
 
     def _keep(self, data: bytes, start: int, end: int) -> None:
-        if self._section is None or start >= end:
+        if start >= end:
             return
         kept = self._sections[self._section]
         limit = self._limit if self._section == "b" else STATE_LIMIT

@@ -31,6 +31,9 @@ POLL = 1.0
 KILL_TIMEOUT = 10.0
 """Seconds in which a killed command's processes must be gone, or the session is given up."""
 
+LATE_READS = 64
+"""How often a job that prints without end may be read from before a command is sent all the same."""
+
 SEND_TIMEOUT = 30.0
 """Seconds within which a supervisor that waits for a frame must take it."""
 
@@ -143,6 +146,7 @@ class Session:
         stdout, stderr = MarkedStream(nonce, self._max_output), MarkedStream(nonce, self._max_output)
         stderr.ended = self._channel.merged
         self._running = cookie
+        self._discard_late_output()
         self._channel.sendall(frame, SEND_TIMEOUT)
         stopped = self._receive(stdout, stderr, time.monotonic() + timeout, abandoned)
         if stopped:
@@ -166,6 +170,12 @@ class Session:
             stderr.output,
             stdout.truncated or stderr.truncated,
         )
+
+    def _discard_late_output(self) -> None:
+        """Drop what background jobs of earlier commands have printed since: it is not this command's."""
+        for _ in range(LATE_READS):
+            if not any(self._channel.recv(0)):
+                return
 
     def _receive(
         self, stdout: MarkedStream, stderr: MarkedStream, deadline: float, abandoned: Callable[[], bool]

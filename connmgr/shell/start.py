@@ -96,11 +96,14 @@ def _greet(channel: Channel, nonce: str, deadline: float) -> Supervisor:
             stderr.feed(err)
     except (EOFError, OSError) as error:
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
-    return _described(channel, stdout, dialect, supervising, path)
+    return _described(channel, greeting, stdout, dialect, supervising, path)
 
 
-def _described(channel: Channel, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str) -> Supervisor:
-    facts = stdout.output.decode(errors="replace").split("\n")
+def _described(
+    channel: Channel, greeting: str, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str
+) -> Supervisor:
+    # Whatever the shell's own start-up files print comes before.
+    facts = stdout.output.decode(errors="replace").rpartition(f"{greeting} ")[2].split("\n")
     if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
         raise ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
     pid, kernel, system, temp = facts[:4]

@@ -141,8 +141,8 @@ def test_aliases_and_functions_do_not_last(posix: Session) -> None:
 
 
 def test_output_that_imitates_the_markers(posix: Session) -> None:
-    nonce = "0123456789abcdef" * 2
-    fakes = f"{nonce}b\n{nonce}c\n{nonce} 0\n"
+    nonce = "AAECAwQFBgcICQoLDA0ODw"
+    fakes = f"{nonce}x\n{nonce}c\n{nonce} 0\n"
     text = f"printf '\\n%s' '{fakes}'; printf '\\n%s' '{fakes}' >&2; exit 5"
     result = run(posix, text)
     assert result.exit_code == 5
