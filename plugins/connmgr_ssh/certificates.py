@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import paramiko
 from paramiko.message import Message
+from paramiko.pkey import PKey, UnknownKeyType
+from paramiko.ssh_exception import SSHException
 
 from connmgr_ssh.config import matches
 from connmgr_ssh.known_hosts import HostKey
+from connmgr_ssh.stream import packed
 
 HOST = 2
 _FIELDS_OF_KEY = {
@@ -21,42 +25,82 @@ _FIELDS_OF_KEY = {
 }
 
 
-def refusal(certificate: bytes, host: str, authorities: Sequence[HostKey], revoked: Sequence[HostKey]) -> str | None:
-    """Return why ``certificate`` does not vouch for ``host`` now, or None when it does.
+@dataclass(frozen=True)
+class Certificate:
+    """What a certificate says, and who signed it; times are seconds since 1970 (UTC)."""
+
+    kind: int
+    principals: list[str]
+    valid_after: int
+    valid_before: int
+    critical_options: list[str]
+    authority: HostKey
+    signed: bytes
+    signature: bytes
+
+    @classmethod
+    def parse(cls, blob: bytes) -> Certificate:
+        """Return the certificate that ``blob`` encodes.
+
+        :raises ValueError: it is damaged, or certifies a key of an unknown type.
+        """
+        message = Message(blob)
+        try:
+            base = message.get_text().partition("-cert-")[0]
+            for _ in range(1 + _FIELDS_OF_KEY[base]):
+                message.get_binary()
+            message.get_int64()
+            kind = message.get_int()
+            message.get_binary()
+            principals = _strings(message.get_binary())
+            valid_after, valid_before = message.get_int64(), message.get_int64()
+            critical_options = _strings(message.get_binary())
+            message.get_binary()
+            message.get_binary()
+            authority = message.get_binary()
+            signed = message.get_so_far()
+            signer = HostKey(Message(authority).get_text(), authority)
+            signature = message.get_binary()
+        except (KeyError, UnicodeDecodeError, struct.error) as error:
+            raise ValueError("it is damaged") from error
+        # paramiko fills up what is too short, so that several texts would pass for one certificate.
+        if packed(signature) != blob[len(signed) :]:
+            raise ValueError("it is damaged")
+        return cls(kind, principals, valid_after, valid_before, critical_options, signer, signed, signature)
+
+    def is_signed(self) -> bool:
+        """Whether its authority really signed it."""
+        try:
+            key = PKey.from_type_string(self.authority.type, self.authority.blob)
+            parts = Message(self.signature)
+            whole = packed(parts.get_binary()) + packed(parts.get_binary()) == self.signature
+            return whole and bool(key.verify_ssh_sig(self.signed, Message(self.signature)))
+        except (SSHException, ValueError, struct.error, UnknownKeyType):
+            return False
+
+
+def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Sequence[HostKey]) -> str | None:
+    """Return why the certificate ``blob`` does not vouch for ``host`` now, or None when it does.
 
     :param authorities: the keys that may sign for this host.
     """
-    message = Message(certificate)
-    base = message.get_text().partition("-cert-")[0]
-    if base not in _FIELDS_OF_KEY:
-        return f"its type {base} is not supported"
-    message.get_binary()
-    for _ in range(_FIELDS_OF_KEY[base]):
-        message.get_binary()
-    message.get_int64()
-    kind = message.get_int()
-    message.get_text()
-    principals = _strings(message.get_binary())
-    valid_after, valid_before = message.get_int64(), message.get_int64()
-    critical = _strings(message.get_binary())
-    message.get_binary()
-    message.get_binary()
-    authority = message.get_binary()
-    signed = message.get_so_far()
-    signature = message.get_binary()
-    signer = HostKey(Message(authority).get_text(), authority)
-    if kind != HOST:
+    try:
+        certificate = Certificate.parse(blob)
+    except ValueError as error:
+        return str(error)
+    signer = certificate.authority
+    if certificate.kind != HOST:
         return "it is not a host certificate"
     if signer in revoked or signer not in authorities:
         return f"its authority {signer.fingerprint} is {'revoked' if signer in revoked else 'not known'}"
-    # ssh-keygen -s without -n makes a certificate for any host at all, which current OpenSSH refuses too.
-    if not matches(principals, host):
-        return f"it is for {', '.join(principals) or 'no named host'}"
-    if not valid_after <= time.time() < valid_before:
+    # Without principals it would be good for any host at all, which current OpenSSH refuses too.
+    if not matches(certificate.principals, host):
+        return f"it is for {', '.join(certificate.principals) or 'no named host'}"
+    if not certificate.valid_after <= time.time() < certificate.valid_before:
         return "it is not valid at this time"
-    if critical:
-        return f"it has the unknown critical option {critical[0]}"
-    return None if _is_signed(signer, signed, signature) else "its signature is wrong"
+    if certificate.critical_options:
+        return f"it has the unknown critical option {certificate.critical_options[0]}"
+    return None if certificate.is_signed() else "its signature is wrong"
 
 
 def _strings(packed: bytes) -> list[str]:
@@ -65,8 +109,3 @@ def _strings(packed: bytes) -> list[str]:
     while message.get_remainder():
         found.append(message.get_text())
     return found
-
-
-def _is_signed(signer: HostKey, signed: bytes, signature: bytes) -> bool:
-    key = paramiko.PKey.from_type_string(signer.type, signer.blob)
-    return bool(key.verify_ssh_sig(signed, Message(signature)))

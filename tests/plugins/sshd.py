@@ -49,8 +49,9 @@ def free_port() -> int:
 class Sshd:
     """A running sshd.
 
-    ``options`` are lines of sshd_config by keyword, which outrank the defaults below; a sequence gives several lines.
-    ``client_key`` is admitted for every user; ``user`` is whom tests log in as, this process's by default. The directory is readable by other users, as sshd needs it.
+    ``options`` are lines of sshd_config by keyword, which outrank the defaults below. ``client_key`` is admitted for
+    every user; ``user`` is whom tests log in as, this process's own by default. The directory is readable by all, as
+    sshd needs it.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Sshd:
         assert path
         log = self.directory / "log"
         with log.open("ab") as stderr:
-            start = log.stat().st_size
+            start = len(self.log())
             argv = [path, "-D", "-e", "-f", str(config)]
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=stderr)
         self._wait_until_listening(start)

@@ -15,8 +15,8 @@ from connmgr.errors import ChannelRefused
 from connmgr.plugin import Channel
 from connmgr_ssh.stream import WINDOW
 from connmgr_ssh.transport import SshTransport
-from tests.plugins.sshd import Sshd
 from tests.plugins.ssh.conftest import Connect, StartSshd
+from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
 

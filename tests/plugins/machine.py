@@ -1,0 +1,145 @@
+"""A machine within this one, for tests that run as root: users and an /etc of its own that nobody else sees.
+
+It is a private mount namespace (mount_namespaces(7)) with a layer over /etc and empty directories where login programs
+keep state. Everything in it, users included, is gone with its last process, even after a killed test run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from tests.components import program
+
+# It ends when its standard input does, which it does when the tests die.
+_HOLD = """
+set -e
+mount -t tmpfs -o mode=0755 tmpfs /run
+mkdir -m 0755 /run/sshd /run/layer /run/work
+mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/layer,workdir=/run/work /etc
+for directory in /home /var/lib/sudo /var/mail; do
+  mkdir -p "$directory"
+  mount -t tmpfs -o mode=0755 tmpfs "$directory"
+done
+echo ready
+cat
+"""
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Inhabitant:
+    """A user of a :class:`Machine`; ``home`` is a path on it."""
+
+    name: str
+    uid: int
+    password: str
+    home: str
+
+
+@cache
+def available() -> bool:
+    """Return whether a machine can be had here: it takes root, unshare(1) and the right to mount a layer over /etc."""
+    if os.geteuid() != 0 or not all(map(program, ("unshare", "nsenter", "setpriv"))):
+        return False
+    try:
+        Machine().close()
+    except (AssertionError, OSError):
+        return False
+    return True
+
+
+class Machine:
+    """A running machine."""
+
+    def __init__(self) -> None:
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", _HOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert self._holder.stdout
+        answer = self._holder.stdout.readline()
+        if answer != b"ready\n":
+            said = answer + self._holder.communicate(timeout=20)[0]
+            raise AssertionError(f"no machine can be had: {said.decode()}")
+        self.users: list[Inhabitant] = []
+
+    def path(self, path: str) -> Path:
+        """Return where a path of the machine is found from outside."""
+        return Path(f"/proc/{self._holder.pid}/root", path.lstrip("/"))
+
+    def write(self, path: str, text: str, mode: int = 0o644, owner: Inhabitant | None = None) -> None:
+        """Replace a file of the machine in one step."""
+        target = self.path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.new")
+        draft.write_text(text)
+        draft.chmod(mode)
+        if owner:
+            os.chown(draft, owner.uid, -1)
+        draft.rename(target)
+
+    def inside(self, user: Inhabitant | None = None) -> list[str]:
+        """Return the words that, before an argv, run it on the machine: as root, or as ``user`` in its home."""
+        words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--"]
+        if user is None:
+            return words
+        become = ["setpriv", "--reuid", user.name, "--regid", user.name, "--init-groups", "--reset-env", "--"]
+        return [*words, *become, "/bin/sh", "-c", 'cd; exec "$@"', "sh"]
+
+    def run(self, *argv: str, text: str = "", user: Inhabitant | None = None) -> str:
+        """Run a command on the machine and return what it printed; it must succeed."""
+        whole = [*self.inside(user), *argv]
+        done = subprocess.run(whole, input=text, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, f"{argv} exited with {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def add_user(self, shell: str = "/bin/bash", password: str = "correct horse battery") -> Inhabitant:
+        """Create a user."""
+        number = next(_numbers)
+        name = f"user{number}"
+        # No uid of another test process, whose users' processes are told from ours by it.
+        uid = 1_000_000 + os.getpid() * 100 + number
+        self.run("useradd", "--create-home", "--uid", str(uid), "--shell", shell, name)
+        self.set_password(name, password)
+        self.users.append(Inhabitant(name, uid, password, f"/home/{name}"))
+        return self.users[-1]
+
+    def set_password(self, name: str, password: str) -> None:
+        """Change a user's password."""
+        self.run("chpasswd", "--crypt-method", "SHA256", "--sha-rounds", "1000", text=f"{name}:{password}\n")
+
+    def processes(self, user: Inhabitant) -> list[psutil.Process]:
+        """Return what runs as ``user``."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                if user.uid in process.uids():
+                    found.append(process)
+        return found
+
+    def close(self) -> None:
+        """End the machine, and what its users still run."""
+        uids = {user.uid for user in self.users}
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                if uids.intersection(process.uids()):
+                    process.send_signal(signal.SIGKILL)
+        self._holder.communicate(timeout=20)
+
+
+def shell_path(name: str) -> str:
+    """Return the absolute path of a shell for /etc/passwd, whatever directory it lies in."""
+    path = program(name)
+    assert path, f"{name} is not installed"
+    return path
