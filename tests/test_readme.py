@@ -17,6 +17,7 @@ README = Path(__file__).parent.parent / "README.md"
 VARIABLE = {
     r"'osName': '[^']*'": "'osName': …",
     r"'temp': '[^']*'": "'temp': …",
+    r"has no address: .*": "has no address: …",
 }
 """What differs from machine to machine."""
 
@@ -34,11 +35,10 @@ def test_the_first_session_goes_as_it_is_written(start_daemon: StartDaemon, monk
     monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
     monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
     blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    session = "\n".join(block.replace("ClientError: …", "ClientError: ...") for block in blocks)
-    test = doctest.DocTestParser().get_doctest(session, {}, "README.md", str(README), 0)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README.md", str(README), 0)
     assert len(test.examples) > 10
     report: list[str] = []
-    doctest.DocTestRunner(_Checker(), optionflags=doctest.ELLIPSIS).run(test, out=report.append, clear_globs=False)
+    doctest.DocTestRunner(_Checker()).run(test, out=report.append, clear_globs=False)
     test.globs["daemon"].close()
     assert not report, "".join(report)
 
