@@ -16,8 +16,8 @@ from connmgr.shell.frame import new_nonce
 
 # A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)). Its
 # stderr must not be a terminal too, or the shell would take itself for an interactive one.
-_ON_TERMINAL = 'stty raw -echo; echo; echo "$0"; exec "$@" 2>/dev/null'
-_ON_PIPES = 'echo; echo "$0"; exec "$@"'
+_RAW = 'stty raw -echo; echo; echo "$0"; exec "$@" 2>/dev/null'
+_AS_IT_IS = 'echo; echo "$0"; exec "$@"'
 
 
 class Login:
@@ -30,9 +30,12 @@ class Login:
         self._data = data
         self._deadline = deadline
 
-    def announcing(self, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv that says on a line of its own that the login is over, and then becomes ``argv``."""
-        return ["/bin/sh", "-c", _ON_TERMINAL if terminal else _ON_PIPES, self._mark, *argv]
+    def announcing(self, argv: Sequence[str], *, raw: bool) -> list[str]:
+        """Return the argv that says on a line of its own that the login is over, and then becomes ``argv``.
+
+        With ``raw`` it first turns its terminal into a plain stream of bytes.
+        """
+        return ["/bin/sh", "-c", _RAW if raw else _AS_IT_IS, self._mark, *argv]
 
     def hold(self, channel: Channel) -> Channel:
         """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from there on.
@@ -68,14 +71,17 @@ class _ChannelSpawn(_BytesSpawn):
         self.closed = False
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
-        try:
-            stdout, stderr = self._channel.recv(max(0.0, timeout or 0.0))
-        except (EOFError, OSError) as error:
-            self.flag_eof = True
-            raise pexpect.EOF(str(error)) from error
-        if not stdout and not stderr:
-            raise pexpect.TIMEOUT("nothing came")
-        return stderr + stdout
+        deadline = time.monotonic() + max(0.0, timeout or 0.0)
+        while True:
+            try:
+                stdout, stderr = self._channel.recv(max(0.0, deadline - time.monotonic()))
+            except (EOFError, OSError) as error:
+                self.flag_eof = True
+                raise pexpect.EOF(str(error)) from error
+            if stdout or stderr:
+                return stderr + stdout
+            if time.monotonic() >= deadline:
+                raise pexpect.TIMEOUT("nothing came")
 
 
 class ChannelDialogue:
@@ -85,6 +91,7 @@ class ChannelDialogue:
         self.prompt = prompt
         self.ready = ready
         self.matched: bytes | None = None
+        self._secrets: list[str] = []
         self._channel = channel
         self._deadline = deadline
         self._spawn = _ChannelSpawn(channel)
@@ -96,7 +103,10 @@ class ChannelDialogue:
 
     @property
     def printed(self) -> str:
-        return " ".join(bytes(self._spawn.before or b"").decode(errors="replace").split())[-300:]
+        text = bytes(self._spawn.before or b"").decode(errors="replace")
+        for secret in self._secrets:
+            text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
+        return " ".join("".join(character if character.isprintable() else " " for character in text).split())[-300:]
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))
@@ -110,6 +120,7 @@ class ChannelDialogue:
         return index
 
     def send_secret(self, secret: str) -> None:
+        self._secrets.append(secret)
         self._channel.sendall(secret.encode() + b"\n", max(0.1, self._deadline - time.monotonic()))
 
     def _failure(self, reason: str) -> str:

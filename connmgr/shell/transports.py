@@ -29,20 +29,21 @@ class WrappedTransport(Transport):
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
         deadline = time.monotonic() + timeout
         terminal = pty or self._terminal or self._wrapper.needs_pty(self._data)
+        # Whoever asks for a terminal has a login of its own to hold on it, and must find it as it is.
         try:
-            return self._start(argv, terminal, deadline)
+            return self._start(argv, terminal, deadline, raw=not pty)
         except TerminalRequired as error:
             if terminal:
                 raise ElevationFailed("The login insists on a terminal, and does not take the one it has.") from error
         self._terminal = True
-        return self._start(argv, True, deadline)
+        return self._start(argv, True, deadline, raw=True)
 
-    def _start(self, argv: Sequence[str], terminal: bool, deadline: float) -> Channel:
+    def _start(self, argv: Sequence[str], terminal: bool, deadline: float, *, raw: bool) -> Channel:
         login = Login(self._wrapper, self._data, deadline)
         if not terminal and not self._wrapper.needs_login(self._data):
             wrapped = self._wrapper.wrap(argv, self._data, login.prompt)
             return self._inner.open_channel(wrapped, timeout=_left(deadline))
-        wrapped = self._wrapper.wrap(login.announcing(argv, terminal=terminal), self._data, login.prompt)
+        wrapped = self._wrapper.wrap(login.announcing(argv, raw=terminal and raw), self._data, login.prompt)
         return login.hold(self._inner.open_channel(wrapped, pty=terminal, timeout=_left(deadline)))
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ It runs in any other connection. ``sudo`` is given a prompt of our own and reads
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -27,14 +28,16 @@ from connmgr.plugin import (
     hookimpl,
 )
 
-PROMPT_TIMEOUT = 9.0
+STEP_TIMEOUT = 8.0
 """Seconds in which the next step of a login must come."""
 
-# Their prompts and refusals are read in English; the session gets its own locale back.
-_IN_ENGLISH = 'CONNMGR_LC_ALL=${LC_ALL-} LC_ALL=C exec "$@"'
-_IN_OWN_LANGUAGE = 'LC_ALL=$CONNMGR_LC_ALL; [ "$LC_ALL" ] || unset LC_ALL; unset CONNMGR_LC_ALL; exec "$@"'
-_PASSWORD_PROMPT = rb"(?i)password[^\r\n]*: ?$"
-_REFUSED = rb"(?i)authentication (?:failure|failed)|incorrect password|permission denied|sorry"
+# Prompts and refusals are read in English; the session gets its own locale back. sudo lets LC_* pass.
+_IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
+_IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
+_PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]*: ?$"
+_REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry")
+_WANTED = re.compile(r"(?i)password|authentication|terminal is required to")
+_EXPIRED = re.compile(r"(?i)(?:change|reset) your password|(?:password|token) (?:has|is) expired|new password")
 
 
 def _user_name(value: str) -> None:
@@ -82,15 +85,16 @@ class ShellEnvironment(Wrapper):
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
         if not data["elevated"]:
             return list(argv)
-        user, password = data["user"], data.get("password")
-        if data["method"] == "sudo":
-            how = ["-S", "-p", prompt] if password is not None else ["-n"]
-            return ["sudo", *how, "-H", "-u", user, "--", *argv]
         own = ["/bin/sh", "-c", _IN_OWN_LANGUAGE, "sh", *argv]
+        return ["/bin/sh", "-c", _IN_ENGLISH, "sh", *self._elevation(own, data, prompt)]
+
+    def _elevation(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+        user, silent = data["user"], data.get("password") is None
+        if data["method"] == "sudo":
+            return ["sudo", *(["-n"] if silent else ["-S", "-p", prompt]), "-H", "-u", user, "--", *argv]
         if data["method"] == "doas":
-            how = [] if password is not None else ["-n"]
-            return ["/bin/sh", "-c", _IN_ENGLISH, "sh", "doas", *how, "-u", user, *own]
-        return ["/bin/sh", "-c", _IN_ENGLISH, "sh", "su", user, "-c", shlex.join(["exec", *own])]
+            return ["doas", *(["-n"] if silent else []), "-u", user, *argv]
+        return ["su", user, "-c", shlex.join(["exec", *argv])]
 
     def needs_pty(self, data: Mapping[str, Any]) -> bool:
         return bool(data["elevated"]) and data["method"] != "sudo" and data.get("password") is not None
@@ -99,24 +103,38 @@ class ShellEnvironment(Wrapper):
         return bool(data["elevated"])
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
-        password = data.get("password")
-        prompt = dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
+        method, password = data["method"], data.get("password")
+        prompt = dialogue.prompt if method == "sudo" else _PASSWORD_PROMPT
         try:
+            if not dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):
+                return
             if password is None:
-                dialogue.expect([dialogue.ready], PROMPT_TIMEOUT)
-            elif dialogue.expect([dialogue.ready, prompt], PROMPT_TIMEOUT):
-                dialogue.send_secret(password)
-                if dialogue.expect([dialogue.ready, prompt, _REFUSED], PROMPT_TIMEOUT):
-                    raise AuthFailed(f"{data['method']} refused the password.")
+                raise AuthFailed(f"{method} wants a password, and the connection has none.")
+            dialogue.send_secret(password)
+            if dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):
+                raise self._refusal(dialogue.printed, data)
         except ElevationFailed as error:
             raise self._explained(error, dialogue.printed, data) from error
 
+    def _refusal(self, printed: str, data: Mapping[str, Any]) -> Exception:
+        """Return why a password was asked for again."""
+        if _EXPIRED.search(printed):
+            return ElevationFailed(f"{data['method']} wants the password to be changed first; it has expired.")
+        return AuthFailed(f"{data['method']} refused the password.")
+
     def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any]) -> Exception:
-        text = printed.lower()
-        if "tty" in text and not self.needs_pty(data):
+        """Return why the program ended."""
+        method, silent = data["method"], data.get("password") is None
+        if "tty" in printed and not self.needs_pty(data):
             return TerminalRequired(printed)
-        if data.get("password") is None and ("password" in text or "authentication" in text):
-            return AuthFailed(f"{data['method']} wants a password, and the connection has none.")
+        if f"{method}: not found" in printed:
+            return ElevationFailed(f"{method} is not installed there.")
+        if _EXPIRED.search(printed):
+            return ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
+        if silent and _WANTED.search(printed):
+            return AuthFailed(f"{method} wants a password, and the connection has none.")
+        if not silent and _REFUSED.search(printed):
+            return AuthFailed(f"{method} refused the password.")
         return error
 
 

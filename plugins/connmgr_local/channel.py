@@ -150,8 +150,10 @@ def _start_on_terminal(
     master, slave = pty.openpty()
     try:
         # A session leader that opens a terminal makes it its controlling one (tty_ioctl(4)); no code runs after fork.
+        # Until then it holds the terminal as its stdin: reading one that nobody has open fails.
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv],
+            stdin=slave,
             env=environment,
             cwd=directory,
             start_new_session=True,
