@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from connmgr.errors import IntegrityError
 from connmgr.secrets import envelope
 from connmgr.secrets.principals import Principal
 from connmgr.vault.tables import connection as table
@@ -18,13 +19,17 @@ def sealed_to(
 ) -> tuple[list[str], list[str]]:
     """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
 
-    :raises IntegrityError: a stored secret was changed outside of connmgr.
+    A connection with a secret that was changed outside of connmgr counts as the former: nobody can tell what it was.
     """
     alive = {each.key_id for each in others.values()}
     affected, lost = [], []
     holding = sa.select(table.c.id, table.c.data).where(table.c.data.contains("encryptedToken")).order_by(table.c.id)
     for uuid, data in tx.execute(holding):
-        held = [holders for holders in _holders(json.loads(data), sealing_key) if user.key_id in holders]
+        try:
+            held = [holders for holders in _holders(json.loads(data), sealing_key) if user.key_id in holders]
+        except (IntegrityError, ValueError):
+            affected.append(uuid)
+            continue
         if held:
             affected.append(uuid)
         if any(alive.isdisjoint(holders) for holders in held):

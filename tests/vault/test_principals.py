@@ -283,6 +283,12 @@ class TestUsers:
         with pytest.raises(SecretLocked, match="Nobody can open"):
             vault.principals.unseal(mine, alice)
 
+    def test_a_damaged_secret_does_not_keep_a_user_in(self, vault: Vault, directory: Path) -> None:
+        alice = unlocked(vault, "alice")
+        uuid = add_connection(vault, "damaged", {"password": vault.principals.seal("s", alice)})
+        edit(directory, "UPDATE connection SET data = replace(data, 'locked', 'opened') WHERE id = ?", uuid)
+        assert vault.principals.remove_user(alice, "bob") == [uuid]
+
     def test_a_later_user_of_the_same_name_is_somebody_else(self, vault: Vault) -> None:
         alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
         mine = vault.principals.seal("s", bob)

@@ -1,0 +1,77 @@
+"""Values that must not turn up anywhere, and the search for them."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+
+class Canaries:
+    """Gives out secret values that share a random stem, by which all of them are found, in base64 too."""
+
+    def __init__(self) -> None:
+        self.stem = "Canary" + secrets.token_hex(12)
+        self._numbers = count(1)
+        self.given: list[str] = []
+        # What base64 makes of the stem depends on how many bytes stand before it, up to two.
+        spellings = [base64.b64encode(b"\0" * n + self.stem.encode())[4 if n else 0 : -4] for n in range(3)]
+        self._spellings = [self.stem.encode(), self.stem.encode().hex().encode(), *spellings]
+
+    def new(self) -> str:
+        """Return another value."""
+        self.given.append(f"{self.stem}-{next(self._numbers):02}")
+        return self.given[-1]
+
+    def also(self, *values: str) -> None:
+        """Look for these values too, which could not be chosen."""
+        self._spellings += [value.encode() for value in values]
+
+    def within(self, content: bytes) -> bool:
+        """Whether one of them stands in ``content``."""
+        return any(spelling in content for spelling in self._spellings)
+
+    def found_in_files(self, directories: Iterable[Path]) -> list[str]:
+        """Return the files below ``directories`` in whose content or name one stands."""
+        paths = [path for directory in directories for path in directory.rglob("*")]
+        files = [path for path in paths if stat.S_ISREG(path.lstat().st_mode)]
+        assert files, "there is nothing to search"
+        return [str(path) for path in files if self.within(path.read_bytes()) or self.within(str(path).encode())]
+
+    def found_in_processes(self) -> set[str]:
+        """Return where one stands in the arguments or the environment of a process that runs now."""
+        found = set()
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                for part in ("cmdline", "environ"):
+                    with suppress(OSError):
+                        content = (process / part).read_bytes()
+                        if self.within(content):
+                            found.add(f"{part} of process {process.name}: {content[:200]!r}")
+        return found
+
+    @contextmanager
+    def watched_processes(self) -> Iterator[set[str]]:
+        """Look at all processes over and over; what was found is in the set that is returned."""
+        found: set[str] = set()
+        over = threading.Event()
+        rounds = count()
+
+        def watch() -> None:
+            while not over.wait(0.01):
+                next(rounds)
+                found.update(self.found_in_processes())
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()
+        assert next(rounds) > 3, "the processes were hardly looked at"
