@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connmgr.plugin import Transport
-from connmgr_ssh import Ssh
+from connmgr_ssh import Ssh, config
 from connmgr_ssh.transport import SshTransport
 from tests.plugins import users
 from tests.plugins.sshd import SshAgent, Sshd, privilege_separation
@@ -23,10 +23,11 @@ Connect = Callable[..., SshTransport]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home directory of the daemon's user, and no agent."""
+    """An empty home directory of the daemon's user, no configuration of the machine's, and no agent."""
     path = tmp_path / "home"
     (path / ".ssh").mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("HOME", str(path))
+    monkeypatch.setattr(config, "SYSTEM", tmp_path / "etc")
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return path
 

@@ -1,0 +1,230 @@
+"""What ~/.ssh/config says of a host."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import pytest
+
+from connmgr.errors import TransportUnsupported
+from connmgr_ssh import Ssh
+from connmgr_ssh.config import Hop, resolve
+from tests.plugins.ssh.conftest import Connect, StartSshd
+from tests.plugins.ssh.test_authentication import admit, whoami
+from tests.plugins.sshd import Sshd, keygen
+
+
+@pytest.fixture
+def config(home: Path) -> Path:
+    """The user's configuration, empty."""
+    path = home / ".ssh" / "config"
+    path.touch(mode=0o600)
+    return path
+
+
+def test_without_any_configuration(home: Path) -> None:
+    destination = resolve("machine")
+    assert (destination.host, destination.port, destination.user) == ("machine", 22, getpass.getuser())
+    assert destination.identity_files is None
+    assert not destination.jumps
+    assert home / ".ssh" / "known_hosts" in destination.known_hosts
+
+
+def test_an_alias_is_resolved(config: Path, home: Path) -> None:
+    config.write_text(
+        """
+        # a comment
+        User = everyone
+        Host other
+            HostName other.example.com
+        Host "alias" al?*
+            HostName %h.example.com
+            Port=2222
+            IdentityFile ~/.ssh/%r-%n
+            IdentityFile "/keys/with blank"   # two are tried
+            HostKeyAlias farm
+            IdentitiesOnly yes
+        """
+    )
+    destination = resolve("alias")
+    assert (destination.host, destination.port, destination.user) == ("alias.example.com", 2222, "everyone")
+    assert destination.identity_files == (str(home / ".ssh" / "everyone-alias"), "/keys/with blank")
+    assert destination.host_key_alias == "farm"
+    assert destination.identities_only
+    assert resolve("other").host == "other.example.com"
+
+
+def test_the_first_value_counts_and_identity_files_add_up(config: Path) -> None:
+    config.write_text("Host a\n Port 1\n IdentityFile /1\nHost *\n Port 2\n IdentityFile /2\n IdentityFile /1\n")
+    assert resolve("a").port == 1
+    assert resolve("a").identity_files == ("/1", "/2")
+    assert resolve("b").port == 2
+
+
+def test_what_is_given_outranks_the_configuration(config: Path) -> None:
+    config.write_text("Host a\n Port 1\n User x\n")
+    assert (resolve("a", 5, "y").port, resolve("a", 5, "y").user) == (5, "y")
+
+
+@pytest.mark.parametrize(
+    ("line", "fits"),
+    [
+        ("Host a", True),
+        ("Host A", True),
+        ("Host b a", True),
+        ("Host *", True),
+        ("Host * !a", False),
+        ("Host !b", False),
+        ("Host ab?", False),
+        ("Match all", True),
+        ("Match host a.example.com", True),
+        ("Match host a", False),
+        ("Match originalhost a", True),
+        ("Match originalhost b,a", True),
+        ("Match !originalhost b", True),
+        ("Match !originalhost a", False),
+        ("Match originalhost a user me", True),
+        ("Match originalhost a user you", False),
+        ("Match localuser !*", False),
+        ("Match final", False),
+        ("Match !final", True),
+        ("Match final host a.example.com", False),
+        ("Match canonical", False),
+        ("Match originalhost a unheardof x", False),
+        ('Match exec "true"', False),
+        ('Match !exec "false"', False),
+    ],
+)
+def test_blocks(config: Path, line: str, fits: bool) -> None:
+    config.write_text(f"Host a\n HostName a.example.com\n User me\n{line}\n Port 99\nHost *\n Port 1\n")
+    assert resolve("a").port == (99 if fits else 1)
+
+
+def test_a_block_for_the_final_reading_fills_what_is_left(config: Path) -> None:
+    config.write_text("Host a\n HostName a.example.com\nMatch final host *.example.com\n Port 99\n")
+    assert resolve("a").port == 99
+    assert resolve("b").port == 22
+
+
+def test_match_exec_runs_nothing(config: Path, tmp_path: Path) -> None:
+    config.write_text(f'Match exec "touch {tmp_path}/ran"\n Port 99\nMatch host a exec "touch {tmp_path}/ran"\n')
+    assert resolve("a").port == 22
+    assert not (tmp_path / "ran").exists()
+
+
+def test_included_files_stand_where_they_are_included(config: Path, home: Path) -> None:
+    parts = home / ".ssh" / "parts"
+    parts.mkdir()
+    (parts / "1.conf").write_text("Host a\n Port 1\n")
+    (parts / "2.conf").write_text("Host *\n Port 2\n User deep\n")
+    config.write_text("Host a\n User first\n Include parts/*.conf nothing\n Compression yes\nHost b\n Port 3\n")
+    assert (resolve("a").port, resolve("a").user) == (1, "first")
+    assert resolve("b").port == 3, "what stands in a block that does not fit is not included"
+    config.write_text(f"Include {parts}/2.conf\nHost b\n Port 3\n")
+    assert (resolve("b").port, resolve("b").user) == (2, "deep")
+
+
+def test_files_that_include_one_another_are_refused(config: Path) -> None:
+    config.write_text("Include config\n")
+    with pytest.raises(TransportUnsupported, match=r"~/\.ssh/config:1: more than 16 files"):
+        resolve("a")
+
+
+def test_the_user_s_file_comes_before_the_system_s(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "ssh_config").write_text("Host *\n Port 2\n User system\n")
+    config.write_text("Host a\n Port 1\n")
+    assert (resolve("a").port, resolve("a").user) == (1, "system")
+
+
+@pytest.mark.parametrize(
+    ("value", "hops"),
+    [
+        ("jump", [Hop("jump", None, None)]),
+        ("me@jump:2222", [Hop("jump", 2222, "me")]),
+        ("[fe80::1]:2222", [Hop("fe80::1", 2222, None)]),
+        ("fe80::1", [Hop("fe80::1", None, None)]),
+        ("ssh://me@jump:2222,b", [Hop("jump", 2222, "me"), Hop("b", None, None)]),
+        ("%r@gate-%n", [Hop("gate-a", None, "me")]),
+        ("none", []),
+    ],
+)
+def test_proxy_jump(config: Path, value: str, hops: list[Hop]) -> None:
+    config.write_text(f"Host a\n User me\n ProxyJump {value}\n")
+    assert list(resolve("a").jumps) == hops
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Port many", "Port of a is not a port number"),
+        ("Port 0", "Port of a is not a port number"),
+        ("ProxyJump x:99999", "port of x in ProxyJump is not"),
+        ("ProxyCommand nc %h %p", "has a ProxyCommand for a"),
+        ('User "me', "config:1: a quotation mark has no partner"),
+    ],
+)
+def test_what_cannot_be_followed_is_named(config: Path, text: str, says: str) -> None:
+    config.write_text(f"{text}\n")
+    with pytest.raises(TransportUnsupported, match=says):
+        resolve("a")
+
+
+def test_the_first_of_proxy_jump_and_proxy_command_counts(config: Path) -> None:
+    config.write_text("ProxyJump none\nProxyCommand nc %h %p\n")
+    assert not resolve("a").jumps
+    config.write_text("ProxyCommand none\nProxyJump b\n")
+    assert resolve("a").jumps
+
+
+def test_lines_that_mean_nothing_here_are_passed_over(config: Path) -> None:
+    config.write_bytes(b"Nonsense\nUnknown yes\nForwardAgent yes\nStrictHostKeyChecking no\nPort 99\n\xe4\n")
+    assert resolve("a").port == 99
+
+
+def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
+    config.chmod(0o662)
+    with pytest.raises(TransportUnsupported, match=r"others may write to it: chmod go-w ~/\.ssh/config"):
+        resolve("a")
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a\nb", "", "x" * 256, "a\0"])
+def test_a_host_that_is_no_word_is_refused(ssh: Ssh, host: str) -> None:
+    assert "host" in ssh.schema().validate({"host": host})
+
+
+@pytest.mark.needs("sshd", "ssh")
+def test_a_connection_may_name_an_alias(sshd: Sshd, ssh: Ssh, config: Path, home: Path) -> None:
+    admit(sshd, keygen(home / "key"))
+    config.write_text(
+        f"Host farm\n HostName 127.0.0.1\n Port {sshd.port}\n User {sshd.user}\n"
+        f" IdentityFile ~/key\n UserKnownHostsFile ~/known\n"
+    )
+    (home / "known").write_text(sshd.known_hosts())
+    data = ssh.schema().load({"host": "farm"})
+    assert isinstance(data, dict)
+    link = ssh.open(data, None, timeout=20)
+    try:
+        assert whoami(link) == sshd.user  # type: ignore[arg-type]
+    finally:
+        link.close()
+
+
+@pytest.mark.needs("sshd", "ssh")
+def test_nothing_weakens_the_checking_of_host_keys(sshd: Sshd, connect: Connect, config: Path) -> None:
+    from connmgr.errors import HostKeyUnknown
+
+    config.write_text("StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n")
+    with pytest.raises(HostKeyUnknown):
+        connect(sshd, hostKey=None)
+
+
+@pytest.mark.needs("sshd", "ssh")
+def test_the_host_key_alias_is_what_known_hosts_call_it(
+    start_sshd: StartSshd, connect: Connect, config: Path, home: Path
+) -> None:
+    server = start_sshd()
+    config.write_text("HostKeyAlias Farm\n")
+    (home / ".ssh" / "known_hosts").write_text(server.known_hosts("farm"))
+    connect(server, hostKey=None)

@@ -1,0 +1,46 @@
+"""SSH against the public suite: to a host, and through another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from connmgr.plugin import Transport
+from connmgr.testing import ConnectionConformance, StreamConformance, connect
+from connmgr_ssh import Ssh
+from tests.plugins.ssh.conftest import public_key
+from tests.plugins.sshd import Sshd
+
+pytestmark = pytest.mark.needs("sshd", "ssh")
+
+GATEWAY = "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"
+
+
+class TestSsh(ConnectionConformance, StreamConformance):
+    @pytest.fixture
+    def kind(self, ssh: Ssh) -> Ssh:
+        return ssh
+
+    @pytest.fixture
+    def data(self, sshd: Sshd) -> Mapping[str, Any]:
+        return {
+            "host": "127.0.0.1",
+            "port": sshd.port,
+            "user": sshd.user,
+            "identity": {"file": str(sshd.client_key)},
+            "hostKey": public_key(sshd.host_keys[0]),
+        }
+
+
+class TestSshThroughAGateway(TestSsh):
+    @pytest.fixture
+    def data(self, sshd: Sshd) -> Mapping[str, Any]:
+        return {**TestSsh.data.__wrapped__(self, sshd), "gateway": GATEWAY}
+
+    @pytest.fixture
+    def via(self, kind: Ssh, sshd: Sshd) -> Iterator[Transport]:
+        gateway = connect(kind, TestSsh.data.__wrapped__(self, sshd))
+        yield gateway
+        gateway.close()

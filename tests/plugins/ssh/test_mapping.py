@@ -1,0 +1,78 @@
+"""Every failure of the library and of sockets has a name of connmgr's."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+
+import pytest
+from paramiko import ECDSAKey, ssh_exception
+
+from connmgr.errors import OperationError, TransportUnsupported
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.faults import mapped, operation_error
+
+LIBRARY = [
+    kind
+    for _, kind in inspect.getmembers(ssh_exception, inspect.isclass)
+    if kind.__module__ == ssh_exception.__name__ and issubclass(kind, Exception)
+]
+
+KEY = ECDSAKey.generate()
+ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "BadAuthenticationType": ("the reason", ["password"]),
+    "BadHostKeyException": ("machine", KEY, KEY),
+    "ChannelException": (1, "the reason"),
+    "NoValidConnectionsError": ({("127.0.0.1", 22): OSError("the reason")},),
+    "PartialAuthentication": (["password"],),
+    "ProxyCommandFailure": ("command", "the reason"),
+}
+"""What each needs to be made, where that is not one word."""
+
+
+@pytest.mark.parametrize("kind", LIBRARY, ids=lambda kind: kind.__name__)
+def test_every_exception_of_paramiko_becomes_one_of_connmgr(kind: type[Exception]) -> None:
+    error = kind(*ARGUMENTS.get(kind.__name__, ("the reason",)))
+    with pytest.raises(OperationError) as caught, mapped("machine:22", "testing", Deadline(1)):
+        raise error
+    assert type(caught.value) is not OperationError
+    assert "machine:22" in caught.value.message or kind is ssh_exception.ConfigParseError
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "host_unresolved"),
+        (ConnectionRefusedError(111, "Connection refused"), "host_refused"),
+        (ConnectionResetError(104, "Connection reset by peer"), "host_refused"),
+        (TimeoutError(), "connect_timeout"),
+        (OSError(113, "No route to host"), "host_unreachable"),
+        (BrokenPipeError(32, "Broken pipe"), "host_unreachable"),
+        (EOFError(), "host_refused"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "host_refused"),
+        (ssh_exception.IncompatiblePeer("no acceptable ciphers"), "transport_unsupported"),
+        (ssh_exception.AuthenticationException("no"), "auth_failed"),
+        (ssh_exception.ChannelException(1, "no"), "channel_refused"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_each_cause_has_its_code(error: Exception, code: str) -> None:
+    with pytest.raises(OperationError) as caught, mapped("machine:22", "testing", Deadline(1)):
+        raise error
+    assert caught.value.code == code
+
+
+def test_errors_of_connmgr_and_faults_of_the_program_pass_unchanged() -> None:
+    ours = TransportUnsupported("so it is")
+    with pytest.raises(TransportUnsupported) as caught, mapped("machine:22", "testing", Deadline(1)):
+        raise ours
+    assert caught.value is ours
+    with pytest.raises(KeyError), mapped("machine:22", "testing", Deadline(1)):
+        raise KeyError("a bug")
+
+
+def test_what_a_host_sends_is_shortened_and_stripped_of_control_characters() -> None:
+    error = operation_error(ssh_exception.SSHException("\x1b[2J" + "x" * 1000), "machine:22", "testing")
+    assert error.message.isprintable()
+    assert len(error.message) < 400

@@ -1,0 +1,48 @@
+"""The bundled connection types against the public suite, as a stranger's would be; that of SSH is beside its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from connmgr.testing import ConnectionConformance, StreamConformance, WrapperConformance
+from connmgr_elevated import ShellEnvironment
+from connmgr_local import Local
+
+LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+
+class TestLocal(ConnectionConformance, StreamConformance):
+    @pytest.fixture
+    def kind(self) -> Local:
+        return Local()
+
+    @pytest.fixture
+    def data(self) -> Mapping[str, Any]:
+        return {"shell": "/bin/sh"}
+
+
+class TestShellEnvironment(WrapperConformance):
+    @pytest.fixture
+    def kind(self) -> ShellEnvironment:
+        return ShellEnvironment()
+
+    @pytest.fixture
+    def data(self) -> Mapping[str, Any]:
+        return {"host": LOCAL_MACHINE, "shell": "/bin/sh"}
+
+
+@pytest.mark.needs("root", "sudo")
+class TestSudo(TestShellEnvironment):
+    @pytest.fixture
+    def data(self) -> Mapping[str, Any]:
+        return {"host": LOCAL_MACHINE, "shell": "/bin/sh", "elevated": True, "user": "root"}
+
+
+@pytest.mark.needs("root", "su")
+class TestSu(TestShellEnvironment):
+    @pytest.fixture
+    def data(self) -> Mapping[str, Any]:
+        return {"host": LOCAL_MACHINE, "shell": "/bin/sh", "elevated": True, "method": "su", "user": "root"}
