@@ -23,6 +23,9 @@ from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory,
 
 CYCLES = 30
 
+# The children touch nothing that another thread of the test run holds.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 
 def rotate_in(directory: Path) -> None:
     database = open_database(f"sqlite:///{directory / 'vault.db'}")
