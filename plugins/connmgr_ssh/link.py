@@ -139,7 +139,13 @@ class Link(paramiko.Transport):
         if not done.wait(deadline.left()):
             raise TimeoutError("The key exchange took too long.")
         if not self.active:
-            raise self.get_exception() or EOFError()
+            error = self.get_exception() or EOFError()
+            # paramiko wraps the peer's end of a connection on which no version was sent.
+            raise error.__context__ if isinstance(error.__context__, EOFError | OSError) else error
+
+    def _check_banner(self) -> None:
+        super()._check_banner()  # type: ignore[misc]
+        self.wire.allowance = None
 
     def run(self) -> None:
         """Read until the connection ends."""

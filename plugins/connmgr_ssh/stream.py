@@ -274,6 +274,7 @@ class SessionChannel(Stream, Channel):
             size = struct.pack(">IIII", 80, 24, 0, 0)
             if not self.request(b"pty-req", packed(b"xterm") + size + packed(_RAW_MODES), deadline):
                 raise ShellStartFailed("The SSH server refused to give the session a terminal.")
+            self.merged = True
         command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
         if not self.request(b"exec", packed(command), deadline):
             raise ShellStartFailed("The SSH server refused to run a command.")

@@ -13,6 +13,10 @@ from connmgr.errors import ConnectTimeout, HostRefused, HostUnreachable, HostUnr
 from connmgr_ssh.deadline import Deadline
 
 BLOCK = 128 * 1024
+PREAMBLE = 2 * BLOCK
+"""Bytes that a peer may send until it has said which SSH it speaks."""
+LARGEST = 1024 * 1024
+"""Bytes of one packet, of which OpenSSH allows a quarter; paramiko would make room for whatever a peer announces."""
 SILENCES = 3
 """How many intervals in a row a peer may be silent before it counts as gone."""
 
@@ -41,6 +45,7 @@ class Wire:
         self._position = 0
         self._closed = False  # the name that paramiko looks for
         self.silences = 0
+        self.allowance: int | None = PREAMBLE
         stream.settimeout(interval)
         self._socket = stream if isinstance(stream, socket.socket) else None
         # A server with Nagle's algorithm on, as sshd during the set-up, waits for our ACKs, which come late by default.
@@ -50,7 +55,10 @@ class Wire:
         """Return 1 to ``size`` bytes, or none at the end of the stream.
 
         :raises TimeoutError: none came within the interval.
+        :raises OSError: the peer sends more than it may.
         """
+        if size > LARGEST:
+            raise OSError(errno.EMSGSIZE, "the peer announced too large a packet")
         if self._position < len(self._ahead):
             piece = self._ahead[self._position : self._position + size]
             self._position += len(piece)
@@ -63,6 +71,10 @@ class Wire:
             self.silences += 1
             raise
         self.silences = 0
+        if self.allowance is not None:
+            self.allowance -= len(self._ahead)
+            if self.allowance < 0:
+                raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
         self._position = min(size, len(self._ahead))
         return self._ahead[: self._position]
 
@@ -124,7 +136,7 @@ def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
 
 def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -> OperationError:
     """Return the error that says most of why none of the addresses of ``where`` could be connected to."""
-    if any(isinstance(failure, ConnectionRefusedError) for failure in failures):
+    if any(isinstance(failure, ConnectionError) for failure in failures):
         return HostRefused(f"{where} refused the connection: nothing listens there, or a firewall rejects it.")
     if any(isinstance(failure, TimeoutError) for failure in failures):
         return deadline.expired(where, "connecting")

@@ -1,0 +1,368 @@
+"""What goes wrong between two machines: each fault gives a clear error in bounded time, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from connmgr.errors import (
+    ConnectTimeout,
+    HostRefused,
+    HostUnresolved,
+    OperationError,
+    ShellLost,
+    TransportUnsupported,
+)
+from connmgr.plugin import Channel
+from connmgr_ssh import SshSchema
+from connmgr_ssh.stream import WINDOW
+from connmgr_ssh.wire import SILENCES
+from tests.plugins.ssh.conftest import Connect, StartSshd
+from tests.plugins.ssh.test_channel import read, run
+from tests.plugins.sshd import Sshd, free_port
+
+pytestmark = pytest.mark.needs("sshd", "ssh")
+
+WAIT = 30.0
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """The block must end in time; generously, since it is the absence of a hang that counts."""
+    start = time.monotonic()
+    yield
+    taken = time.monotonic() - start
+    assert taken < seconds, f"took {taken:.1f} seconds"
+
+
+@contextmanager
+def peer(serve: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A TCP server that treats each connection as ``serve`` does, until the client ends it; yields its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                if stop.is_set():
+                    connection.close()
+                    return
+                with connection:
+                    try:
+                        serve(connection)
+                    except OSError:
+                        continue
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        port = listener.getsockname()[1]
+        try:
+            yield port
+        finally:
+            stop.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join(WAIT)
+
+
+def until_closed(connection: socket.socket) -> None:
+    while connection.recv(65536):
+        pass
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_an_unknown_host(sshd: Sshd, connect: Connect) -> None:
+    with at_most(WAIT), pytest.raises(HostUnresolved, match="nothing.invalid has no address"):
+        connect(sshd, host="nothing.invalid")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "\u00e4" * 100])
+def test_a_host_name_that_cannot_be(sshd: Sshd, connect: Connect, host: str) -> None:
+    with at_most(WAIT), pytest.raises(HostUnresolved):
+        connect(sshd, host=host)
+
+
+def test_a_closed_port(sshd: Sshd, connect: Connect) -> None:
+    with pytest.raises(HostRefused, match="nothing listens there"):
+        connect(sshd, port=free_port())
+
+
+def test_an_address_that_swallows_packets(sshd: Sshd, connect: Connect) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        with at_most(WAIT), pytest.raises(ConnectTimeout, match="within 0.5 seconds, while connecting"):
+            connect(sshd, port=listener.getsockname()[1], connectTimeout=0.5)
+        for filler in fillers:
+            filler.close()
+
+
+@pytest.mark.parametrize("timeouts", [{"connectTimeout": 0.5}, {"timeout": 0.5}], ids=["the field", "the caller's"])
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-Sleepy\r\n"], ids=["silent", "after its version"])
+def test_a_host_that_falls_silent(sshd: Sshd, connect: Connect, greeting: bytes, timeouts: dict[str, float]) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(greeting)
+        until_closed(connection)
+
+    with peer(serve) as port, at_most(WAIT), pytest.raises(ConnectTimeout, match="while exchanging keys"):
+        connect(sshd, port=port, **timeouts)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"", b"Exceeded MaxStartups\r\n", b"SSH-2.0-Short\r\n", b"SSH-1.5-Old\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+)
+def test_a_host_that_hangs_up(sshd: Sshd, connect: Connect, greeting: bytes) -> None:
+    with peer(lambda connection: connection.sendall(greeting)) as port, at_most(WAIT):
+        with pytest.raises((HostRefused, TransportUnsupported)) as caught:
+            connect(sshd, port=port)
+        assert f"127.0.0.1:{port}" in caught.value.message
+
+
+def test_a_host_that_resets_the_connection(sshd: Sshd, connect: Connect) -> None:
+    with peer(reset) as port, at_most(WAIT), pytest.raises(HostRefused):
+        connect(sshd, port=port)
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"line\r\n" * 10_000], ids=["one endless line", "endless lines"])
+def test_a_host_that_talks_without_end(sshd: Sshd, connect: Connect, piece: bytes) -> None:
+    def serve(connection: socket.socket) -> None:
+        while True:
+            connection.sendall(piece)
+
+    with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError):
+        connect(sshd, port=port)
+
+
+def test_a_host_that_announces_a_huge_packet(sshd: Sshd, connect: Connect) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(b"SSH-2.0-Huge\r\n" + struct.pack(">I", 0xFFFFFFF0))
+        while True:
+            connection.sendall(bytes(65536))
+
+    with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError, match="too large a packet"):
+        connect(sshd, port=port)
+
+
+def test_more_connections_than_the_host_admits(start_sshd: StartSshd, connect: Connect) -> None:
+    server = start_sshd({"MaxStartups": "1:100:1"})
+    with socket.create_connection(("127.0.0.1", server.port)) as first:
+        first.recv(100)
+        with at_most(WAIT), pytest.raises(HostRefused, match="MaxStartups"):
+            connect(server)
+
+
+@pytest.mark.parametrize(
+    "option", ["Ciphers chacha20-poly1305@openssh.com", "KexAlgorithms sntrup761x25519-sha512@openssh.com"]
+)
+def test_no_algorithm_in_common(start_sshd: StartSshd, connect: Connect, option: str) -> None:
+    server = start_sshd(dict([option.split()]))
+    with at_most(WAIT), pytest.raises(TransportUnsupported, match="no algorithm in common"):
+        connect(server)
+
+
+def test_a_host_frozen_before_the_connection(start_sshd: StartSshd, connect: Connect) -> None:
+    server = start_sshd()
+    server.freeze()
+    with at_most(WAIT), pytest.raises(ConnectTimeout):
+        connect(server, connectTimeout=0.5)
+    server.thaw()
+    connect(server)
+
+
+def test_by_default_a_frozen_host_is_noticed_within_45_seconds() -> None:
+    assert SshSchema().fields["keepAlive"].load_default * SILENCES <= 45
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda channel: channel.recv(WAIT),
+        lambda channel: channel.exit_status(WAIT),
+        lambda channel: channel.sendall(bytes(WINDOW * 4), WAIT),
+    ],
+    ids=["recv", "exit_status", "sendall"],
+)
+def test_a_host_frozen_in_the_middle(
+    start_sshd: StartSshd, connect: Connect, wait: Callable[[Channel], object]
+) -> None:
+    server = start_sshd()
+    link = connect(server, keepAlive=0.2)
+    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    server.freeze()
+    with at_most(WAIT / 2), pytest.raises((EOFError, OSError)) as caught:
+        wait(channel)
+    assert not isinstance(caught.value, TimeoutError)
+    with at_most(WAIT / 2), pytest.raises(OperationError):
+        link.open_channel(["true"], timeout=WAIT)
+    server.thaw()
+    assert run(connect(server), "echo again")[1] == b"again\n"
+
+
+def test_a_host_frozen_while_much_is_written_to_it(start_sshd: StartSshd, connect: Connect) -> None:
+    """The socket fills up, and the reader must notice although a writer is stuck in it."""
+    server = start_sshd()
+    link = connect(server, keepAlive=0.2)
+    channels = [link.open_channel(["sleep", "60"], timeout=WAIT) for _ in range(8)]
+    server.freeze()
+    ends: list[BaseException] = []
+
+    def write(channel: Channel) -> None:
+        try:
+            channel.sendall(bytes(WINDOW * 2), WAIT)
+        except (OSError, EOFError) as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=write, args=[channel]) for channel in channels]
+    with at_most(WAIT / 2):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT)
+    assert len(ends) == len(channels)
+    assert not any(isinstance(end, TimeoutError) for end in ends)
+
+
+def test_a_host_that_is_only_quiet_is_not_given_up(start_sshd: StartSshd, connect: Connect) -> None:
+    link = connect(start_sshd(), keepAlive=0.1)
+    channel = link.open_channel(["sh", "-c", "sleep 1.5; echo still"], timeout=WAIT)
+    assert read(channel)[0] == b"still\n"
+
+
+def test_a_frozen_gateway_is_noticed_through_it(start_sshd: StartSshd, connect: Connect) -> None:
+    middle, target = start_sshd(), start_sshd()
+    gateway = connect(middle, keepAlive=0)
+    link = connect(target, via=gateway, keepAlive=0.2)
+    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    middle.freeze()
+    with at_most(WAIT / 2), pytest.raises(EOFError):
+        channel.recv(WAIT)
+    middle.thaw()
+
+
+@pytest.mark.parametrize("fault", [Sshd.kill_sessions, Sshd.stop], ids=["sessions killed", "server killed"])
+def test_a_host_killed_in_the_middle_and_restarted(
+    start_sshd: StartSshd, connect: Connect, fault: Callable[[Sshd], None]
+) -> None:
+    server = start_sshd()
+    link = connect(server)
+    channel = link.open_channel(["sh", "-c", "echo begun; sleep 60"], timeout=WAIT)
+    assert channel.recv(WAIT)[0] == b"begun\n"
+    fault(server)
+    with at_most(WAIT / 2):
+        with pytest.raises(EOFError):
+            read_on(channel)
+        with pytest.raises(EOFError):
+            channel.exit_status(WAIT)
+        with pytest.raises(OSError, match="closed"):
+            channel.sendall(b"more", WAIT)
+        with pytest.raises(ShellLost, match="is gone"):
+            link.open_channel(["true"], timeout=WAIT)
+    channel.close()
+    link.close()
+    if fault is Sshd.stop:
+        with pytest.raises(HostRefused):
+            connect(server)
+        server.start()
+    assert run(connect(server), "echo again")[1] == b"again\n"
+
+
+def read_on(channel: Channel) -> None:
+    while True:
+        channel.recv(WAIT)
+
+
+def test_keys_exchanged_anew_during_200_megabytes(start_sshd: StartSshd, connect: Connect) -> None:
+    server = start_sshd({"RekeyLimit": "16M", "LogLevel": "DEBUG1"})
+    link = connect(server)
+    down = link.open_channel(["head", "-c", "200000000", "/dev/zero"], timeout=WAIT)
+    up = link.open_channel(["sha256sum"], timeout=WAIT)
+    sent = hashlib.sha256()
+
+    def write() -> None:
+        for _ in range(40):
+            data = os.urandom(1_000_000)
+            sent.update(data)
+            up.sendall(data, WAIT)
+        up.shutdown_write()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    received = 0
+    try:
+        while True:
+            out, _ = down.recv(WAIT)
+            assert not out.strip(b"\0")
+            received += len(out)
+    except EOFError:
+        pass
+    writer.join(WAIT)
+    assert received == 200_000_000
+    assert read(up)[0].split()[0].decode() == sent.hexdigest()
+    assert server.log().count("SSH2_MSG_NEWKEYS received") > 5
+
+
+def test_channels_come_and_go_while_keys_are_exchanged_all_the_time(start_sshd: StartSshd, connect: Connect) -> None:
+    link = connect(start_sshd({"RekeyLimit": "64K"}))
+    failures: list[object] = []
+
+    def work() -> None:
+        for _ in range(10):
+            outcome = run(link, "cat", bytes(100_000))
+            if outcome != (0, bytes(100_000), b""):
+                failures.append(outcome[0])
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not failures
+
+
+@pytest.mark.needs("linux")
+def test_two_hundred_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) -> None:
+    def everything() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    connect(sshd).close()
+    before = everything()
+    for number in range(200):
+        link = connect(sshd)
+        if number % 4:
+            channel = link.open_channel(["cat"], timeout=WAIT)
+            if number % 4 == 1:
+                channel.close()
+        link.close()
+    assert everything() == before
+
+
+@pytest.mark.needs("linux")
+def test_refusals_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) -> None:
+    def everything() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    before = everything()
+    for fields in [{"hostKey": "SHA256:" + "A" * 43}, {"identity": None}, {"port": free_port()}, {"user": "nobody-x"}]:
+        for _ in range(5):
+            with pytest.raises(OperationError):
+                connect(sshd, **fields)
+    assert everything() == before
