@@ -45,7 +45,12 @@ class Dialect:
         ignored signal would be ignored by every command too.
         """
         return _HELLO.substitute(
-            stderr=1 if merged else 2, builtin=self.builtin, exports=self.exports, nonce=nonce, fork=self.fork
+            stderr=1 if merged else 2,
+            end_of_stderr="" if merged else 'echo "\n$2" >&9;',
+            builtin=self.builtin,
+            exports=self.exports,
+            nonce=nonce,
+            fork=self.fork,
         ).encode()
 
 
@@ -58,8 +63,7 @@ $$2c";${builtin} pwd;${builtin} echo "
 $$2v";${exports};${builtin} echo "
 $$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$1";}
 _cm_end(){ echo "
-$$2 $$1" >&8;echo "
-$$2" >&9;}
+$$2 $$1" >&8;${end_of_stderr}}
 (${fork}echo "${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
