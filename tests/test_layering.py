@@ -25,6 +25,7 @@ ORDER = [
     "secrets",
     "vault",
     "shell",
+    "fs",
     "api",
     "daemon",
 ]
