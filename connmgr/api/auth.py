@@ -131,7 +131,8 @@ class Tokens:
         """Whether an ``Authorization`` header holds a token that is valid, without counting as its use."""
         scheme, _, token = authorization.partition(" ")
         with self._lock:
-            return scheme.lower() == "bearer" and _digest(token.strip()) in self._callers
+            found = self._callers.get(_digest(token.strip()))
+            return scheme.lower() == "bearer" and found is not None and not self._expired(found, time.monotonic())
 
     def close(self) -> None:
         """Make every token invalid."""

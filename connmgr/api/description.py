@@ -60,9 +60,10 @@ def json_schema(kind: ConnectionType) -> dict[str, Any]:
 
 
 def _describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: Any) -> dict[str, Any]:
+    null = [{"type": "null"}] if field.allow_none else []
     if isinstance(field, Secret):
         plain = {"type": "string", "description": "In plain.", "writeOnly": True}
-        return {"oneOf": [plain, _inline(EncryptedSchema())], "x-connmgr-secret": True}
+        return {"oneOf": [plain, _inline(EncryptedSchema()), *null], "x-connmgr-secret": True}
     if isinstance(field, Reference):
         bare = {"type": "string", "format": "uuid"}
         named = {
@@ -71,7 +72,7 @@ def _describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: 
             "required": ["storeId"],
             "additionalProperties": False,
         }
-        return {"oneOf": [bare, named], "x-connmgr-reference": True}
+        return {"type": ["string", "object"], "oneOf": [bare, named, *null], "x-connmgr-reference": True}
     return {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any
 
@@ -76,6 +77,8 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
         waits: bool = False,
         open_to_all: bool = False,
         methods: Sequence[str] = ("POST",),
+        raw_body: str = "",
+        raw_answer: str = "",
         example: Mapping[str, Any] | None = None,
         answer: Mapping[str, Any] | None = None,
     ) -> Callable[[View], View]:
@@ -84,8 +87,8 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
         The function is given what the schema ``request`` loaded, or nothing where there is none, and returns what
         ``response`` dumps, a :class:`flask.Response`, or None for 200 with an empty body. Its docstring describes it.
         ``raises`` lists the errors that it may answer beyond those of every endpoint. With ``waits`` it holds one of
-        the slots for requests that wait; with ``open_to_all`` it needs no token. ``example`` and ``answer`` show a
-        request and its response.
+        the slots for requests that wait; with ``open_to_all`` it needs no token. ``raw_body`` and ``raw_answer`` describe
+        a body that is bytes instead of JSON. ``example`` and ``answer`` show a request and its response.
         """
 
         def declare(view: View) -> View:
@@ -95,18 +98,27 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
             may_raise = [*([] if open_to_all else NEEDS_TOKEN), *raises, *([errors.Busy] if waits else [])]
             for method in methods:
                 described = _documented(inner, [*ALWAYS, *(WITH_BODY if method == "POST" else ()), *may_raise])
-                if method == "POST":
+                if raw_body:
+                    described = self.doc(requestBody=_bytes(raw_body) | {"required": True})(described)
+                elif method == "POST":
                     # One instance for all requests: making one costs more than loading with it.
                     schema = (request or Nothing)()
                     described = self.arguments(schema, example=example, required=request is not None)(described)
                     # flask-smorest describes an answer of its own to what a schema refuses; ours stands there already.
                     del described._apidoc["arguments"]["responses"]
+                if raw_answer:
+                    described = self.doc(responses={200: _bytes(raw_answer)})(described)
                 if open_to_all:
                     described = self.doc(security=[])(public(described))
                 self.add_url_rule(path, f"{view.__name__}_{method.lower()}", described, methods=[method])
             return view
 
         return declare
+
+
+def _bytes(description: str) -> dict[str, Any]:
+    schema = {"type": "string", "format": "binary"}
+    return {"description": description, "content": {"application/octet-stream": {"schema": schema}}}
 
 
 def _summary(view: View) -> str:
@@ -116,8 +128,13 @@ def _summary(view: View) -> str:
 def _holding_a_slot(view: View) -> View:
     @wraps(view)
     def within_a_slot(*arguments: Any) -> Any:
-        with services().slots.taken():
-            return view(*arguments)
+        with ExitStack() as held:
+            held.enter_context(services().slots.taken())
+            result = view(*arguments)
+            if isinstance(result, flask.Response) and result.is_streamed:
+                # What waits is the sending, which begins when the view has returned.
+                result.call_on_close(held.pop_all().close)
+            return result
 
     return within_a_slot
 

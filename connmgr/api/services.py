@@ -14,6 +14,7 @@ from connmgr.errors import Busy
 
 if TYPE_CHECKING:
     from connmgr.api.auth import Caller, Credentials, Tokens
+    from connmgr.fs.blobs import Blobs
     from connmgr.registry import Registry
     from connmgr.settings import Settings
     from connmgr.shell.sessions import Sessions
@@ -55,6 +56,7 @@ class Services:
     tokens: Tokens
     anonymous: Caller
     slots: Slots
+    blobs: Blobs
     stopping: Callable[[], bool]
     stop: Callable[[], None]
 

@@ -1,0 +1,339 @@
+"""``/fs``: blobs, and the files of the machines that running shells are on."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import flask
+from marshmallow import ValidationError, fields, validate
+
+from connmgr import errors
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.services import caller, services
+from connmgr.api.shell import EXAMPLE
+from connmgr.fields import Boolean, Schema, Text
+from connmgr.fs import files
+from connmgr.fs.blobs import Spool
+from connmgr.fs.files import Entry, Place, Reading
+
+BLOB_PATH = "/fs/blob"
+MAX_PATH = 32768
+BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
+
+group = Group("fs", "Files of the machine that a connection's running shell is on, as the shell's user.")
+
+REACHING = (
+    errors.UnknownConnection,
+    errors.NoShell,
+    errors.SecretLocked,
+    errors.NoSuchDirectory,
+    errors.PermissionDenied,
+    errors.TransferFailed,
+    errors.ChannelRefused,
+    errors.ElevationFailed,
+    errors.AuthFailed,
+    errors.ConnectTimeout,
+    errors.FileOperationFailed,
+)
+"""What can be said of any work on files."""
+
+
+class FilePath(fields.Field[bytes]):
+    """A path: a string, or ``{"base64": …}`` where it is not UTF-8; dumped the same way."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {
+            "type": ["string", "object"],
+            "oneOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "object",
+                    "properties": {"base64": {"type": "string", "format": "byte"}},
+                    "required": ["base64"],
+                    "additionalProperties": False,
+                },
+            ],
+            **self.metadata,
+        }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bytes:
+        if isinstance(value, str):
+            path = Text().deserialize(value).encode()
+        elif isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
+            try:
+                path = base64.b64decode(value["base64"], validate=True)
+            except (binascii.Error, ValueError):
+                raise ValidationError("Not valid base64.") from None
+        else:
+            raise ValidationError('Neither a string nor {"base64": …}.')
+        if not path or b"\0" in path or len(path) > MAX_PATH:
+            raise ValidationError(f"A path has 1 to {MAX_PATH} bytes, none of them NUL.")
+        return path
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+
+
+class Mode(Text):
+    """Permission bits as an octal string, ``0644``; loaded as an integer."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"pattern": "^[0-7]{3,5}$", **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        if not 3 <= len(text) <= 5 or set(text) - set("01234567") or int(text, 8) > 0o7777:
+            raise ValidationError("Not an octal mode such as 0644.")
+        return int(text, 8)
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
+        return None if value is None else f"{value:04o}"
+
+
+class Located(Schema):
+    connection = Id(required=True, metadata={"description": "The connection whose running shell is used."})
+
+
+class PathRequest(Located):
+    path = FilePath(
+        required=True,
+        metadata={"description": "Absolute, relative to the shell's directory, or beginning with `~/`."},
+    )
+
+
+class BlobResponse(Schema):
+    blob = fields.String(required=True, metadata={"format": "uuid"})
+
+
+class ScriptRequest(Located):
+    blob = Id(required=True, metadata={"description": "A blob that this session has stored."})
+
+
+class WriteRequest(PathRequest, ScriptRequest):
+    mode = Mode(metadata={"description": "Of a new file, in octal; an existing one keeps its own."})
+
+
+class ScriptResponse(Schema):
+    path = FilePath(required=True)
+
+
+class EntryResponse(Schema):
+    name = FilePath(required=True, metadata={"description": "Of an entry; of a single file the path asked for."})
+    type = fields.String(
+        required=True,
+        metadata={"description": "`file`, `directory`, `link`, `fifo`, `socket`, `character`, `block` or `unknown`."},
+    )
+    size = fields.Integer(required=True, metadata={"description": "In bytes."})
+    mode = Mode(required=True, metadata={"description": "Permission bits in octal."})
+    modified = UtcTime(required=True)
+    uid = fields.Integer(required=True)
+    gid = fields.Integer(required=True)
+    owner = fields.String(required=True)
+    group = fields.String(required=True)
+    target = FilePath(required=True, allow_none=True, metadata={"description": "Where a link leads, or null."})
+
+
+class StatRequest(PathRequest):
+    follow = Boolean(load_default=True, metadata={"description": "Whether a link's target is described, or itself."})
+
+
+class ListResponse(Schema):
+    entries = fields.List(fields.Nested(EntryResponse), required=True)
+
+
+class RemoveRequest(PathRequest):
+    recursive = Boolean(load_default=False, metadata={"description": "Whether a directory goes with its content."})
+
+
+class MkdirRequest(PathRequest):
+    mode = Mode()
+    parents = Boolean(
+        load_default=False,
+        metadata={"description": "Whether missing parents are made, and a directory that exists is no error."},
+    )
+
+
+class MoveRequest(Located):
+    source = FilePath(required=True, metadata={"description": "What to move, and with `target` where to."})
+    target = FilePath(required=True, metadata={"description": "The new path, not the directory to move into."})
+    overwrite = Boolean(load_default=False, metadata={"description": "Whether a file at `target` gives way."})
+
+
+@group.endpoint(
+    "/blob",
+    None,
+    BlobResponse,
+    raises=[errors.BodyTooLarge, errors.BlobQuotaExceeded],
+    raw_body="The bytes, as they are; of any Content-Type.",
+    answer={"blob": BLOB},
+)
+def blob() -> dict[str, str]:
+    """Store bytes for a later write; they are this session's alone, and dropped after `blob-ttl`."""
+    body = flask.request.environ["wsgi.input"]
+    if not isinstance(body, Spool):
+        # An empty body has no spool; one beyond the limit was refused before it came here.
+        empty, body = body, Spool(services().blobs.directory)
+        body.append(empty.read())
+    return {"blob": services().blobs.store(caller(), body)}
+
+
+@group.endpoint(
+    "/write",
+    WriteRequest,
+    raises=[*REACHING, errors.UnknownBlob, errors.WrongFileType, errors.NoSpace],
+    waits=True,
+    example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
+)
+def write(request: dict[str, Any]) -> None:
+    """Put a blob into a file: in one step, once it is there whole and on disk.
+
+    An existing file keeps its mode and owner; whatever goes wrong, it is the old file or the new one.
+    """
+    stored = services().blobs.get(caller(), request["blob"])
+    with _place(request) as place:
+        files.write(place, request["path"], stored, request.get("mode"))
+
+
+@group.endpoint(
+    "/read",
+    PathRequest,
+    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
+    waits=True,
+    raw_answer="The file's bytes, with their Content-Length.",
+    example={"connection": EXAMPLE, "path": "/etc/hostname"},
+)
+def read(request: dict[str, Any]) -> flask.Response:
+    """Return the content of a file, as long as it was when the reading began."""
+    with ExitStack() as cleanup:
+        place = cleanup.enter_context(_place(request))
+        reading = Reading(place, request["path"])
+        cleanup.callback(reading.close)
+        response = flask.Response(iter(reading), mimetype="application/octet-stream")
+        response.content_length = reading.size
+        response.call_on_close(cleanup.pop_all().close)
+    return response
+
+
+@group.endpoint(
+    "/script",
+    ScriptRequest,
+    ScriptResponse,
+    raises=[*REACHING, errors.UnknownBlob, errors.NoSpace],
+    waits=True,
+    example={"connection": EXAMPLE, "blob": BLOB},
+    answer={"path": "/tmp/connmgr-5x2kQv8LmA/script"},  # noqa: S108 - of a far machine, and an example
+)
+def script(request: dict[str, Any]) -> dict[str, Any]:
+    """Put a blob into a new executable file, which goes when the shell is stopped, and return its path."""
+    stored = services().blobs.get(caller(), request["blob"])
+    sessions = services().sessions
+    with sessions.borrowed(request["connection"], caller().access) as session:
+        directory = files.make_temporary(Place(session.transport, session.directory))
+        session.remove_at_stop(directory)
+        path = directory + b"/script"
+        files.write(Place(session.transport, session.directory), path, stored, 0o700)
+    return {"path": path}
+
+
+@group.endpoint(
+    "/list",
+    PathRequest,
+    ListResponse,
+    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/srv"},
+    answer={"entries": []},
+)
+def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
+    """List a directory by name, without `.` and `..`; links are described themselves."""
+    with _place(request) as place:
+        return {"entries": files.list_directory(place, request["path"])}
+
+
+@group.endpoint(
+    "/stat",
+    StatRequest,
+    EntryResponse,
+    raises=[*REACHING, errors.NoSuchFile],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/etc/hostname"},
+    answer={
+        "name": "/etc/hostname",
+        "type": "file",
+        "size": 7,
+        "mode": "0644",
+        "modified": "2025-01-31T08:15:00.000000Z",
+        "uid": 0,
+        "gid": 0,
+        "owner": "root",
+        "group": "root",
+        "target": None,
+    },
+)
+def stat(request: dict[str, Any]) -> Entry:
+    """Describe a file."""
+    with _place(request) as place:
+        return files.stat_file(place, request["path"], follow=request["follow"])
+
+
+@group.endpoint(
+    "/remove",
+    RemoveRequest,
+    raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
+)
+def remove(request: dict[str, Any]) -> None:
+    """Remove a file, a link itself, or a directory; never the root directory."""
+    with _place(request) as place:
+        files.remove(place, request["path"], recursive=request["recursive"], timeout=_timeout())
+
+
+@group.endpoint(
+    "/mkdir",
+    MkdirRequest,
+    raises=[*REACHING, errors.FileExists, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/srv/new", "mode": "0750"},
+)
+def mkdir(request: dict[str, Any]) -> None:
+    """Make a directory."""
+    with _place(request) as place:
+        path, mode = request["path"], request.get("mode")
+        files.make_directory(place, path, mode, parents=request["parents"], timeout=_timeout())
+
+
+@group.endpoint(
+    "/move",
+    MoveRequest,
+    raises=[*REACHING, errors.NoSuchFile, errors.FileExists, errors.WrongFileType, errors.NoSpace],
+    waits=True,
+    example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},
+)
+def move(request: dict[str, Any]) -> None:
+    """Give a file or directory another path on the same machine."""
+    with _place(request) as place:
+        source, target, overwrite = request["source"], request["target"], request["overwrite"]
+        files.move(place, source, target, overwrite=overwrite, timeout=_timeout())
+
+
+@contextmanager
+def _place(request: Mapping[str, Any]) -> Iterator[Place]:
+    with services().sessions.borrowed(request["connection"], caller().access) as session:
+        yield Place(session.transport, session.directory)
+
+
+def _timeout() -> float:
+    return services().settings.command_timeout

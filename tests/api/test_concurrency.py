@@ -1,0 +1,120 @@
+"""Commands that block never keep others waiting, and beyond the limit the answer is an honest 503."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import ClientError
+from tests.api.wire import LOCAL, bearer, client_of, send, token_of
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+
+SLOTS = 64
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A file that does not exist; commands wait until it does."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(SLOTS + 1) as pool:
+        yield pool
+
+
+def blocked(daemon: Daemon, connection: str, gate: Path) -> Any:
+    command = f"until [ -e {gate} ]; do sleep 0.1; done; echo opened"
+    with client_of(daemon) as client:
+        while True:
+            try:
+                return client.post("/shell/exec", connection=connection, command=command, timeout=90)
+            except ClientError as error:
+                # The test itself holds a slot for a moment whenever it looks whether one is free.
+                if error.code != "busy":
+                    raise
+
+
+def until_full(daemon: Daemon, headers: dict[str, str]) -> Any:
+    """Return the answer that says that no slot is free, which comes once all others are taken."""
+    deadline = time.monotonic() + 60
+    while True:
+        answer = send(daemon.url, "/shell/start", {"connection": LOCAL}, headers)
+        if answer.status != 200:
+            return answer
+        assert time.monotonic() < deadline, "the slots are never full"
+
+
+def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(
+    own_daemon: Daemon, gate: Path, pool: ThreadPoolExecutor
+) -> None:
+    own_daemon.client.post("/shell/start", connection=LOCAL)
+    headers = bearer(own_daemon)
+    # One command runs and the others wait for their turn on the same session: each holds a slot and a thread.
+    running: list[Future[Any]] = [pool.submit(blocked, own_daemon, LOCAL, gate) for _ in range(SLOTS)]
+    refused = until_full(own_daemon, headers)
+    assert (refused.status, refused.code, refused.headers["Retry-After"]) == (503, "busy", "1")
+    for _ in range(20):
+        assert token_of(own_daemon)
+    assert send(own_daemon.url, "/connection/info", {"connections": [LOCAL]}, headers).status == 200
+    assert send(own_daemon.url, "/shell/stop", {"connection": LOCAL}, headers).status == 503
+    assert not any(future.done() for future in running)
+    gate.touch()
+    assert [future.result(60) for future in running] == [{"exitCode": 0, "stdout": "opened", "stderr": ""}] * SLOTS
+    assert send(own_daemon.url, "/shell/start", {"connection": LOCAL}, headers).status == 200
+
+
+def test_the_number_of_slots_is_a_setting(start_daemon: StartDaemon, gate: Path, pool: ThreadPoolExecutor) -> None:
+    daemon = start_daemon("--threads", "1")
+    daemon.client.post("/shell/start", connection=LOCAL)
+    running = pool.submit(blocked, daemon, LOCAL, gate)
+    refused = until_full(daemon, bearer(daemon))
+    assert "All 1 slots" in refused.message
+    gate.touch()
+    assert running.result(60)["stdout"] == "opened"
+
+
+def test_two_requests_at_once_on_one_session_get_their_own_answers(daemon: Daemon, pool: ThreadPoolExecutor) -> None:
+    daemon.client.post("/shell/start", connection=LOCAL)
+    ready = threading.Barrier(16)
+
+    def one(number: int) -> str:
+        with client_of(daemon) as client:
+            ready.wait(30)
+            return str(client.post("/shell/exec", connection=LOCAL, command=f"echo {number}")["stdout"])
+
+    assert list(pool.map(one, range(16))) == [str(number) for number in range(16)]
+
+
+def test_the_same_connection_added_at_once_is_stored_once(own_daemon: Daemon, pool: ThreadPoolExecutor) -> None:
+    data = {"type": "ssh", "host": "box.example", "user": "root", "password": "hunter2"}
+    ready = threading.Barrier(8)
+
+    def one(number: int) -> str:
+        with client_of(own_daemon) as client:
+            client.post("/daemon/version")
+            ready.wait(30)
+            return str(client.post("/connection/add", name=f"box {number}", data=data)["connection"])
+
+    assert len(set(pool.map(one, range(8)))) == 1
+
+
+def test_a_client_keeps_its_session_over_a_restart_of_the_daemon(start_daemon: StartDaemon) -> None:
+    first = start_daemon()
+    with client_of(first) as client:
+        client.post("/daemon/version")
+        port = first.url.rpartition(":")[2]
+        first.stop()
+        with pytest.raises(ClientError) as caught:
+            client.post("/daemon/version")
+        assert (caught.value.code, caught.value.status) == ("unreachable", 0)
+        start_daemon("--port", port, home=first.home)
+        assert client.post("/daemon/version")["pro"] is False

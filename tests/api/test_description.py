@@ -1,0 +1,132 @@
+"""The description of the API, as data and as a page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from tests.api.wire import send
+from tests.daemon import Daemon
+
+
+@pytest.fixture(scope="module")
+def description(daemon: Daemon) -> dict[str, Any]:
+    answer = send(daemon.url, "/openapi.json", method="GET")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    described: dict[str, Any] = answer.json
+    return described
+
+
+def operations(description: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(path, operation) for path, methods in description["paths"].items() for operation in methods.values()]
+
+
+def validator(description: dict[str, Any], schema: dict[str, Any]) -> Any:
+    return jsonschema_rs.Draft202012Validator({**schema, "components": description["components"]})
+
+
+def test_every_operation_is_described_with_what_it_takes_and_answers(description: dict[str, Any]) -> None:
+    assert description["openapi"] == "3.1.0"
+    for path, operation in operations(description):
+        assert operation["summary"], path
+        statuses = set(operation["responses"])
+        assert {"200", "400", "403", "421", "431", "500", "503"} <= statuses, path
+        assert ("401" in statuses) == (path != "/handshake")
+        assert (operation.get("security") == []) == (path == "/handshake")
+
+
+def test_every_schema_and_field_of_a_request_is_described(description: dict[str, Any]) -> None:
+    for path, operation in operations(description):
+        if "requestBody" in operation:
+            content = operation["requestBody"]["content"]["application/json"]
+            name = content["schema"]["$ref"].rpartition("/")[2]
+            schema = description["components"]["schemas"][name]
+            assert schema["additionalProperties"] is False, path
+
+
+def test_every_example_satisfies_its_schema(description: dict[str, Any]) -> None:
+    seen = 0
+    for _, operation in operations(description):
+        bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
+        for content in (body.get("content", {}).get("application/json", {}) for body in bodies):
+            if "example" in content:
+                validator(description, content["schema"]).validate(content["example"])
+                seen += 1
+    assert seen > 100
+
+
+def test_an_operation_with_fields_has_an_example_of_its_request_and_its_answer(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    for path, operation in operations(description):
+        request = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        response = operation["responses"]["200"].get("content", {}).get("application/json", {})
+        for content in (request, response):
+            name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+            if schemas.get(name, {}).get("properties"):
+                assert content.get("example") is not None, path
+
+
+def test_the_codes_of_an_answer_are_named(description: dict[str, Any]) -> None:
+    start = description["paths"]["/shell/start"]["post"]["responses"]
+    assert "`host_refused`" in start["500"]["description"]
+    assert "`busy`" in start["503"]["description"]
+
+
+class Page(HTMLParser):
+    """What a page refers to, and its elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.references: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            assert name != "style"
+            if name in {"src", "href", "action", "data"}:
+                self.references.append(value or "")
+            if name == "id":
+                self.anchors.add(value or "")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_the_page_shows_every_operation_without_scripts_or_anything_from_outside(
+    daemon: Daemon, description: dict[str, Any], path: str
+) -> None:
+    answer = send(daemon.url, path, method="GET")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    html = answer.body.decode()
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object", "form", "base"} & page.tags
+    assert all(reference.startswith(("#", "/openapi.json")) for reference in page.references)
+    assert {reference[1:] for reference in page.references if reference.startswith("#")} <= page.anchors
+    for each in description["paths"]:
+        assert f"</small>{each}</h3>" in html
+    for word in ("`", "{{", "{%"):
+        assert word not in re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+
+
+def test_the_page_allows_its_own_style_and_nothing_else(daemon: Daemon) -> None:
+    answer = send(daemon.url, "/", method="GET")
+    style = re.search(r"<style>(.*?)</style>", answer.body.decode(), re.DOTALL)
+    assert style
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'"
+
+
+def test_the_description_has_no_secrets_or_places_of_this_daemon(daemon: Daemon, description: dict[str, Any]) -> None:
+    text = json.dumps(description)
+    assert str(daemon.home) not in text
+    assert daemon.auth_file.read_text().strip() not in text

@@ -1,0 +1,171 @@
+"""How a client comes in, and what its token is good for."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connmgr.api.auth import MAX_CALLERS, Tokens
+from connmgr.errors import InvalidToken
+from tests.api.wire import send, token_of
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+
+CLIENT = {"type": "api", "name": "test"}
+
+
+def handshake(daemon: Daemon, auth: Any, client: Any = CLIENT) -> Any:
+    return send(daemon.url, "/handshake", {"auth": auth, "client": client})
+
+
+@pytest.mark.parametrize("kind", ["local", "Local", "LOCAL"])
+@pytest.mark.parametrize("around", ["{}", "  {}\n", "\t{}\r\n"])
+def test_the_auth_file_lets_in(daemon: Daemon, kind: str, around: str) -> None:
+    content = around.format(daemon.auth_file.read_text().strip())
+    answer = handshake(daemon, {"type": kind, "authFileContent": content}, {"type": "Api", "name": "peer"})
+    assert answer.status == 200
+    assert set(answer.json) == {"sessionToken"}
+    assert len(base64.urlsafe_b64decode(answer.json["sessionToken"] + "=")) == 32
+
+
+def test_tokens_differ(daemon: Daemon) -> None:
+    assert len({token_of(daemon) for _ in range(5)}) == 5
+
+
+def api_key(daemon: Daemon, *options: str) -> str:
+    command = [sys.executable, "-m", "connmgr", "api-key", *options]
+    done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_the_api_key_lets_in_and_a_rotated_one_at_once(own_daemon: Daemon) -> None:
+    assert handshake(own_daemon, {"type": "apiKey", "key": "None"}).status == 400
+    first = api_key(own_daemon)
+    assert api_key(own_daemon) == first
+    assert handshake(own_daemon, {"type": "ApiKey", "key": f" {first}\n"}).status == 200
+    second = api_key(own_daemon, "--rotate")
+    assert second != first
+    assert handshake(own_daemon, {"type": "apikey", "key": second}).status == 200
+    assert handshake(own_daemon, {"type": "apikey", "key": first}).code == "invalid_credential"
+
+
+def test_an_api_key_that_others_can_read_is_not_accepted(own_daemon: Daemon) -> None:
+    key = api_key(own_daemon)
+    (own_daemon.data_dir / "api.key").chmod(0o644)
+    answer = handshake(own_daemon, {"type": "apiKey", "key": key})
+    assert answer.code == "invalid_credential"
+    assert "api.key" not in answer.message
+    assert "chmod 600" in own_daemon.stderr()
+
+
+@pytest.mark.parametrize("credential", ["", " ", "wrong", "\u00e4", "\ud800", "connmgr-"])
+def test_a_wrong_credential_is_refused(daemon: Daemon, credential: str) -> None:
+    answer = handshake(daemon, {"type": "local", "authFileContent": credential})
+    assert answer.status == 400
+    assert answer.code in {"invalid_credential", "invalid_request"}
+
+
+@pytest.mark.parametrize(
+    ("auth", "client", "named"),
+    [
+        ({}, CLIENT, "auth.type"),
+        ({"type": "other"}, CLIENT, "auth.type"),
+        ({"type": "local"}, CLIENT, "auth.authFileContent"),
+        ({"type": "local", "authFileContent": 1}, CLIENT, "auth.authFileContent"),
+        ({"type": "apiKey"}, CLIENT, "auth.key"),
+        ({"type": "apiKey", "key": "k", "authFileContent": "x"}, CLIENT, "auth.authFileContent"),
+        ({"type": "apiKey", "key": "k", "more": "x"}, CLIENT, "auth.more"),
+        ({"type": "apiKey", "key": "k"}, {}, "client.name"),
+        ({"type": "apiKey", "key": "k"}, {"type": "web", "name": "n"}, "client.type"),
+        ({"type": "apiKey", "key": "k"}, "api", "client"),
+        ([], CLIENT, "auth"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(daemon: Daemon, auth: Any, client: Any, named: str) -> None:
+    answer = handshake(daemon, auth, client)
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert f"{named}:" in answer.message
+
+
+def test_without_a_token_401_and_with_a_wrong_one_403(daemon: Daemon) -> None:
+    missing = send(daemon.url, "/daemon/version", {})
+    assert (missing.status, missing.code) == (401, "not_authenticated")
+    assert missing.headers["Www-Authenticate"] == "Bearer"
+    for header in ("Basic YTpi", "Bearer", "Bearer "):
+        assert send(daemon.url, "/daemon/version", {}, {"Authorization": header}).status == 401
+    for header in ("Bearer wrong", f"Bearer {token_of(daemon)}x", f"Bearer {token_of(daemon)}, Bearer x"):
+        wrong = send(daemon.url, "/daemon/version", {}, {"Authorization": header})
+        assert (wrong.status, wrong.code) == (403, "invalid_token")
+
+
+def test_every_endpoint_but_the_handshake_needs_a_token(daemon: Daemon) -> None:
+    paths = send(daemon.url, "/openapi.json", method="GET").json["paths"]
+    assert len(paths) > 15
+    for path in paths.keys() - {"/handshake"}:
+        assert (path, send(daemon.url, path, {}).status) == (path, 401)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr("connmgr.api.auth.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_token_expires_when_it_is_idle_and_not_while_it_is_used(clock: list[float]) -> None:
+    tokens = Tokens(ttl=60)
+    idle, used = tokens.issue("idle"), tokens.issue("used")
+    for _ in range(3):
+        clock[0] += 50
+        assert tokens.find(used).name == "used"
+    with pytest.raises(InvalidToken):
+        tokens.find(idle)
+    clock[0] += 61
+    assert not tokens.accepts(f"Bearer {used}")
+    with pytest.raises(InvalidToken):
+        tokens.find(used)
+
+
+def test_without_a_limit_a_token_lives_as_long_as_the_daemon(clock: list[float]) -> None:
+    tokens = Tokens(ttl=0)
+    token = tokens.issue("n")
+    clock[0] += 10**9
+    assert tokens.find(token)
+    tokens.close()
+    with pytest.raises(InvalidToken):
+        tokens.find(token)
+
+
+def test_beyond_the_most_tokens_the_one_that_was_not_used_for_longest_goes(clock: list[float]) -> None:
+    tokens = Tokens(ttl=0)
+    first, second = tokens.issue("first"), tokens.issue("second")
+    tokens.find(first)
+    for _ in range(MAX_CALLERS - 1):
+        tokens.issue("more")
+    assert tokens.find(first)
+    with pytest.raises(InvalidToken):
+        tokens.find(second)
+
+
+def test_guessing_is_slowed_down_and_the_right_credential_still_passes(own_daemon: Daemon) -> None:
+    statuses = [handshake(own_daemon, {"type": "local", "authFileContent": f"guess {n}"}).status for n in range(65)]
+    assert statuses[:60] == [400] * 60
+    assert statuses[60:] == [503] * 5
+    assert token_of(own_daemon)
+    assert own_daemon.stderr().count("failed handshakes") == 1
+
+
+def test_without_authentication_a_token_is_not_needed_and_browsers_stay_out(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--no-auth")
+    assert send(daemon.url, "/daemon/version", {}).status == 200
+    assert send(daemon.url, "/daemon/version", {}, {"Authorization": "Bearer wrong"}).status == 403
+    for header in ({"Origin": daemon.url}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+        answer = send(daemon.url, "/daemon/version", {}, header)
+        assert (answer.status, answer.code) == (403, "forbidden_origin")
+    assert send(daemon.url, "/", method="GET", headers={"Sec-Fetch-Site": "none"}).status == 200
+    assert "Authentication is switched off" in daemon.stderr()

@@ -1,0 +1,166 @@
+"""HTTP as it comes over the wire: limits, odd and broken requests, pipelining."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from tests.api.wire import TIMEOUT, address, bearer, send, talk, token_of
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+
+LIMIT = 256 * 1024
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """A daemon that takes bodies of up to :data:`LIMIT` bytes."""
+    daemon = Daemon(tmp_path_factory.mktemp("small"), "--max-body", str(LIMIT))
+    yield daemon
+    daemon.stop()
+
+
+def head(daemon: Daemon, path: str, *lines: str, token: bool = True, method: str = "POST") -> bytes:
+    authorization = [f"Authorization: Bearer {token_of(daemon)}"] if token else []
+    host = ":".join(map(str, address(daemon.url)))
+    content = ["Content-Type: application/json"]
+    return "\r\n".join(
+        [f"{method} {path} HTTP/1.1", f"Host: {host}", *content, *authorization, *lines, "", ""]
+    ).encode()
+
+
+def only(received: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Take a single response apart."""
+    top, _, body = received.partition(b"\r\n\r\n")
+    lines = top.decode().split("\r\n")
+    return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
+
+
+def query(size: int) -> bytes:
+    """A request body of ``size`` bytes that asks for nothing that exists."""
+    return json.dumps({"filter": "x" * (size - len('{"filter": ""}'))}).encode()
+
+
+def test_a_body_up_to_the_limit_is_taken_and_one_beyond_it_is_413(small: Daemon) -> None:
+    headers = bearer(small)
+    assert send(small.url, "/category/query", query(LIMIT), headers).code == "invalid_request"
+    over = send(small.url, "/category/query", query(LIMIT + 1), headers)
+    assert (over.status, over.code, over.headers["Content-Type"]) == (413, "body_too_large", "application/json")
+
+
+def test_a_client_that_sends_far_too_much_still_reads_its_413(small: Daemon) -> None:
+    answer = send(small.url, "/category/query", b" " * (24 * 1024 * 1024), bearer(small))
+    assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+def test_a_body_in_chunks_is_taken_up_to_the_limit_and_413_beyond(small: Daemon) -> None:
+    def chunked(body: bytes) -> tuple[int, dict[str, str], bytes]:
+        chunks = b"".join(
+            b"%x\r\n%b\r\n" % (len(chunk), chunk)
+            for chunk in (body[at : at + 10_000] for at in range(0, len(body), 10_000))
+        )
+        lines = ("Transfer-Encoding: chunked", "Connection: close")
+        return only(talk(small.url, head(small, "/category/query", *lines) + chunks + b"0\r\n\r\n"))
+
+    status, _, body = chunked(b'{"filter":"*"}')
+    assert (status, len(json.loads(body)["found"])) == (200, 2)
+    status, headers, body = chunked(query(2 * LIMIT))
+    assert (status, headers["Content-Type"], json.loads(body)["code"]) == (413, "application/json", "body_too_large")
+
+
+def test_without_a_valid_token_only_a_small_body_is_taken(small: Daemon) -> None:
+    for authorization in ({}, {"Authorization": "Bearer wrong"}):
+        answer = send(small.url, "/handshake", b" " * 70_000, authorization)
+        assert (answer.status, answer.code) == (413, "body_too_large")
+        assert send(small.url, "/handshake", b" " * 60_000, authorization).code == "invalid_request"
+
+
+def test_a_header_beyond_the_limit_is_431(daemon: Daemon) -> None:
+    answer = send(daemon.url, "/daemon/version", {}, {"X-Long": "x" * 40_000})
+    assert (answer.status, answer.code, answer.headers["Content-Type"]) == (
+        431,
+        "headers_too_large",
+        "application/json",
+    )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"post /handshake HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /handshake HTTP/1.1\r\nBad Header\r\n\r\n",
+        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 1\r\n\r\n",
+        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nX: a\nY: b\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_400_in_json(daemon: Daemon, sent: bytes) -> None:
+    status, headers, body = only(talk(daemon.url, sent))
+    assert (status, headers["Content-Type"], headers["Connection"]) == (400, "application/json", "close")
+    assert json.loads(body)["code"] == "invalid_request"
+    assert "Server" not in headers
+
+
+def test_requests_in_a_row_are_answered_in_a_row(daemon: Daemon) -> None:
+    first = head(daemon, "/category/query", "Content-Length: 14") + b'{"filter":"*"}'
+    second = head(daemon, "/daemon/version", "Content-Length: 2") + b"{}"
+    last = head(daemon, "/nothing", "Content-Length: 0", "Connection: close")
+    received = talk(daemon.url, first + second + last)
+    assert [received.index(word) for word in (b'"found"', b'"pro"', b'"not_found"')] == sorted(
+        received.index(word) for word in (b'"found"', b'"pro"', b'"not_found"')
+    )
+    assert received.count(b"HTTP/1.1 ") == 3
+
+
+def test_a_body_behind_both_lengths_is_not_taken_for_a_request(daemon: Daemon) -> None:
+    smuggled = head(daemon, "/daemon/stop", "Content-Length: 0")
+    outer = head(daemon, "/daemon/version", f"Content-Length: {len(smuggled) + 5}", "Transfer-Encoding: chunked")
+    received = talk(daemon.url, outer + b"0\r\n\r\n" + b"GET / HTTP/9\r\nConnection: close\r\n\r\n")
+    assert b'"pro"' in received.split(b"HTTP/1.1 ")[1]
+    assert received.count(b"HTTP/1.1 ") + received.count(b"HTTP/1.0 ") == 2
+    assert daemon.running
+
+
+def test_a_client_that_waits_for_100_is_told_to_continue_or_refused(small: Daemon) -> None:
+    with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
+        connection.sendall(head(small, "/category/query", "Content-Length: 14", "Expect: 100-continue"))
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b'{"filter":"*"}')
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    for length in (0, LIMIT + 1):
+        with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
+            connection.sendall(
+                head(small, "/category/query", f"Content-Length: {length}", "Expect: 100-continue", "Connection: close")
+            )
+            assert connection.recv(1000).split(b" ")[1] == (b"413" if length else b"400")
+
+
+def test_http_1_0_is_answered_and_closed(daemon: Daemon) -> None:
+    host = ":".join(map(str, address(daemon.url)))
+    received = talk(daemon.url, f"GET /openapi.json HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+    status, headers, body = only(received)
+    assert (status, len(body)) == (200, int(headers["Content-Length"]))
+
+
+def test_forwarding_headers_change_nothing(daemon: Daemon) -> None:
+    forged = {"X-Forwarded-Host": "evil.example", "X-Forwarded-For": "192.0.2.1", "Forwarded": "host=evil.example"}
+    assert send(daemon.url, "/daemon/version", {}, {**bearer(daemon), **forged}).status == 200
+
+
+def test_many_silent_connections_keep_nobody_out(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    silent = [socket.create_connection(address(daemon.url), timeout=TIMEOUT) for _ in range(200)]
+    try:
+        for connection in silent:
+            connection.sendall(b"POST /handshake HTTP/1.1\r\nHost: ")
+        assert token_of(daemon)
+    finally:
+        for connection in silent:
+            connection.close()

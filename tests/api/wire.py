@@ -1,0 +1,92 @@
+"""Plain HTTP for tests: requests as they are written, and answers as they come."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from connmgr.client import Client
+from tests.daemon import Daemon
+
+LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+ROOT_CATEGORY = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
+DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+NOBODY = "00000000-0000-4000-8000-000000000000"
+TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP response, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The error's code, in the shape that belongs to the status."""
+        return str(self.json["error"]["code"] if self.status == 500 else self.json["code"])
+
+    @property
+    def message(self) -> str:
+        return str(self.json["error"]["message"] if self.status == 500 else self.json["message"])
+
+
+def address(url: str) -> tuple[str, int]:
+    """Return where a daemon's URL leads."""
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    return parts.hostname, parts.port
+
+
+def send(
+    url: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, method: str = "POST"
+) -> Answer:
+    """Send one request on a connection of its own; a ``body`` that is no bytes is sent as JSON."""
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection = http.client.HTTPConnection(*address(url), timeout=TIMEOUT)
+    try:
+        connection.request(method, path, content, {name: value for name, value in sent.items() if value})
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.getheaders()), response.read())
+    finally:
+        connection.close()
+
+
+def token_of(daemon: Daemon) -> str:
+    """Return a fresh token of ``daemon``."""
+    auth = {"type": "local", "authFileContent": daemon.auth_file.read_text()}
+    answer = send(daemon.url, "/handshake", {"auth": auth, "client": {"type": "api", "name": "test"}})
+    return str(answer.json["sessionToken"])
+
+
+def bearer(daemon: Daemon) -> dict[str, str]:
+    """Return the header that authenticates a request."""
+    return {"Authorization": f"Bearer {token_of(daemon)}"}
+
+
+def client_of(daemon: Daemon) -> Client:
+    """Return a client of its own, for a thread or for a session of its own."""
+    return Client(daemon.url, auth_file=daemon.auth_file)
+
+
+def talk(url: str, sent: bytes) -> bytes:
+    """Send bytes as they are and return all that comes until the daemon closes the connection."""
+    with socket.create_connection(address(url), timeout=TIMEOUT) as connection:
+        connection.sendall(sent)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received

@@ -1,0 +1,194 @@
+"""The HTTP server by itself: who is dropped, who is waited for, and that a slow reader holds up no memory."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from connmgr.daemon import channel
+from connmgr.daemon.server import PENDING_OUTPUT, Server, bind, url_of
+from connmgr.errors import StartupError
+
+Application = Callable[..., Iterable[bytes]]
+SHORT = 0.3
+SOON = 10.0
+REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Length", "2")])
+    return [b"ok"]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, int]]]:
+    """A function that serves an application in this process and returns its address; silence is short here."""
+    for name in ("RECEIVE_SECONDS", "STALL_SECONDS", "IDLE_SECONDS", "LINGER_SECONDS"):
+        monkeypatch.setattr(channel, name, SHORT)
+    running: list[tuple[Server, threading.Thread, threading.Event]] = []
+
+    def start(application: Application = answer) -> tuple[str, int]:
+        bound = bind("127.0.0.1", 0)
+        server = Server(application, bound, slots=2, max_body=100_000, trusted=lambda header: header == "good")
+        over = threading.Event()
+        thread = threading.Thread(target=server.run, args=(over.is_set,))
+        thread.start()
+        running.append((server, thread, over))
+        found: tuple[str, int] = bound.getsockname()
+        return found
+
+    yield start
+    for server, thread, over in running:
+        over.set()
+        server.wake()
+        thread.join(SOON)
+        server.shut_down()
+
+
+def connect(address: tuple[str, int]) -> socket.socket:
+    return socket.create_connection(address, timeout=SOON)
+
+
+def assert_dropped(connection: socket.socket) -> None:
+    try:
+        assert connection.recv(1000) == b""
+    except ConnectionResetError:
+        return
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST / HTTP/1.1\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n123",
+    ],
+)
+def test_a_client_that_falls_silent_is_dropped(serve: Any, sent: bytes) -> None:
+    with connect(serve()) as connection:
+        connection.sendall(sent)
+        assert_dropped(connection)
+
+
+def test_a_client_that_sends_byte_by_byte_is_dropped(serve: Any) -> None:
+    with connect(serve()) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nX: ")
+        began = time.monotonic()
+        with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel calls it
+            while time.monotonic() - began < SOON:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - began < SOON
+
+
+def test_a_client_that_waits_for_its_answer_is_not_dropped(serve: Any) -> None:
+    maintained = threading.Semaphore(0)
+
+    def slow(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        # Long enough for the drop of silent clients, seen at one that came in the meantime.
+        with connect(address) as silent:
+            assert_dropped(silent)
+        maintained.release()
+        return answer(environ, start_response)
+
+    address = serve(slow)
+    with connect(address) as connection:
+        connection.sendall(REQUEST)
+        received = b""
+        while chunk := b"" if received.endswith(b"\r\n\r\nok") else connection.recv(1000):
+            received += chunk
+        assert received.endswith(b"\r\n\r\nok")
+    assert maintained.acquire(timeout=SOON)
+
+
+def test_a_client_that_does_not_read_holds_up_its_writer_and_is_dropped(serve: Any) -> None:
+    written = []
+    ended = threading.Event()
+
+    def endless(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        try:
+            for _ in range(10_000):
+                written.append(100_000)
+                yield b"x" * 100_000
+        finally:
+            ended.set()
+
+    with connect(serve(endless)) as connection:
+        connection.sendall(REQUEST)
+        assert ended.wait(SOON)
+        buffers = 16 * 1024 * 1024
+        assert sum(written) < PENDING_OUTPUT + buffers
+
+
+def test_a_client_that_goes_away_is_seen_while_its_request_runs(serve: Any) -> None:
+    seen = threading.Event()
+
+    def watching(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        entered.set()
+        deadline = time.monotonic() + SOON
+        while time.monotonic() < deadline:
+            if environ["waitress.client_disconnected"]():
+                seen.set()
+                break
+            time.sleep(0.01)
+        return answer(environ, start_response)
+
+    entered = threading.Event()
+    address = serve(watching)
+    with connect(address) as connection:
+        connection.sendall(REQUEST)
+        assert entered.wait(SOON)
+    assert seen.wait(SOON)
+
+
+def test_nothing_is_ever_written_to_a_temporary_file(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a temporary file")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    received = []
+
+    def echo(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        received.append(len(environ["wsgi.input"].read()))
+        start_response("200 OK", [("Content-Length", str(8 * PENDING_OUTPUT))])
+        return [b"x" * (8 * PENDING_OUTPUT)]
+
+    with connect(serve(echo)) as connection:
+        body = b"x" * 99_000
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: good\r\nContent-Length: 99000\r\n\r\n" + body)
+        got = 0
+        while got < 8 * PENDING_OUTPUT:
+            chunk = connection.recv(1 << 20)
+            assert chunk
+            got += len(chunk)
+    assert received == [99_000]
+
+
+def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StartupError, match=f"Port {port} of 127.0.0.1 is taken"):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid", "a" * 300, "\u00e4" * 70])
+def test_an_address_that_is_not_ours_is_refused_in_one_line(host: str) -> None:
+    with pytest.raises(StartupError, match="Cannot listen|cannot be resolved"):
+        bind(host, 0)
+
+
+def test_the_url_of_an_ipv6_address_has_brackets() -> None:
+    try:
+        bound = bind("::1", 0)
+    except StartupError:
+        return
+    with bound:
+        assert url_of(bound) == f"http://[::1]:{bound.getsockname()[1]}"
