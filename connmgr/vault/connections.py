@@ -55,7 +55,7 @@ class Connections:
 
         :raises UnknownConnection: there is none.
         """
-        return self.infos([id])[0]
+        return self._load(self._database.read(lambda tx: rows.one(tx, id)))
 
     def infos(self, ids: Sequence[str]) -> list[Connection]:
         """Return the connections ``ids``, in their order.
@@ -65,12 +65,7 @@ class Connections:
         :raises UnknownConnection: one does not exist.
         """
         found = self._database.read(lambda tx: rows.by_id(tx, ids))
-        try:
-            return [record.load(found[id], self._key) for id in ids]
-        except IntegrityError:
-            # Under another key no record is authentic, which is nobody's tampering.
-            self._database.read(self._database.check)
-            raise
+        return [self._load(found[id]) for id in ids]
 
     def query(self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*") -> list[str]:
         """Return the ids of the connections that match all three filters, in the order of their paths.
@@ -204,6 +199,14 @@ class Connections:
             found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
             self._store(tx, [self._checked(row) | {"category": to, "last_modified": now()} for row in found])
 
+    def _load(self, row: Row) -> Connection:
+        try:
+            return record.load(row, self._key)
+        except IntegrityError:
+            # Under another key no record is authentic, which is nobody's tampering.
+            self._database.read(self._database.check)
+            raise
+
     def _checked(self, row: Row) -> dict[str, Any]:
         record.verify(row, self._key)
         return dict(row)
@@ -217,7 +220,7 @@ class Connections:
         rows.update(tx, [row | {"mac": record.mac(row, self._key)} for row in changed])
 
     def _change(self, tx: sa.Connection, id: str, changes: dict[str, Any], targets: set[str] | None) -> None:
-        before = self._checked(rows.by_id(tx, [id])[id])
+        before = self._checked(rows.one(tx, id))
         after = before | changes
         rows.require_category(tx, after["category"])
         if targets is not None:

@@ -58,7 +58,7 @@ def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | No
     With ``below_root`` a path matches with and without its first segment.
     :raises InvalidRequest: an open bracket or brace, or a pattern that is too long or has too many alternatives.
     """
-    if pattern == "*":
+    if pattern in ("*", "**"):
         return None
     if len(pattern) > LONGEST:
         raise InvalidRequest(f"The filter is too long: at most {LONGEST} characters.")

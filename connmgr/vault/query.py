@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import chain, islice
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.operators import custom_op
 
 from connmgr.vault import glob, patterns
 from connmgr.vault.path import fold
 from connmgr.vault.tables import category as category_table
 from connmgr.vault.tables import connection as connection_table
+
+Value = TypeVar("Value")
 
 MOST_GLOBS = 200
 """SQLite's patterns that one filter may become before it is only narrowed down there, and decided here."""
@@ -47,12 +51,15 @@ class ConnectionQuery:
         """Return the ids of those that match."""
         conditions = [self._paths.condition(tx)]
         in_categories = self._categories.condition(tx)
-        if in_categories is not None:
-            matching = sa.select(category_table.c.id).where(in_categories)
-            conditions.append(connection_table.c.category.in_(matching))
+        ids = sa.select(category_table.c.id)
+        # What excludes nothing is left out: asking every connection would cost more than the search itself.
+        if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
+            conditions.append(_scanned(tx, connection_table.c.category).in_(ids.where(in_categories)))
         if self._types is not None:
-            types = [type for type in _types(tx) if glob.matches(self._types, fold(type))]
-            conditions.append(connection_table.c.type.in_(types))
+            types = _types(tx)
+            matching = [type for type in types if glob.matches(self._types, fold(type))]
+            if matching != types:
+                conditions.append(_scanned(tx, connection_table.c.type).in_(matching))
         return _ids(tx, connection_table, conditions)
 
 
@@ -76,9 +83,8 @@ class PathFilter:
         globs = set(islice(found, MOST_GLOBS + 1))
         if len(globs) > MOST_GLOBS:
             return self._decided_here(tx, self._alternatives)
-        shallow = (path.op("GLOB")(pattern) for at, pattern in globs if at is None)
-        exact = (sa.and_(depth == at, path.op("GLOB")(pattern)) for at, pattern in globs if at is not None)
-        return sa.or_(sa.false(), *shallow, *exact)
+        scanned = _scanned(tx, depth)
+        return sa.or_(sa.false(), *(_matches(path, scanned, at, pattern) for at, pattern in globs))
 
     def _decided_here(self, tx: sa.Connection, alternatives: list[glob.Alternative]) -> sa.ColumnElement[bool]:
         path = self._table.c.path
@@ -86,6 +92,23 @@ class PathFilter:
         candidates = tx.execute(sa.select(self._table.c.id, path).where(loose))
         matching = json.dumps([id for id, path in candidates if glob.matches(alternatives, path)])
         return self._table.c.id.in_(sa.select(sa.func.json_each(matching).table_valued("value").c.value))
+
+
+def _matches(
+    path: sa.ColumnElement[str], depth: sa.ColumnElement[int], at: int | None, pattern: str
+) -> sa.ColumnElement[bool]:
+    if at is None:
+        return path.op("GLOB")(pattern)
+    if not pattern.strip("*/"):
+        return depth == at
+    return sa.and_(depth == at, path.op("GLOB")(pattern))
+
+
+def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Value]:
+    """Return ``column`` so that SQLite leaves its index alone: the one that holds all columns of a search does better."""
+    if tx.dialect.name == "postgresql":
+        return column
+    return sa.UnaryExpression(column, operator=custom_op("+"))
 
 
 def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnElement[bool] | None]) -> list[str]:

@@ -26,6 +26,14 @@ CANDIDATES = (
 _UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
 
 
+# Built once: to build a statement costs more than to look a row up.
+_BY_IDS = table.c.id.in_(sa.bindparam("ids", expanding=True))
+_WHOLE = sa.select(table).where(_BY_IDS)
+_IDS = sa.select(table.c.id).where(_BY_IDS)
+_PLACES = sa.select(table.c.id, table.c.path, table.c.depth).where(_BY_IDS)
+_ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
+
+
 def new(
     id: str, name: str, type: str, data: Mapping[str, Any], fingerprint: bytes, category: str, parent: str | None
 ) -> dict[str, Any]:
@@ -47,12 +55,23 @@ def new(
     }
 
 
+def one(tx: sa.Connection, id: str) -> Row:
+    """Return the row ``id``.
+
+    :raises UnknownConnection: there is none.
+    """
+    row = tx.execute(_ONE, {"id": id}).mappings().one_or_none()
+    if row is None:
+        raise UnknownConnection(id)
+    return row
+
+
 def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
     """Return the rows ``ids``.
 
     :raises UnknownConnection: for the first that does not exist.
     """
-    return _by_id(tx, ids, table.c)
+    return _by_id(tx, ids, _WHOLE)
 
 
 def require(tx: sa.Connection, ids: Iterable[str]) -> None:
@@ -60,7 +79,7 @@ def require(tx: sa.Connection, ids: Iterable[str]) -> None:
 
     :raises UnknownConnection: for the first that does not.
     """
-    _by_id(tx, ids, [table.c.id])
+    _by_id(tx, ids, _IDS)
 
 
 def require_category(tx: sa.Connection, id: str) -> None:
@@ -77,7 +96,7 @@ def place(tx: sa.Connection, row: Row) -> dict[str, Any]:
     own = segment(row["name"])
     if row["parent"] is None:
         return {"path": own, "depth": 1}
-    above = _by_id(tx, [row["parent"]], [table.c.id, table.c.path, table.c.depth])[row["parent"]]
+    above = _by_id(tx, [row["parent"]], _PLACES)[row["parent"]]
     return {"path": f"{above['path']}{SEPARATOR}{own}", "depth": above["depth"] + 1}
 
 
@@ -117,17 +136,16 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
     """Delete rows, among them all that run over one of them."""
     for some in chunks(ids):
         tx.execute(reference.delete().where(reference.c.source.in_(some)))
-    depths = {id: row["depth"] for id, row in _by_id(tx, ids, [table.c.id, table.c.depth]).items()}
+    depths = {id: row["depth"] for id, row in _by_id(tx, ids, _PLACES).items()}
     # Children before the parents that they name.
     for some in chunks(sorted(ids, key=depths.__getitem__, reverse=True)):
         tx.execute(table.delete().where(table.c.id.in_(some)))
 
 
-def _by_id(tx: sa.Connection, ids: Iterable[str], columns: Iterable[sa.Column[Any]]) -> dict[str, Row]:
+def _by_id(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
     wanted = dict.fromkeys(ids)
-    selected = sa.select(*columns)
     found: dict[str, Row] = {
-        row["id"]: row for some in chunks(wanted) for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
+        row["id"]: row for some in chunks(wanted) for row in tx.execute(statement, {"ids": some}).mappings()
     }
     for id in wanted:
         if id not in found:

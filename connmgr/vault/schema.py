@@ -7,8 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from connmgr.errors import StartupError, VaultUnavailable
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.errors import StartupError
 from connmgr.vault.tables import meta
 
 VERSION_TABLE = "connmgr_version"
@@ -46,15 +45,6 @@ def look(connection: sa.Connection) -> Found:
         known = f"schema {revision}, this one knows {REVISIONS[-1]}"
         raise StartupError(f"The vault was made by a newer connmgr ({known}): update connmgr.")
     return Found(revision, connection.scalar(_VERIFIER))
-
-
-def require_key(connection: sa.Connection, key: VaultKey) -> None:
-    """Make sure that ``key`` is still the vault's.
-
-    :raises VaultUnavailable: it was rotated since this daemon started.
-    """
-    if not key.matches(connection.scalar(_VERIFIER) or b""):
-        raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
 
 
 def upgrade(connection: sa.Connection) -> bool:

@@ -68,5 +68,11 @@ class Add:
 
 
 @pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements take few values, so that a handful needs several."""
+    monkeypatch.setattr("connmgr.vault.tree._CHUNK", 3)
+
+
+@pytest.fixture
 def add(vault: Vault) -> Add:
     return Add(vault)

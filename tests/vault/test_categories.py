@@ -103,8 +103,8 @@ def test_what_is_protected_stays(vault: Vault) -> None:
     assert vault.categories.infos([team])
 
 
-def test_many_contents_move_at_once(vault: Vault, add: Add) -> None:
+def test_many_contents_move_at_once(vault: Vault, add: Add, small_chunks: None) -> None:
     team = vault.categories.add("Team", ALL_CONNECTIONS)
-    ids = [add(f"n{n}", category=team) for n in range(600)]
+    ids = [add(f"n{n}", category=team) for n in range(11)]
     vault.categories.remove([team])
     assert {found.category for found in vault.connections.infos(ids)} == {DEFAULT}

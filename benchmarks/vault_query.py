@@ -1,0 +1,106 @@
+"""Looking connections up and searching them among 100,000, on SQLite and, where it is installed, on PostgreSQL.
+
+Run it with ``python -m benchmarks.vault_query``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import interleaved, print_timings
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import Vault, open_database, record, rows
+from connmgr.vault.tables import connection
+from connmgr.vault.wellknown import ALL_CONNECTIONS
+from tests.components import missing
+from tests.vault.postgres import Postgres
+
+COUNT = 100_000
+LOOK_UP = "look-up by id"
+QUERIES = {
+    "all: * * *": ("*", "*", "*"),
+    "all, by wildcard: ** ** *": ("**", "**", "*"),
+    "all by their pattern: * {*,*/*} {ssh,shell*}": ("*", "{*,*/*}", "{ssh,shell*,local}"),
+    "some: * *-7*": ("*", "*-7*", "*"),
+    "one: * web-50000": ("*", "web-50000", "*"),
+    "wrappers: * **/root": ("*", "**/root", "*"),
+    "inside of names: * **-99*": ("*", "**-99*", "*"),
+    "category: team-3/** * ssh": ("team-3/**", "*", "ssh"),
+}
+
+
+def main() -> None:
+    """Measure both databases."""
+    with tempfile.TemporaryDirectory() as directory:
+        _measure("SQLite", f"sqlite:///{Path(directory) / 'vault.db'}")
+    if missing(("postgres",)):
+        print("\nPostgreSQL is not installed, and was not measured.")
+        return
+    with _postgres() as server:
+        _measure("PostgreSQL", server.dsn(server.create()))
+
+
+def _measure(name: str, url: str) -> None:
+    key = VaultKey(b"b" * 32)
+    database = open_database(url)
+    vault = Vault(database, key)
+    try:
+        categories = [vault.categories.add(f"Team {n}".replace(" ", "-"), ALL_CONNECTIONS) for n in range(10)]
+        made = _connections(key, categories)
+        while some := list(islice(made, 5000)):
+            database.write(lambda tx, some=some: tx.execute(connection.insert(), some))  # type: ignore[misc]
+        wanted = some_id = vault.connections.query("*", "web-50000")[0]
+        subjects: dict[str, Any] = {LOOK_UP: lambda: vault.connections.get(wanted)}
+        for title, filters in QUERIES.items():
+            found = len(vault.connections.query(*filters))
+            subjects[f"{title} ({found:,})"] = lambda filters=filters: vault.connections.query(*filters)
+        taken = interleaved(subjects, calls=5)
+        print_timings(
+            f"{COUNT:,} connections on {name}", taken, base=LOOK_UP, repeat="python -m benchmarks.vault_query"
+        )
+        assert some_id == wanted
+    finally:
+        vault.close()
+
+
+def _connections(key: VaultKey, categories: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield whole rows: four of five are hosts, each fourth of which has a wrapper below it."""
+    count = 0
+    while count < COUNT:
+        data = {"host": f"host-{count}.example", "port": 22, "user": "admin", "connectTimeout": 10, "keepAlive": 15}
+        host = _row(f"web-{count}", "ssh", data, categories[count % len(categories)], None)
+        yield _authentic(host, key)
+        count += 1
+        if count % 5 == 4:
+            wrapper = _row("root", "shellEnvironment", {"host": host["id"]}, host["category"], host)
+            yield _authentic(wrapper, key)
+            count += 1
+
+
+def _row(name: str, type: str, data: dict[str, Any], category: str, above: dict[str, Any] | None) -> dict[str, Any]:
+    id, parent = str(uuid.uuid4()), above["id"] if above else None
+    place = {"path": f"{above['path']}/{name}", "depth": 2} if above else {"path": name, "depth": 1}
+    return rows.new(id, name, type, data, record.fingerprint(data), category, parent) | place
+
+
+def _authentic(row: dict[str, Any], key: VaultKey) -> dict[str, Any]:
+    return row | {"mac": record.mac(row, key)}
+
+
+@contextmanager
+def _postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
