@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.components import missing
-from tests.daemon import Daemon
+# Before they are imported: a failed assertion in a module that tests share then tells its values too.
+pytest.register_assert_rewrite("tests")
+
+from tests.components import missing  # noqa: E402
+from tests.daemon import Daemon  # noqa: E402
 
 StartDaemon = Callable[..., Daemon]
 
