@@ -12,6 +12,12 @@ ConnmgrError
 │   ├── ProtectedEntry            400  protected_entry
 │   ├── NoShell                   400  no_shell
 │   ├── NoSuchDirectory           400  no_such_directory
+│   ├── UnknownBlob               400  unknown_blob
+│   ├── BlobQuotaExceeded         400  blob_quota_exceeded
+│   ├── NoSuchFile                400  no_such_file
+│   ├── WrongFileType             400  wrong_file_type
+│   ├── FileExists                400  file_exists
+│   ├── DirectoryNotEmpty         400  directory_not_empty
 │   ├── ValidationFailed          400  the code of its cause
 │   ├── SecretLocked              400  secret_locked
 │   ├── UnlockFailed              400  unlock_failed
@@ -45,6 +51,11 @@ ConnmgrError
 │   ├── ShellStopped                   shell_stopped
 │   ├── CommandTimeout                 command_timeout
 │   ├── CommandCancelled               command_cancelled
+│   ├── PermissionDenied               permission_denied
+│   ├── NoSpace                        no_space
+│   ├── TransferFailed                 transfer_failed
+│   ├── FileOperationFailed            file_operation_failed
+│   ├── BackupFailed                   backup_failed
 │   ├── IntegrityError                 integrity
 │   └── InternalError                  internal
 ├── Unavailable                   503  try again later
@@ -146,6 +157,45 @@ class NoSuchDirectory(RequestError):
     """The working directory asked for cannot be entered on the far side."""
 
     code = "no_such_directory"
+
+
+class UnknownBlob(RequestError):
+    """No blob of the caller's has this uuid; it may have expired."""
+
+    code = "unknown_blob"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown blob: {uuid}")
+
+
+class BlobQuotaExceeded(RequestError):
+    """The daemon has no room for another blob of this size."""
+
+    code = "blob_quota_exceeded"
+
+
+class NoSuchFile(RequestError):
+    """There is no file at the path."""
+
+    code = "no_such_file"
+
+
+class WrongFileType(RequestError):
+    """The file is a directory, a device or another kind that the operation is not for."""
+
+    code = "wrong_file_type"
+
+
+class FileExists(RequestError):
+    """Something is at the path already."""
+
+    code = "file_exists"
+
+
+class DirectoryNotEmpty(RequestError):
+    """A directory that holds something was to be removed without ``recursive``."""
+
+    code = "directory_not_empty"
 
 
 class ValidationFailed(RequestError):
@@ -353,6 +403,36 @@ class CommandCancelled(OperationError):
     """The client went away while the command ran, and the command was killed."""
 
     code = "command_cancelled"
+
+
+class PermissionDenied(OperationError):
+    """The far side does not let the session's user do that with the file."""
+
+    code = "permission_denied"
+
+
+class NoSpace(OperationError):
+    """The far side's disk or quota is full; nothing was changed."""
+
+    code = "no_space"
+
+
+class TransferFailed(OperationError):
+    """A file did not pass whole between the daemon and the far side."""
+
+    code = "transfer_failed"
+
+
+class FileOperationFailed(OperationError):
+    """The far side could not work on the file, for a reason that has no class of its own."""
+
+    code = "file_operation_failed"
+
+
+class BackupFailed(OperationError):
+    """A backup of the vault could not be written, or cannot be restored."""
+
+    code = "backup_failed"
 
 
 class IntegrityError(OperationError):

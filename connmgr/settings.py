@@ -67,7 +67,7 @@ class Settings:
         0.0, "Seconds of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
     )
     idle_timeout: float = _option(
-        3600.0, "Seconds after which a shell that nobody uses is closed; 0: never.", at_least=0
+        86400.0, "Seconds after which a shell that nobody uses is closed; 0: never.", at_least=0
     )
     start_timeout: float = _option(30.0, "Seconds that a shell may take to start.", at_least=0.1, at_most=3600)
     command_timeout: float = _option(
@@ -77,6 +77,9 @@ class Settings:
         16 * MEBIBYTE, "Bytes of a command's output kept of each stream; the rest is dropped.", at_least=1024
     )
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
+    max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)
+    blob_quota: int = _option(8192 * MEBIBYTE, "Bytes that all blobs together may have.", at_least=1024)
+    blob_ttl: float = _option(3600.0, "Seconds after which a blob is dropped.", at_least=1)
     log_level: str = _option("info", "What is logged to stderr; info has one line a request.", choices=LOG_LEVELS)
     debug: bool = _option(False, "Put tracebacks into the answers to failed requests.")
 

@@ -9,7 +9,19 @@ import time
 import flask
 
 from connmgr import __version__
-from connmgr.api import category, connection, daemon, description, docs, errors, fs, handshake, secret, shell, vault
+from connmgr.api import (
+    category,
+    connection,
+    daemon,
+    description,
+    docs,
+    errors,
+    fs,
+    handshake,
+    secret,
+    shell,
+    vault,
+)
 from connmgr.api.auth import authenticate
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
@@ -17,7 +29,9 @@ from connmgr.errors import Stopping
 
 logger = logging.getLogger("connmgr.request")
 
-GROUPS = (handshake.group, category.group, connection.group, shell.group, fs.group, secret.group, vault.group, daemon.group)
+GROUPS = tuple(
+    part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon)
+)
 
 
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import flask
-from marshmallow import ValidationError, fields, validate
+from marshmallow import ValidationError, fields
 
 from connmgr import errors
 from connmgr.api.group import Group

@@ -87,8 +87,8 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
         The function is given what the schema ``request`` loaded, or nothing where there is none, and returns what
         ``response`` dumps, a :class:`flask.Response`, or None for 200 with an empty body. Its docstring describes it.
         ``raises`` lists the errors that it may answer beyond those of every endpoint. With ``waits`` it holds one of
-        the slots for requests that wait; with ``open_to_all`` it needs no token. ``raw_body`` and ``raw_answer`` describe
-        a body that is bytes instead of JSON. ``example`` and ``answer`` show a request and its response.
+        the slots for requests that wait; with ``open_to_all`` it needs no token. ``raw_body`` and ``raw_answer``
+        describe a body that is bytes instead of JSON. ``example`` and ``answer`` show a request and its response.
         """
 
         def declare(view: View) -> View:

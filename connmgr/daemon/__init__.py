@@ -15,15 +15,18 @@ from pathlib import Path
 
 from connmgr.api.app import create_app
 from connmgr.api.auth import Caller, Credentials, Tokens
+from connmgr.api.fs import BLOB_PATH
 from connmgr.api.origin import Addresses
 from connmgr.api.services import Services, Slots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
+from connmgr.daemon.channel import Uploads
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.errors import StartupError
+from connmgr.fs.blobs import Blobs, Spool
 from connmgr.registry import Problem, Registry
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
@@ -68,6 +71,8 @@ def serve(settings: Settings) -> None:
         auth_file = AuthFile(settings.auth_file)
         cleanup.callback(auth_file.remove)
         tokens = Tokens(settings.session_ttl)
+        blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
+        cleanup.callback(blobs.close)
         services = Services(
             settings=settings,
             vault=vault,
@@ -77,6 +82,7 @@ def serve(settings: Settings) -> None:
             tokens=tokens,
             anonymous=Caller("anonymous", Access(), time.monotonic()),
             slots=Slots(settings.threads),
+            blobs=blobs,
             stopping=lambda: stop.requested,
             stop=stop.request,
         )
@@ -87,6 +93,7 @@ def serve(settings: Settings) -> None:
             slots=settings.threads,
             max_body=settings.max_body,
             trusted=lambda header: settings.no_auth or tokens.accepts(header),
+            uploads=Uploads(BLOB_PATH, lambda: Spool(blobs.directory), settings.max_blob),
         )
         cleanup.callback(server.shut_down)
         stop.wake = server.wake

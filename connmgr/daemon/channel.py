@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from waitress.task import ErrorTask
 
 from connmgr import errors
 from connmgr.api.errors import body_of
+from connmgr.fs.blobs import Spool
 
 if TYPE_CHECKING:
     from connmgr.daemon.server import Server
@@ -34,19 +36,37 @@ STRANGERS_BODY = 64 * 1024
 """The bytes of a body that are taken from a client without a valid token: enough for a handshake."""
 
 
-class Parser(HTTPRequestParser):
-    """Reads one request; the body of a client that is not ``trusted`` must be small."""
+@dataclass(frozen=True)
+class Uploads:
+    """The path whose request bodies are files, what makes the spool of one, and how many bytes it may have."""
 
-    def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool]) -> None:
+    path: str
+    spool: Callable[[], Spool]
+    max_bytes: int
+
+
+class Parser(HTTPRequestParser):
+    """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
+
+    path: str
+
+    def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
         super().__init__(adjustments)
         self.began = time.time()
         self._trusted = trusted
+        self._uploads = uploads
 
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
         if not self._trusted(self.headers.get("AUTHORIZATION", "")):
-            self.adj = copy.copy(self.adj)
-            self.adj.max_request_body_size = min(self.adj.max_request_body_size, STRANGERS_BODY + 1)
+            self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
+        elif self.path == self._uploads.path and self.body_rcv is not None:
+            self._limit_body(self._uploads.max_bytes + 1)
+            self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
+
+    def _limit_body(self, size: int) -> None:
+        self.adj = copy.copy(self.adj)
+        self.adj.max_request_body_size = size
 
     def received(self, data: bytes) -> int:
         consumed: int = super().received(data)
@@ -105,7 +125,7 @@ class Channel(HTTPChannel):
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
         """Make the parser of one request, as waitress does."""
-        return Parser(adjustments, self.server.trusted)
+        return Parser(adjustments, self.server.trusted, self.server.uploads)
 
     def overdue(self, now: float) -> bool:
         """Whether the client has had its time, at ``now`` in seconds since 1970."""

@@ -14,7 +14,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-from connmgr.daemon.channel import Channel
+from connmgr.daemon.channel import Channel, Uploads
 from connmgr.errors import StartupError
 
 RESERVE = 16
@@ -62,17 +62,25 @@ def url_of(bound: socket.socket) -> str:
 class Server(TcpWSGIServer):
     """Serves ``application`` on a bound socket while :meth:`run` runs.
 
-    ``slots`` is how many requests may wait at a time, ``max_body`` is in bytes, and ``trusted`` says of an
-    Authorization header whether it is good.
+    ``slots`` is how many requests may wait at a time, ``max_body`` is in bytes, ``trusted`` says of an Authorization
+    header whether it is good, and ``uploads`` where bodies go that are no JSON.
     """
 
     channel_class = Channel
     active_channels: dict[int, Channel]  # type: ignore[assignment]
 
     def __init__(
-        self, application: Any, bound: socket.socket, *, slots: int, max_body: int, trusted: Callable[[str], bool]
+        self,
+        application: Any,
+        bound: socket.socket,
+        *,
+        slots: int,
+        max_body: int,
+        trusted: Callable[[str], bool],
+        uploads: Uploads,
     ) -> None:
         self.trusted = trusted
+        self.uploads = uploads
         self._sockets: dict[int, Any] = {}
         adjustments = Adjustments(
             sockets=[bound],
@@ -83,7 +91,7 @@ class Server(TcpWSGIServer):
             max_request_header_size=MAX_HEADER,
             # It refuses from the limit on.
             max_request_body_size=max_body + 1,
-            # Requests carry secrets and responses output: neither is ever spooled to a temporary file.
+            # Requests carry secrets and responses output: neither is ever spooled to a temporary file; but `uploads`.
             inbuf_overflow=sys.maxsize,
             outbuf_overflow=sys.maxsize,
             outbuf_high_watermark=PENDING_OUTPUT,

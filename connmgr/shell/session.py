@@ -7,7 +7,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from connmgr.errors import (
@@ -19,6 +19,7 @@ from connmgr.errors import (
     ShellStopped,
 )
 from connmgr.plugin import Channel, Transport
+from connmgr.shell.dialects import quote
 from connmgr.shell.frame import Command, MarkedStream, build_frame, enter_directory, new_nonce
 from connmgr.shell.kill import kill_tree
 from connmgr.shell.start import Supervisor
@@ -57,7 +58,7 @@ class Session:
         self.last_used = time.monotonic()
         self._supervisor = supervisor
         self._channel: Channel = supervisor.channel
-        self._transport = transport
+        self.transport = transport
         self._max_output = max_output
         self._turns = Turns()
         self._cookie = secrets.token_hex(8)
@@ -69,11 +70,35 @@ class Session:
         self._state = State()
         self._state.update(supervisor.directory, supervisor.variables, from_env=False)
         self._restore = b""
+        self._temporary: list[bytes] = []
+        self._lending = threading.Lock()
+        self._borrowers = 0
 
     @property
     def alive(self) -> bool:
         """Whether the session can run commands, as far as is known without asking the far side."""
         return not self._lost and not self._stopping.is_set()
+
+    @property
+    def directory(self) -> bytes:
+        """The working directory, as the last command left it."""
+        return self._state.directory
+
+    def remove_at_stop(self, path: bytes) -> None:
+        """Have a file or directory of the far side removed when the session is stopped."""
+        self._temporary.append(path)
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Count the session as used, while other channels of its transport are."""
+        with self._lending:
+            self._borrowers += 1
+        try:
+            yield
+        finally:
+            with self._lending:
+                self._borrowers -= 1
+                self.last_used = time.monotonic()
 
     @property
     def waiting(self) -> int:
@@ -82,8 +107,8 @@ class Session:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last command ended; 0 while one runs."""
-        return 0.0 if self._turns.taken else time.monotonic() - self.last_used
+        """Seconds since the last command ended; 0 while one runs, or while files are transferred."""
+        return 0.0 if self._turns.taken or self._borrowers else time.monotonic() - self.last_used
 
     def exec(self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False) -> Result:
         """Run ``command`` once those before it are done, for at most ``timeout`` seconds, and return its result.
@@ -127,11 +152,12 @@ class Session:
         self._stopping.set()
         cookie = self._running
         if cookie and not self._lost:
-            kill_tree(self._transport, self.pid, cookie, min(KILL_TIMEOUT, timeout / 2))
+            kill_tree(self.transport, self.pid, cookie, min(KILL_TIMEOUT, timeout / 2))
         # Whoever still holds the turn when time is up is woken by the close of the channel.
         with contextlib.suppress(TimeoutError, EOFError, OSError), self._turns.take(deadline - time.monotonic()):
             if not self._lost:
-                self._channel.sendall(b"exit 0\n", max(0.1, deadline - time.monotonic()))  # a terminal has no EOF
+                # A terminal has no EOF.
+                self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
                 self._channel.shutdown_write()
                 self._channel.exit_status(max(0.1, deadline - time.monotonic()))
         self._lost = True
@@ -171,6 +197,9 @@ class Session:
             stdout.truncated or stderr.truncated,
         )
 
+    def _tidying(self) -> bytes:
+        return b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b";" if self._temporary else b""
+
     def _discard_late_output(self) -> None:
         """Drop what background jobs of earlier commands have printed since: it is not this command's."""
         for _ in range(LATE_READS):
@@ -198,7 +227,7 @@ class Session:
     def _kill(self, cookie: str, stdout: MarkedStream, stderr: MarkedStream) -> None:
         """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
         deadline = time.monotonic() + KILL_TIMEOUT
-        killed = kill_tree(self._transport, self.pid, cookie, KILL_TIMEOUT / 2)
+        killed = kill_tree(self.transport, self.pid, cookie, KILL_TIMEOUT / 2)
         if not killed or self._receive(stdout, stderr, deadline, lambda: False):
             self._channel.close()
             raise EOFError

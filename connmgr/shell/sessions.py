@@ -134,6 +134,18 @@ class Sessions:
         finally:
             self._vault.connections.touch(connection)
 
+    @contextlib.contextmanager
+    def borrowed(self, connection: str, access: Access) -> Iterator[Session]:
+        """Lend the session of the connection's running shell, for channels of its transport.
+
+        :raises NoShell: none is running.
+        """
+        shell = self._running(connection)
+        self._check_access(shell, access)
+        with shell.session.borrowed():
+            yield shell.session
+        self._vault.connections.touch(connection)
+
     def stop(self, connection: str, access: Access) -> None:
         """End the connection's shell with what runs in it, and return once it has exited.
 

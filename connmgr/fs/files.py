@@ -1,0 +1,183 @@
+"""Reads, writes and looks at files of the machine that a session is on, as the session's user.
+
+A path is bytes: absolute, relative to the session's directory, or beginning with ``~/``.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from connmgr.errors import TransferFailed
+from connmgr.fs import scripts
+from connmgr.fs.blobs import Blob
+from connmgr.fs.exchange import Exchange
+from connmgr.plugin import Transport
+from connmgr.shell.frame import new_nonce
+
+UNSIZED_LIMIT = 16 << 20
+"""Bytes that are read of a file whose size is said to be 0, as those of /proc and /sys are."""
+
+LISTING_LIMIT = 64 << 20
+
+_TYPES = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character",
+    stat.S_IFBLK: "block",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a session works: its transport and its working directory."""
+
+    transport: Transport
+    directory: bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a file; ``size`` in bytes, ``mode`` the permission bits, ``target`` that of a link."""
+
+    name: bytes
+    type: str
+    size: int
+    mode: int
+    modified: datetime
+    uid: int
+    gid: int
+    owner: str
+    group: str
+    target: bytes | None = None
+
+
+class Reading:
+    """A file that is being read: its ``size`` in bytes, and its content, once, by iteration; close it afterwards."""
+
+    def __init__(self, place: Place, path: bytes) -> None:
+        with ExitStack() as cleanup:
+            exchange = cleanup.enter_context(Exchange(place.transport, place.directory, scripts.READ, [path]))
+            self.size = int(exchange.answer())
+            self._pieces = exchange.data()
+            if self.size == 0:
+                content = _limited(self._pieces, UNSIZED_LIMIT)
+                self.size, self._pieces = len(content), iter([content])
+            self._cleanup = cleanup.pop_all()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield exactly ``size`` bytes; what a file grows by meanwhile is left out.
+
+        :raises TransferFailed: there are fewer.
+        """
+        left = self.size
+        for piece in self._pieces:
+            yield piece[:left]
+            left -= min(left, len(piece))
+            if not left:
+                return
+        if left:
+            raise TransferFailed("The file became shorter while it was read, or the link broke.")
+
+    def close(self) -> None:
+        """End the far side's part. Calling it again does nothing."""
+        self._cleanup.close()
+
+
+def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
+    """Put ``blob`` at ``path``: in one step, once it is there whole and on disk.
+
+    A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
+    is followed.
+    """
+    arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode)]
+    with Exchange(place.transport, place.directory, scripts.WRITE, arguments) as exchange:
+        exchange.answer()
+        exchange.send(blob.pieces())
+        exchange.answer()
+
+
+def make_temporary(place: Place) -> bytes:
+    """Make a new directory for temporary files that only the session's user can enter, and return its path."""
+    with Exchange(place.transport, place.directory, scripts.MAKE_TEMPORARY, []) as exchange:
+        return exchange.answer().encode()
+
+
+def list_directory(place: Place, path: bytes) -> list[Entry]:
+    """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed."""
+    mark = new_nonce()
+    with Exchange(place.transport, place.directory, scripts.LIST, [path, mark]) as exchange:
+        exchange.answer()
+        listing = _limited(exchange.data(), LISTING_LIMIT)
+    records = listing.split(mark.encode() + b" ")[1:]
+    return sorted((_entry(record) for record in records), key=lambda entry: entry.name)
+
+
+def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
+    """Return what is known of one file; of a link's target with ``follow``."""
+    mark = new_nonce()
+    arguments: list[str | bytes] = [path, mark, "1" if follow else ""]
+    with Exchange(place.transport, place.directory, scripts.STAT, arguments) as exchange:
+        exchange.answer()
+        described = _limited(exchange.data(), LISTING_LIMIT)
+    records = described.split(mark.encode() + b" ")[1:]
+    if len(records) != 2:
+        raise TransferFailed("The far side did not describe the file.")
+    target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
+    return _entry(records[0], path, target or None)
+
+
+def remove(place: Place, path: bytes, *, recursive: bool, timeout: float) -> None:
+    """Remove a file, a link itself, an empty directory, or with ``recursive`` a directory and all that is in it."""
+    _do(place, scripts.REMOVE, [path, "1" if recursive else ""], timeout)
+
+
+def make_directory(place: Place, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
+    """Make a directory; with ``parents`` those above it too, and one that exists is no error."""
+    _do(place, scripts.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
+
+
+def move(place: Place, source: bytes, target: bytes, *, overwrite: bool, timeout: float) -> None:
+    """Give a file or directory another name; an existing file gives way only with ``overwrite``, a directory never."""
+    _do(place, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
+
+
+def _do(place: Place, script: str, arguments: Sequence[str | bytes], timeout: float) -> None:
+    with Exchange(place.transport, place.directory, script, arguments) as exchange:
+        exchange.answer(timeout)
+
+
+def _octal(mode: int | None) -> str:
+    return "" if mode is None else f"{mode:o}"
+
+
+def _entry(record: bytes, path: bytes | None = None, target: bytes | None = None) -> Entry:
+    mode, size, modified, uid, gid, owner, group, name = record.split(b" ", 7)
+    bits = int(mode, 16)
+    return Entry(
+        name=name.removeprefix(b"/./").removesuffix(b"\n") if path is None else path,
+        type=_TYPES.get(stat.S_IFMT(bits), "unknown"),
+        size=int(size),
+        mode=stat.S_IMODE(bits),
+        modified=datetime.fromtimestamp(int(modified), timezone.utc),
+        uid=int(uid),
+        gid=int(gid),
+        owner=owner.decode(errors="replace"),
+        group=group.decode(errors="replace"),
+        target=target,
+    )
+
+
+def _limited(pieces: Iterator[bytes], limit: int) -> bytes:
+    collected = bytearray()
+    for piece in pieces:
+        collected += piece
+        if len(collected) > limit:
+            raise TransferFailed(f"The far side sends more than {limit} bytes.")
+    return bytes(collected)
