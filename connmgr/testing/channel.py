@@ -1,0 +1,255 @@
+"""The part of the suite that runs programs on a transport and holds its channels to their contract."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from connmgr.errors import TransportUnsupported
+from connmgr.plugin import Channel, Transport
+from connmgr.testing.link import WAIT, Outcome, finish, run, script
+
+ODD_WORDS = [
+    "",
+    "a b",
+    "it's",
+    '"',
+    "$HOME",
+    "`id`",
+    "*",
+    "\\",
+    "\\n",
+    "new\nline",
+    "-n",
+    "~",
+    "!",
+    "#",
+    "%s",
+    "\udce4",
+]
+EVERY_BYTE = bytes(range(256)) * 8
+LARGE = 1 << 20
+BIG_OUTPUT = f"x=0123456789abcdef; while [ ${{#x}} -lt {LARGE} ]; do x=$x$x; done; printf %s $x; printf %s $x >&2"
+ENDLESS = "echo begun; sleep 600"
+
+Start = Callable[..., Channel]
+
+
+class ChannelConformance:
+    """Checks :class:`connmgr.plugin.Channel` for real; ``transport`` is a fixture of the subclass."""
+
+    has_terminals = True
+    """Whether ``open_channel`` can give a process a terminal; otherwise it must raise TransportUnsupported."""
+
+    @pytest.fixture
+    def start(self, transport: Transport) -> Iterator[Start]:
+        """A function that starts a script on a channel, which is closed at the end of the test."""
+        opened: list[Channel] = []
+
+        def start(text: str, *arguments: str, **options: Any) -> Channel:
+            opened.append(transport.open_channel(script(text, *arguments), timeout=WAIT, **options))
+            return opened[-1]
+
+        yield start
+        for channel in opened:
+            channel.close()
+
+    def test_both_streams_and_the_status_arrive(self, transport: Transport, start: Start) -> None:
+        outcome = finish(start("echo out; echo err >&2; exit 3"))
+        assert outcome.status == 3
+        if start("exit").merged:
+            assert outcome.stdout.startswith(b"out\n")
+        else:
+            assert outcome == Outcome(3, b"out\n", b"err\n")
+
+    def test_argv_arrives_word_by_word(self, start: Start) -> None:
+        outcome = finish(start('for word; do printf "%s\\0" "$word"; done', *ODD_WORDS))
+        assert outcome.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in ODD_WORDS]
+
+    def test_every_byte_passes_both_ways(self, start: Start) -> None:
+        channel = start(f"head -c {len(EVERY_BYTE)}")
+        channel.sendall(EVERY_BYTE, WAIT)
+        assert finish(channel).stdout == EVERY_BYTE
+
+    def test_large_input_arrives_whole(self, start: Start) -> None:
+        channel = start(f'x=$(head -c {LARGE}); echo "${{#x}}"')
+        channel.sendall(b"a" * LARGE, WAIT)
+        assert finish(channel).stdout == b"%d\n" % LARGE
+
+    def test_large_output_arrives_whole_although_the_other_stream_is_full_too(self, start: Start) -> None:
+        channel = start(BIG_OUTPUT)
+        outcome = finish(channel)
+        assert outcome.stdout[:LARGE] == b"0123456789abcdef" * (LARGE // 16)
+        assert channel.merged or outcome.stderr == outcome.stdout
+
+    def test_shutdown_write_ends_the_input(self, start: Start) -> None:
+        channel = start("cat; echo end")
+        if channel.merged:
+            pytest.skip("a terminal that passes every byte has none that ends the input")
+        channel.sendall(b"begin ", WAIT)
+        channel.shutdown_write()
+        assert finish(channel).stdout == b"begin end\n"
+
+    @pytest.mark.parametrize("status", [0, 1, 127, 255])
+    def test_an_exit_status_is_returned(self, start: Start, status: int) -> None:
+        assert finish(start(f"exit {status}")).status == status
+
+    @pytest.mark.parametrize(("signal", "number"), [("KILL", 9), ("TERM", 15)])
+    def test_a_signal_is_returned_as_128_and_its_number(self, start: Start, signal: str, number: int) -> None:
+        assert finish(start(f"kill -{signal} $$")).status == 128 + number
+
+    def test_the_exit_status_times_out_while_the_process_runs(self, start: Start) -> None:
+        channel = start(ENDLESS)
+        with pytest.raises(TimeoutError):
+            channel.exit_status(0.05)
+
+    @pytest.mark.parametrize("timeout", [0.05, 0, -1])
+    def test_recv_returns_nothing_when_its_time_is_over(self, start: Start, timeout: float) -> None:
+        channel = start(ENDLESS)
+        _read_until(channel, b"begun\n")
+        assert channel.recv(timeout) == (b"", b"")
+
+    def test_recv_returns_as_soon_as_something_came(self, start: Start) -> None:
+        channel = start("echo now; sleep 600")
+        assert _Call(lambda: channel.recv(WAIT * 2)).result()[0].startswith(b"now")
+
+    def test_recv_returns_errors_as_soon_as_they_came(self, start: Start) -> None:
+        channel = start("echo now >&2; sleep 600")
+        if not channel.merged:
+            assert _Call(lambda: channel.recv(WAIT * 2)).result() == (b"", b"now\n")
+
+    def test_the_end_of_both_streams_is_told_each_time(self, start: Start) -> None:
+        channel = start("exit 0")
+        finish(channel)
+        for _ in range(2):
+            with pytest.raises(EOFError):
+                channel.recv(WAIT)
+
+    def test_writing_times_out_when_the_process_does_not_read(self, start: Start) -> None:
+        channel = start(ENDLESS)
+        with pytest.raises(TimeoutError):
+            _write_without_end(channel, 0.2)
+
+    def test_writing_to_a_process_that_has_ended_is_an_error(self, start: Start) -> None:
+        channel = start("exit 0")
+        finish(channel)
+        with pytest.raises(OSError) as refusal:  # noqa: PT011 - which one is the system's choice
+            _write_without_end(channel, WAIT)
+        assert not isinstance(refusal.value, TimeoutError)
+
+    @pytest.mark.parametrize("call", ["recv", "sendall"])
+    def test_close_wakes_a_blocked_call_at_once(self, start: Start, call: str) -> None:
+        channel = start(ENDLESS)
+        _read_until(channel, b"begun\n")
+        blocked = _Call(lambda: channel.recv(WAIT * 2) if call == "recv" else _write_without_end(channel, WAIT * 2))
+        time.sleep(0.1)  # nothing tells when a thread has begun to wait; too early is no fault, but proves less
+        channel.close()
+        assert isinstance(blocked.error(), EOFError | OSError)
+        assert not isinstance(blocked.error(), TimeoutError)
+
+    def test_close_may_be_repeated(self, start: Start) -> None:
+        channel = start(ENDLESS)
+        for _ in range(3):
+            channel.close()
+        with pytest.raises((EOFError, OSError)):
+            channel.recv(0)
+
+    def test_close_ends_a_process_that_reads(self, transport: Transport, start: Start) -> None:
+        channel = start("echo $$; cat")
+        pid = int(_read_until(channel, b"\n"))
+        channel.close()
+        gone = f"n=0; while kill -0 {pid} && [ $n -lt {WAIT:.0f} ]; do sleep 1; n=$((n+1)); done; exec kill -0 {pid}"
+        assert run(transport, script(gone)).status != 0, "the process outlives its channel"
+
+    def test_channels_do_not_wait_for_each_other(self, start: Start) -> None:
+        channels = [start(f"head -c 3; exit {number}") for number in range(4)]
+        for number, channel in reversed(list(enumerate(channels))):
+            channel.sendall(b"no%d" % number, WAIT)
+        for number, channel in enumerate(channels):
+            assert finish(channel)[:2] == (number, b"no%d" % number)
+
+    def test_threads_share_a_transport(self, transport: Transport) -> None:
+        scripts = [script(f"{BIG_OUTPUT}; exit {number}") for number in range(4)]
+        calls = [_Call(partial(run, transport, argv)) for argv in scripts]
+        assert [call.result().status for call in calls] == [0, 1, 2, 3]
+
+    def test_a_terminal_is_given_where_one_is_asked_for(self, start: Start) -> None:
+        if not self.has_terminals:
+            with pytest.raises(TransportUnsupported):
+                start("exit", pty=True)
+            return
+        channel = start("test -t 0 && test -t 1 && echo terminal; echo err >&2", pty=True)
+        assert channel.merged
+        assert finish(channel).stdout.replace(b"\r\n", b"\n") == b"terminal\nerr\n"
+
+    def test_closed_channels_leave_nothing_behind(self, transport: Transport) -> None:
+        def use() -> None:
+            run(transport, script("echo out"))
+            transport.open_channel(script(ENDLESS), timeout=WAIT).close()
+
+        assert_leaves_nothing(use)
+
+
+class _Call:
+    """A call in a thread of its own, which must be over in time."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self._error = error
+
+    def error(self) -> BaseException | None:
+        self._thread.join(WAIT)
+        assert not self._thread.is_alive(), "the call is still blocked"
+        return self._error
+
+    def result(self) -> Any:
+        error = self.error()
+        if error is not None:
+            raise error
+        return self._result
+
+
+def assert_leaves_nothing(use: Callable[[], None], rounds: int = 5) -> None:
+    """Fail when descriptors or threads grow in number from one call of ``use`` to the next, the first aside."""
+    use()
+    before = _held()
+    for _ in range(rounds):
+        use()
+    deadline = time.monotonic() + WAIT
+    while any(now > then for now, then in zip(_held(), before, strict=True)):
+        assert time.monotonic() < deadline, f"(descriptors, threads) were {before}, and after {rounds} rounds {_held()}"
+        time.sleep(0.02)
+
+
+def _held() -> Sequence[int]:
+    return len(os.listdir("/dev/fd")), threading.active_count()  # noqa: PTH208 - pathlib follows each entry
+
+
+def _read_until(channel: Channel, end: bytes) -> bytes:
+    received = b""
+    deadline = time.monotonic() + WAIT
+    while end not in received:
+        assert time.monotonic() < deadline, f"{end!r} did not come, but {received!r}"
+        received += channel.recv(1)[0]
+    return received
+
+
+def _write_without_end(channel: Channel, timeout: float) -> None:
+    for _ in range(1 << 10):
+        channel.sendall(bytes(LARGE), timeout)
+    pytest.fail("A gigabyte was taken that nobody reads.")

@@ -1,0 +1,73 @@
+"""The part of the suite for transports that other connections can go through."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from connmgr.errors import OperationError
+from connmgr.plugin import Transport
+from connmgr.testing.link import WAIT
+
+MESSAGE = bytes(range(256)) * 256
+
+
+class StreamConformance:
+    """Checks :meth:`connmgr.plugin.Transport.open_tcp`; to be inherited beside :class:`ConnectionConformance`.
+
+    The far side must reach a server of this machine: on its loopback address, unless ``address`` says where.
+    """
+
+    @pytest.fixture
+    def address(self) -> str:
+        """This machine's address as the far side sees it."""
+        return "127.0.0.1"
+
+    @pytest.fixture
+    def echo(self, address: str) -> Iterator[int]:
+        """The port of a server that sends back what one client sends, and then closes."""
+        with socket.create_server((address, 0)) as server:
+            server.settimeout(WAIT)
+            thread = threading.Thread(target=_echo, args=(server,), daemon=True)
+            thread.start()
+            yield server.getsockname()[1]
+        thread.join(WAIT)
+
+    def test_a_stream_carries_bytes_both_ways(self, transport: Transport, address: str, echo: int) -> None:
+        stream = transport.open_tcp(address, echo, timeout=WAIT)
+        stream.settimeout(WAIT)
+        received = bytearray()
+        stream.sendall(MESSAGE)
+        while len(received) < len(MESSAGE):
+            chunk = stream.recv(1 << 16)
+            assert chunk, f"the stream ended after {len(received)} of {len(MESSAGE)} bytes"
+            received += chunk
+        stream.close()
+        assert bytes(received) == MESSAGE
+
+    def test_a_silent_stream_times_out(self, transport: Transport, address: str, echo: int) -> None:
+        stream = transport.open_tcp(address, echo, timeout=WAIT)
+        stream.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            stream.recv(1)
+        stream.close()
+
+    def test_a_closed_port_is_an_error_of_its_own(self, transport: Transport, address: str) -> None:
+        with socket.create_server((address, 0)) as server:
+            port = server.getsockname()[1]
+        with pytest.raises(OperationError):
+            transport.open_tcp(address, port, timeout=WAIT)
+
+
+def _echo(server: socket.socket) -> None:
+    try:
+        client, _ = server.accept()
+    except OSError:  # no test connected
+        return
+    with client:
+        client.settimeout(WAIT)
+        while chunk := client.recv(1 << 16):
+            client.sendall(chunk)
