@@ -14,10 +14,14 @@ from connmgr.errors import ConnectTimeout, ElevationFailed
 from connmgr.plugin import Channel, Wrapper
 from connmgr.shell.frame import new_nonce
 
+PRINTED_LIMIT = 300
+"""How many characters of what a program printed an error's message quotes."""
+
 # A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)). Its
 # stderr must not be a terminal too, or the shell would take itself for an interactive one.
 _RAW = 'stty raw -echo; echo; echo "$0"; exec "$@" 2>/dev/null'
-_AS_IT_IS = 'echo; echo "$0"; exec "$@"'
+# Where the streams are apart, each says for itself where the login ends: what is behind belongs to the program.
+_AS_IT_IS = '[ -t 2 ] || echo "$0." >&2; echo; echo "$0"; exec "$@"'
 
 
 class Login:
@@ -44,7 +48,8 @@ class Login:
         :raises connmgr.errors.OperationError: it failed, or was not over by the deadline.
         :raises connmgr.plugin.TerminalRequired: it must be tried on a terminal.
         """
-        ready = rb"\n" + self._mark.encode() + rb"\r?\n"
+        mark = self._mark.encode()
+        ready = rb"\n" + mark + rb"\r?\n"
         dialogue = ChannelDialogue(channel, re.escape(self.prompt.encode()), ready, self._deadline)
         try:
             self._wrapper.login(dialogue, self._data)
@@ -53,7 +58,7 @@ class Login:
         except BaseException:
             channel.close()
             raise
-        return ResumedChannel(channel, dialogue.rest)
+        return ResumedChannel(channel, dialogue.rest, dialogue.stderr, mark + b".\n")
 
 
 if TYPE_CHECKING:
@@ -68,6 +73,8 @@ class _ChannelSpawn(_BytesSpawn):
     def __init__(self, channel: Channel) -> None:
         super().__init__(encoding=None, maxread=65536, searchwindowsize=None)
         self._channel = channel
+        self.out = bytearray()
+        self.err = bytearray()
         self.closed = False
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
@@ -79,6 +86,8 @@ class _ChannelSpawn(_BytesSpawn):
                 self.flag_eof = True
                 raise pexpect.EOF(str(error)) from error
             if stdout or stderr:
+                self.out += stdout
+                self.err += stderr
                 return stderr + stdout
             if time.monotonic() >= deadline:
                 raise pexpect.TIMEOUT("nothing came")
@@ -98,15 +107,21 @@ class ChannelDialogue:
 
     @property
     def rest(self) -> bytes:
-        """What came after the last match."""
-        return bytes(self._spawn.buffer)
+        """What came on stdout after the login was over."""
+        end = re.search(self.ready, self._spawn.out)
+        return bytes(self._spawn.out[end.end() :]) if end else b""
+
+    @property
+    def stderr(self) -> bytes:
+        """What has come on stderr."""
+        return bytes(self._spawn.err)
 
     @property
     def printed(self) -> str:
         text = bytes(self._spawn.before or b"").decode(errors="replace")
         for secret in self._secrets:
             text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
-        return " ".join("".join(character if character.isprintable() else " " for character in text).split())[-300:]
+        return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))
@@ -124,22 +139,39 @@ class ChannelDialogue:
         self._channel.sendall(secret.encode() + b"\n", max(0.1, self._deadline - time.monotonic()))
 
     def _failure(self, reason: str) -> str:
-        return f"{reason} It printed: {self.printed}" if self.printed else reason
+        return f"{reason} It printed: {self.printed[-PRINTED_LIMIT:]}" if self.printed else reason
 
 
 class ResumedChannel(Channel):
-    """A channel of which some output was already read."""
+    """A channel of which some output was already read; what stderr holds up to and with ``mark`` is dropped."""
 
-    def __init__(self, channel: Channel, rest: bytes) -> None:
+    def __init__(self, channel: Channel, stdout: bytes, stderr: bytes, mark: bytes) -> None:
         self.merged = channel.merged
         self._channel = channel
-        self._rest = rest
+        self._early = stdout, stderr
+        self._mark = b"" if channel.merged else mark
+        self._login = b""
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        if self._rest:
-            rest, self._rest = self._rest, b""
-            return rest, b""
-        return self._channel.recv(timeout)
+        deadline = time.monotonic() + timeout
+        while self._mark or any(self._early):
+            (stdout, stderr), self._early = self._early, (b"", b"")
+            if not (stdout or stderr):
+                stdout, stderr = self._channel.recv(max(0.0, deadline - time.monotonic()))
+            stderr = self._past_login(stderr)
+            if stdout or stderr or time.monotonic() >= deadline:
+                return stdout, stderr
+        return self._channel.recv(max(0.0, deadline - time.monotonic()))
+
+    def _past_login(self, stderr: bytes) -> bytes:
+        if not self._mark:
+            return stderr
+        said, mark, rest = (self._login + stderr).partition(self._mark)
+        if mark:
+            self._mark = self._login = b""
+        else:
+            self._login = said[-len(self._mark) :]
+        return rest
 
     def sendall(self, data: bytes, timeout: float) -> None:
         self._channel.sendall(data, timeout)
@@ -151,4 +183,5 @@ class ResumedChannel(Channel):
         return self._channel.exit_status(timeout)
 
     def close(self) -> None:
+        self._mark, self._early = b"", (b"", b"")
         self._channel.close()
