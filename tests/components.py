@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -30,6 +32,15 @@ def postgres_programs() -> Path | None:
         return Path(found).resolve().parent
     versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     return max((path.parent for path in versions), key=lambda path: float(path.parent.name), default=None)
+
+
+@cache
+def private_mounts() -> bool:
+    """Return whether this process may lay file systems over others in a namespace of its own."""
+    if os.geteuid() != 0 or not all(map(program, ("unshare", "nsenter", "setpriv"))):
+        return False
+    argv = ["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "tmpfs", "/run"]
+    return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ COMPONENTS = {
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),
     "root": Component(lambda: os.geteuid() == 0, (), "the tests do not run as root"),
+    "machine": Component(private_mounts, (), "mounts in a namespace of one's own need root with CAP_SYS_ADMIN"),
     "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
 }
 

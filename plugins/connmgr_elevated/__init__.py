@@ -35,9 +35,12 @@ STEP_TIMEOUT = 8.0
 _IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
 _IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
 _PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]*: ?$"
-_REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry")
+_REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry, try|su: sorry")
 _WANTED = re.compile(r"(?i)password|authentication|terminal is required to")
-_EXPIRED = re.compile(r"(?i)(?:change|reset) your password|(?:password|token) (?:has|is) expired|new password")
+_EXPIRED = (
+    rb"(?i)changing password for|password (?:is|has) expired|"
+    rb"(?:change|reset) your password (?:immediately|and try)|new password: ?$"
+)
 
 
 def _user_name(value: str) -> None:
@@ -110,17 +113,16 @@ class ShellEnvironment(Wrapper):
                 return
             if password is None:
                 raise AuthFailed(f"{method} wants a password, and the connection has none.")
+            if not password.isprintable():
+                raise AuthFailed(f"{method} cannot be given the password: it has characters that no prompt takes.")
             dialogue.send_secret(password)
-            if dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):
-                raise self._refusal(dialogue.printed, data)
+            step = dialogue.expect([dialogue.ready, _EXPIRED, prompt], STEP_TIMEOUT)
+            if step == 1:
+                raise ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
+            if step == 2:
+                raise AuthFailed(f"{method} refused the password.")
         except ElevationFailed as error:
             raise self._explained(error, dialogue.printed, data) from error
-
-    def _refusal(self, printed: str, data: Mapping[str, Any]) -> Exception:
-        """Return why a password was asked for again."""
-        if _EXPIRED.search(printed):
-            return ElevationFailed(f"{data['method']} wants the password to be changed first; it has expired.")
-        return AuthFailed(f"{data['method']} refused the password.")
 
     def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any]) -> Exception:
         """Return why the program ended."""
@@ -129,8 +131,8 @@ class ShellEnvironment(Wrapper):
             return TerminalRequired(printed)
         if f"{method}: not found" in printed:
             return ElevationFailed(f"{method} is not installed there.")
-        if _EXPIRED.search(printed):
-            return ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
+        if "is not allowed to" in printed:
+            return ElevationFailed(f"{method} is not allowed to run /bin/sh as {data['user']} there.")
         if silent and _WANTED.search(printed):
             return AuthFailed(f"{method} wants a password, and the connection has none.")
         if not silent and _REFUSED.search(printed):

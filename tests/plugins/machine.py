@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import psutil
@@ -32,6 +31,26 @@ done
 echo ready
 cat
 """
+
+# Each password that was refused is counted, but no prompt that was left unanswered. It is refused at once: how long a
+# program waits then is not ours to test.
+_PAM = """
+{first}
+auth [success=2 default=ignore] pam_unix.so nodelay
+auth optional pam_exec.so quiet seteuid expose_authtok /etc/count-refusal
+auth requisite pam_deny.so
+auth required pam_permit.so
+account required pam_unix.so
+password required pam_unix.so
+session required pam_permit.so
+"""
+_COUNT_REFUSAL = "#!/bin/sh\necho >>/run/refusals\n"
+_SUDOERS = """
+Defaults env_reset
+Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+root ALL=(ALL:ALL) ALL
+"""
+ROOT_PASSWORD = "root of all evil"
 _numbers = itertools.count(1)
 
 
@@ -45,20 +64,8 @@ class Inhabitant:
     home: str
 
 
-@cache
-def available() -> bool:
-    """Return whether a machine can be had here: it takes root, unshare(1) and the right to mount a layer over /etc."""
-    if os.geteuid() != 0 or not all(map(program, ("unshare", "nsenter", "setpriv"))):
-        return False
-    try:
-        Machine().close()
-    except (AssertionError, OSError):
-        return False
-    return True
-
-
 class Machine:
-    """A running machine."""
+    """A running machine, on which sudo, su and doas ask for passwords and sudoers and doas.conf allow nobody."""
 
     def __init__(self) -> None:
         self._holder = subprocess.Popen(
@@ -73,6 +80,11 @@ class Machine:
             said = answer + self._holder.communicate(timeout=20)[0]
             raise AssertionError(f"no machine can be had: {said.decode()}")
         self.users: list[Inhabitant] = []
+        for name, first in {"sudo": "", "doas": "", "su": "auth sufficient pam_rootok.so"}.items():
+            self.write(f"/etc/pam.d/{name}", _PAM.format(first=first))
+        self.write("/etc/count-refusal", _COUNT_REFUSAL, 0o755)
+        self.set_password("root", ROOT_PASSWORD)
+        self.allow()
 
     def path(self, path: str) -> Path:
         """Return where a path of the machine is found from outside."""
@@ -87,7 +99,20 @@ class Machine:
         draft.chmod(mode)
         if owner:
             os.chown(draft, owner.uid, -1)
+            os.chown(target.parent, owner.uid, -1)
         draft.rename(target)
+
+    def allow(self, *sudoers: str, doas: str = "") -> None:
+        """Replace what sudo and doas allow, forget who has given a password, and count refusals from 0 again."""
+        self.write("/etc/sudoers", _SUDOERS + "\n".join(sudoers) + "\n", 0o440)
+        self.write("/etc/doas.conf", doas + "\n", 0o400)
+        self.run("rm", "-rf", "/run/sudo", "/var/lib/sudo/lectured", "/run/doas", "/run/refusals")
+
+    @property
+    def refusals(self) -> int:
+        """How many passwords have been refused since :meth:`allow`."""
+        path = self.path("/run/refusals")
+        return path.read_text().count("\n") if path.exists() else 0
 
     def inside(self, user: Inhabitant | None = None) -> list[str]:
         """Return the words that, before an argv, run it on the machine: as root, or as ``user`` in its home."""
@@ -117,16 +142,21 @@ class Machine:
 
     def set_password(self, name: str, password: str) -> None:
         """Change a user's password."""
-        self.run("chpasswd", "--crypt-method", "SHA256", "--sha-rounds", "1000", text=f"{name}:{password}\n")
+        self.run("chpasswd", "--crypt-method", "SHA256", text=f"{name}:{password}\n")
 
-    def processes(self, user: Inhabitant) -> list[psutil.Process]:
-        """Return what runs as ``user``."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.NoSuchProcess):
-                if user.uid in process.uids():
-                    found.append(process)
-        return found
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Take a program away for a while."""
+        path = os.path.realpath(shell_path(name))
+        layer = "lowerdir={0},upperdir=/run/without/upper,workdir=/run/without/work".format(os.path.dirname(path))
+        self.run("mkdir", "-p", "/run/without/upper", "/run/without/work")
+        self.run("mount", "-t", "overlay", "overlay", "-o", layer, os.path.dirname(path))
+        self.run("rm", path)
+        try:
+            yield
+        finally:
+            self.run("umount", "--lazy", os.path.dirname(path))
+            self.run("rm", "-rf", "/run/without")
 
     def close(self) -> None:
         """End the machine, and what its users still run."""
@@ -134,12 +164,12 @@ class Machine:
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess):
                 if uids.intersection(process.uids()):
-                    process.send_signal(signal.SIGKILL)
+                    process.kill()
         self._holder.communicate(timeout=20)
 
 
 def shell_path(name: str) -> str:
-    """Return the absolute path of a shell for /etc/passwd, whatever directory it lies in."""
+    """Return the absolute path of a shell for /etc/passwd."""
     path = program(name)
     assert path, f"{name} is not installed"
     return path

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,7 +59,9 @@ class Sshd:
         options: Mapping[str, str] | None = None,
         host_keys: tuple[str, ...] = ("ed25519",),
         user: str | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
+        self.inside = inside
         self.directory = Path(tempfile.mkdtemp(prefix="connmgr-sshd-"))
         self.directory.chmod(0o755)
         self.port = free_port()
@@ -107,7 +109,7 @@ class Sshd:
         log = self.directory / "log"
         with log.open("ab") as stderr:
             start = len(self.log())
-            argv = [path, "-D", "-e", "-f", str(config)]
+            argv = [*self.inside, path, "-D", "-e", "-f", str(config)]
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=stderr)
         self._wait_until_listening(start)
 

@@ -1,0 +1,112 @@
+"""Where a user of a :class:`tests.plugins.machine.Machine` is reached from: this machine, ssh, or ssh through another."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from connmgr.plugin import Schema, Transport, Wrapper
+from connmgr.shell.session import Session
+from connmgr.shell.start import start_supervisor
+from connmgr.shell.transports import WrappedTransport
+from connmgr_elevated import ShellEnvironment
+from connmgr_local.transport import LocalTransport
+from connmgr_ssh import Ssh
+from tests.plugins.machine import Inhabitant, Machine
+from tests.plugins.sshd import Sshd
+
+LOCAL, SSH, GATEWAY = "local", "ssh", "ssh through a gateway"
+PLACES = (LOCAL, SSH, GATEWAY)
+OPEN_SECONDS = 9.0
+MAX_OUTPUT = 16 << 20
+
+
+class Inside(Wrapper):
+    """Runs programs as a user of a machine; its transports are as those of a daemon that this user has started."""
+
+    name = "inside"
+    description = "Programs on the tests' machine."
+    schema = Schema
+
+    def __init__(self, machine: Machine, user: Inhabitant, environment: Mapping[str, str]) -> None:
+        self._words = [*machine.inside(user), "env", *(f"{name}={value}" for name, value in environment.items())]
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+        return [*self._words, *argv]
+
+
+class Places:
+    """Opens transports to users of ``machine``; it starts an sshd there when one is first asked for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._sshd: Sshd | None = None
+
+    @property
+    def sshd(self) -> Sshd:
+        """The machine's sshd, which is the gateway to itself too."""
+        if self._sshd is None:
+            self._sshd = Sshd({"AcceptEnv": "none"}, inside=self.machine.inside())
+        return self._sshd
+
+    @contextmanager
+    def reach(self, place: str, user: Inhabitant, environment: Mapping[str, str] | None = None) -> Iterator[Transport]:
+        """Open a transport to ``user``; ``environment`` is added to that of local processes."""
+        if place == LOCAL:
+            local = LocalTransport()
+            try:
+                yield WrappedTransport(Inside(self.machine, user, environment or {}), {}, local)
+            finally:
+                local.close()
+            return
+        links = [self._link(user, None)]
+        try:
+            if place == GATEWAY:
+                links.append(self._link(user, links[0]))
+            yield links[-1]
+        finally:
+            for link in reversed(links):
+                link.close()
+
+    def _link(self, user: Inhabitant, via: Transport | None) -> Transport:
+        return Ssh().open(ssh_data(self.sshd, user), via, timeout=20)
+
+    def close(self) -> None:
+        if self._sshd:
+            self._sshd.close()
+
+
+def ssh_data(server: Sshd, user: Inhabitant) -> dict[str, Any]:
+    """Return validated data of a connection to ``user``."""
+    return Ssh.schema().load(ssh_fields(server, user))  # type: ignore[no-any-return]
+
+
+def ssh_fields(server: Sshd, user: Inhabitant, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a connection to ``user``, as a client gives them."""
+    key = server.host_keys[0].with_suffix(".pub").read_text()
+    return {
+        "host": "127.0.0.1",
+        "port": server.port,
+        "user": user.name,
+        "identity": {"file": str(server.client_key)},
+        "hostKey": " ".join(key.split()[:2]),
+        **fields,
+    }
+
+
+def elevate(inner: Transport, **fields: Any) -> Transport:
+    """Return the transport of an elevated shell environment in ``inner``."""
+    data = ShellEnvironment.schema().load({"host": str(uuid.UUID(int=0)), "elevated": True, **fields})
+    return WrappedTransport(ShellEnvironment(), data, inner)
+
+
+@contextmanager
+def session_on(transport: Transport, shell: str | None = None, max_output: int = MAX_OUTPUT) -> Iterator[Session]:
+    """Open a session as the daemon does, and stop it at the end."""
+    session = Session(start_supervisor(transport, shell, OPEN_SECONDS), transport, max_output)
+    try:
+        yield session
+    finally:
+        session.stop(5)
