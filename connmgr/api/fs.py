@@ -153,7 +153,7 @@ class ListResponse(Schema):
     entries = fields.List(fields.Nested(EntryResponse), required=True)
 
 
-class RemoveRequest(PathRequest):
+class RemovePathRequest(PathRequest):
     recursive = Boolean(load_default=False, metadata={"description": "Whether a directory goes with its content."})
 
 
@@ -290,7 +290,7 @@ def stat(request: dict[str, Any]) -> Entry:
 
 @group.endpoint(
     "/remove",
-    RemoveRequest,
+    RemovePathRequest,
     raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
