@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 # Before they are imported: a failed assertion in a module that tests share then tells its values too.
-pytest.register_assert_rewrite("tests")
+pytest.register_assert_rewrite(
+    *(f"tests.{module.name}" for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+)
 
 from tests.components import missing  # noqa: E402
 from tests.daemon import Daemon  # noqa: E402
