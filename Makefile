@@ -30,7 +30,7 @@ clean: ## Remove everything that the other targets made
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED)%: setup.cfg setup.py pyproject.toml scripts/setup
+$(INSTALLED)%: setup.cfg setup.py pyproject.toml tests/components.py $(wildcard scripts/*)
 	@PYTHON='$(PYTHON)' scripts/setup $*
 	@touch $@
 
