@@ -105,7 +105,7 @@ def _matches(
 
 
 def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Value]:
-    """Return ``column`` so that SQLite leaves its index alone: the one that holds all columns of a search does better."""
+    """Return ``column`` such that SQLite leaves its index alone: one that holds all columns of a search does better."""
     if tx.dialect.name == "postgresql":
         return column
     return sa.UnaryExpression(column, operator=custom_op("+"))

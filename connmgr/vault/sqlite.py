@@ -6,7 +6,6 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -125,7 +124,7 @@ def inspect(path: Path) -> schema.Found:
     with closing(_connect_to_look(path)) as raw:
         problem = raw.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
-            raise sqlite3.DatabaseError(problem)
+            raise sqlite3.DatabaseError(problem.splitlines()[-1])
         engine = sa.create_engine("sqlite://", creator=lambda: raw, poolclass=sa.StaticPool)
         with engine.connect() as connection:
             return schema.look(connection)
@@ -163,8 +162,3 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def raw(connection: sa.Connection) -> Any:
-    """Return the driver's own connection."""
-    return connection.connection.dbapi_connection

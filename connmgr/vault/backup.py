@@ -1,0 +1,171 @@
+"""Backup and restore: a backup is itself a vault on SQLite, in one file, whatever database it was taken from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from connmgr.errors import BackupFailed, StartupError
+from connmgr.vault import schema
+from connmgr.vault.database import FILE_NAME, Database, open_database
+from connmgr.vault.sqlite import inspect, sync_directory
+from connmgr.vault.tables import category, connection, metadata
+
+_BATCH = 1000
+
+
+def backup(database: Database, file: Path) -> None:
+    """Write all that is in ``database`` at one moment into the new ``file``, mode 0600; readers and writers go on.
+
+    It is complete but for the vault's key, without which its secrets cannot be read: keep that elsewhere. ``file``
+    appears when it is whole and durable.
+    :raises BackupFailed: there is such a file already, or it cannot be written.
+    :raises VaultUnavailable: the database does not answer.
+    """
+    with _failing(f"The backup {file} cannot be written"), _appearing(file) as temporary:
+        if not database.read(lambda tx: _copy_pages(tx, temporary)):
+            copy = open_database(f"sqlite:///{temporary}")
+            copy.prepare()
+            try:
+                database.read(lambda tx: _copy_rows(tx, copy))
+            finally:
+                copy.close()
+        _settle(temporary)
+
+
+def restore(file: Path, directory: Path) -> Path:
+    """Make the backup ``file`` the vault of the empty ``directory``, and return the vault's path.
+
+    The directory is made, mode 0700, if there is none. Put the vault's key into it next.
+    :raises BackupFailed: the directory is not empty, or the file is not a whole backup of a vault this program knows;
+        nothing was written then.
+    """
+    vault = directory / FILE_NAME
+    with _failing(f"The backup {file} cannot be restored"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise BackupFailed(f"The directory {directory} is not empty: restore into a new one.")
+        with _appearing(vault) as temporary:
+            _copy_file(file, temporary)
+            _examine(temporary)
+    return vault
+
+
+def restore_into(file: Path, database: Database) -> None:
+    """Copy the backup ``file`` into ``database``, an empty one of either kind.
+
+    :raises BackupFailed: the database is not empty, or the file is not a whole backup of a vault this program knows.
+    :raises VaultUnavailable: the database does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="connmgr-") as directory:
+        # A copy of its own: to read a vault is to open it for writing.
+        source = open_database(f"sqlite:///{restore(file, Path(directory))}")
+        database.prepare()
+        try:
+            source.read(lambda tx: _copy_rows(tx, database))
+        finally:
+            source.close()
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BackupFailed(f"{what}: {error.strerror}.") from error
+    except (sqlite3.Error, DBAPIError) as error:
+        raise BackupFailed(f"{what}: {error.orig if isinstance(error, DBAPIError) else error}.") from error
+    except StartupError as error:
+        raise BackupFailed(f"{what}: {error.message}") from error
+
+
+@contextlib.contextmanager
+def _appearing(file: Path) -> Iterator[Path]:
+    """Yield the name of a new, empty file, which becomes ``file``, whole and durable, unless the body fails.
+
+    :raises FileExistsError: ``file`` exists.
+    """
+    if file.exists():
+        raise FileExistsError(None, "it exists already", str(file))
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    try:
+        yield temporary
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        # Unlike a renaming, this never replaces a file that has come up meanwhile.
+        os.link(temporary, file)
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
+    sync_directory(file.parent)
+
+
+def _copy_pages(tx: sa.Connection, to: Path) -> bool:
+    """Copy a vault on SQLite, as it is within ``tx``; return False for one on another database."""
+    if tx.dialect.name != "sqlite":
+        return False
+    source: Any = tx.connection.dbapi_connection
+    with closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+    return True
+
+
+def _copy_rows(source: sa.Connection, target: Database) -> None:
+    """Copy a vault, as it is within ``source``, into an empty database of either kind."""
+
+    def work(tx: sa.Connection) -> None:
+        if not schema.upgrade(tx):
+            raise BackupFailed("The database is not empty: restore into a new one.")
+        for table in metadata.sorted_tables:
+            selected = sa.select(table)
+            if table in (category, connection):
+                # Parents before the children that name them.
+                selected = selected.order_by(table.c.depth)
+            result = source.execute(selected, execution_options={"yield_per": _BATCH})
+            for rows in result.mappings().partitions():
+                tx.execute(table.insert(), [dict(row) for row in rows])
+
+    target.write(work)
+
+
+def _settle(file: Path) -> None:
+    """Make a vault one file that needs no others beside it."""
+    with closing(sqlite3.connect(file)) as raw:
+        raw.execute("PRAGMA journal_mode = DELETE")
+
+
+def _copy_file(file: Path, to: Path) -> None:
+    journal = file.with_name(file.name + "-wal")
+    if journal.exists() and journal.stat().st_size:
+        raise BackupFailed(f"{file} is a vault in use, or one that was not closed: make a backup of it.")
+    with file.open("rb") as source, to.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _examine(file: Path) -> None:
+    """Make sure that ``file`` is a whole vault.
+
+    :raises BackupFailed: it is empty or damaged.
+    :raises StartupError: it is something else, or a newer vault.
+    """
+    if inspect(file).revision is None:
+        raise BackupFailed("The backup is empty.")
+    with closing(sqlite3.connect(f"file:{quote(str(file))}?immutable=1", uri=True)) as raw:
+        problem = raw.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if problem != "ok" or raw.execute("PRAGMA foreign_key_check").fetchone():
+            raise BackupFailed("The backup is damaged.")
