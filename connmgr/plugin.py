@@ -117,6 +117,7 @@ class Transport(ABC):
 
         A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has a
         terminal, its stderr arrives within stdout, and the channel is ``merged``.
+        :raises connmgr.errors.TransportUnsupported: with ``pty``, from a transport that has no terminals.
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
         """
 
@@ -132,9 +133,7 @@ class Transport(ABC):
         """
         from connmgr.errors import TransportUnsupported
 
-        raise TransportUnsupported(
-            "This connection cannot carry TCP streams, so that nothing can go through it."
-        )
+        raise TransportUnsupported("This connection cannot carry TCP streams, so that nothing can go through it.")
 
 
 class TerminalRequired(Exception):

@@ -11,7 +11,7 @@ import pluggy
 
 from connmgr import hookspecs
 from connmgr.errors import UnknownType
-from connmgr.plugin import ConnectionType
+from connmgr.plugin import ConnectionType, Reference, Schema, Wrapper
 
 GROUP = "connmgr"
 BUNDLED = "connmgr"
@@ -51,13 +51,12 @@ class Registry:
         registered: list[Registered] = []
         problems: list[Problem] = []
         for entry_point in metadata.entry_points(group=GROUP):
-            distribution = entry_point.dist
-            owner, version = (
-                (distribution.name, distribution.version) if distribution else ("unknown", "unknown")
-            )
+            owner = "unknown"
             try:
+                owner, version = _named(entry_point.dist)
                 types = _types_of(entry_point.load())
-            except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything, and must not stop the daemon
+            # A stranger's code may raise anything, exit included, and must not stop the daemon.
+            except (Exception, SystemExit) as error:  # noqa: BLE001
                 problems.append(Problem(entry_point.name, owner, f"{type(error).__name__}: {error}"))
                 continue
             registered += [Registered(kind, owner, version) for kind in types]
@@ -99,12 +98,29 @@ def _types_of(plugin: object) -> Sequence[ConnectionType]:
     manager.check_pending()
     types = [kind for found in manager.hook.connmgr_connection_types() for kind in found]
     for kind in types:
-        if not isinstance(kind, ConnectionType):
-            raise TypeError(f"not a ConnectionType: {kind!r}")
-        for attribute in ("name", "description", "schema"):
-            if not hasattr(kind, attribute):
-                raise TypeError(f"{type(kind).__name__} has no {attribute!r}")
-        kind.schema()
+        _check(kind)
     if not types:
         raise LookupError("it implements no hook of connmgr, or offers no types")
     return types
+
+
+def _check(kind: object) -> None:
+    if not isinstance(kind, ConnectionType):
+        raise TypeError(f"not an instance of ConnectionType: {kind!r}")
+    owner = type(kind).__name__
+    for attribute in ("name", "description", "usage_category"):
+        value = getattr(kind, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
+    schema = getattr(kind, "schema", None)
+    if not isinstance(schema, type) or not issubclass(schema, Schema):
+        raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
+    field = schema().fields.get(kind.via) if kind.via is not None else None
+    if not isinstance(field, Reference) and (kind.via is not None or isinstance(kind, Wrapper)):
+        raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
+
+
+def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
+    if distribution is None or "Name" not in distribution.metadata:
+        raise LookupError("its distribution is damaged: it has no name")
+    return distribution.metadata["Name"], distribution.version or "unknown"

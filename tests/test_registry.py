@@ -1,0 +1,241 @@
+"""How plugins are found, and what becomes of broken ones and of rivals: reported, and never in the way of the daemon."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import ClientError
+from connmgr.errors import UnknownType
+from connmgr.registry import Registered, Registry
+from connmgr.testing import InMemory
+from tests.conftest import StartDaemon
+from tests.daemon import clean_environment
+
+BUNDLED = {"local", "shellEnvironment", "ssh"}
+
+SOUND = """
+from connmgr.plugin import ConnectionType, Reference, Schema, Wrapper, hookimpl
+
+class Sound(ConnectionType):
+    name = "NAME"
+    description = "A sound type."
+    schema = Schema
+
+    def open(self, data, via, *, timeout):
+        raise NotImplementedError
+
+@hookimpl
+def connmgr_connection_types():
+    return [Sound()]
+"""
+
+
+def without(statement: str, replacement: str = "") -> str:
+    """Return a sound plugin's source with one of its statements replaced."""
+    assert statement in SOUND
+    return SOUND.replace(statement, replacement)
+
+
+BROKEN = {
+    "no such module": (None, "ModuleNotFoundError"),
+    "syntax error": ("def (:", "SyntaxError"),
+    "raises when imported": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "exits when imported": ("import sys; sys.exit('enough')", "SystemExit: enough"),
+    "has no hook": ("", "implements no hook"),
+    "hook without mark": (without("@hookimpl\n"), "implements no hook"),
+    "hook of another name": (SOUND.replace("connmgr_connection_types", "connmgr_types"), "connmgr_types"),
+    "hook with parameters": (SOUND.replace("_types():", "_types(registry):"), "registry"),
+    "hook raises": (without("[Sound()]", "1 / 0"), "ZeroDivisionError"),
+    "hook returns nothing": (without("return [Sound()]", "return"), "offers no types"),
+    "hook returns no list": (without("[Sound()]", "Sound()"), "not iterable"),
+    "a class for a type": (without("[Sound()]", "[Sound]"), "not an instance of ConnectionType"),
+    "a string for a type": (without("[Sound()]", "['sound']"), "not an instance of ConnectionType: 'sound'"),
+    "no open": (without("def open", "def opens"), "open"),
+    "no name": (without('name = "NAME"'), "Sound.name is None"),
+    "a number for a name": (without('name = "NAME"', "name = 7"), "Sound.name is 7"),
+    "no description": (without('description = "A sound type."'), "Sound.description is None"),
+    "no schema": (without("schema = Schema"), "Sound.schema is None"),
+    "an instance for a schema": (without("schema = Schema", "schema = Schema()"), "Sound.schema"),
+    "via names no field": (without("schema = Schema", "schema = Schema\n    via = 'host'"), "Sound.via is 'host'"),
+    "a wrapper without via": (
+        SOUND.replace("Sound(ConnectionType)", "Sound(Wrapper)").replace("def open", "def wrap"),
+        "Sound.via is None",
+    ),
+}
+
+_numbers = itertools.count()
+
+
+def install(site: Path, source: str | None, distribution: str, version: str = "1.2", entry: str = "plugin") -> None:
+    """Put a distribution into the directory ``site`` as pip would leave it, its one module holding ``source``."""
+    module = f"connmgr_stranger{next(_numbers)}"
+    if source is not None:
+        (site / f"{module}.py").write_text(source)
+    metadata = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (metadata / "entry_points.txt").write_text(f"[connmgr]\n{entry} = {module}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which Python looks for packages."""
+    directory = tmp_path / "site"
+    directory.mkdir()
+    monkeypatch.syspath_prepend(directory)
+    return directory
+
+
+def types(registry: Registry) -> dict[str, str]:
+    return {entry.type.name: entry.distribution for entry in registry}
+
+
+def test_the_bundled_types_are_found_through_their_entry_points() -> None:
+    registry = Registry.load()
+    assert types(registry) == dict.fromkeys(BUNDLED, "connmgr")
+    assert registry.problems == []
+
+
+def test_a_stranger_s_type_is_found_with_its_distribution_and_version(site: Path) -> None:
+    install(site, SOUND.replace("NAME", "sound"), "connmgr-sound", "3.4")
+    registry = Registry.load()
+    assert registry.problems == []
+    assert registry.get("sound").description == "A sound type."
+    assert [(entry.distribution, entry.version) for entry in registry if entry.type.name == "sound"] == [
+        ("connmgr-sound", "3.4")
+    ]
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_plugin_is_reported_and_the_others_work(site: Path, fault: str) -> None:
+    source, reason = BROKEN[fault]
+    install(site, source and source.replace("NAME", "sound"), "connmgr-broken", entry="broken")
+    registry = Registry.load()
+    assert set(types(registry)) == BUNDLED
+    assert [(problem.plugin, problem.distribution) for problem in registry.problems] == [("broken", "connmgr-broken")]
+    assert reason in registry.problems[0].reason
+
+
+def test_a_distribution_without_metadata_is_reported(site: Path) -> None:
+    install(site, SOUND.replace("NAME", "sound"), "connmgr-broken")
+    (site / "connmgr_broken-1.2.dist-info" / "METADATA").write_text("")
+    registry = Registry.load()
+    assert set(types(registry)) == BUNDLED
+    assert ["damaged" in problem.reason for problem in registry.problems] == [True]
+
+
+def test_one_bad_type_takes_all_of_its_plugin_along(site: Path) -> None:
+    # Half a plugin would fail later, where nobody looks for the cause.
+    install(site, without("[Sound()]", "[Sound(), None]").replace("NAME", "sound"), "connmgr-broken")
+    registry = Registry.load()
+    assert set(types(registry)) == BUNDLED
+    assert "None" in registry.problems[0].reason
+
+
+def test_two_owners_of_a_name_are_both_refused(site: Path) -> None:
+    for owner in ("connmgr-one", "connmgr-two"):
+        install(site, SOUND.replace("NAME", "contested"), owner)
+    registry = Registry.load()
+    assert set(types(registry)) == BUNDLED
+    assert {problem.distribution: problem.reason for problem in registry.problems} == {
+        "connmgr-one": "refused: the connection type 'contested' is also offered by connmgr-two",
+        "connmgr-two": "refused: the connection type 'contested' is also offered by connmgr-one",
+    }
+    with pytest.raises(UnknownType, match="contested"):
+        registry.get("contested")
+
+
+def test_a_bundled_name_stays_with_connmgr(site: Path) -> None:
+    install(site, SOUND.replace("NAME", "ssh"), "connmgr-rival")
+    registry = Registry.load()
+    assert types(registry) == dict.fromkeys(BUNDLED, "connmgr")
+    assert [(problem.distribution, problem.reason) for problem in registry.problems] == [
+        ("connmgr-rival", "refused: the connection type 'ssh' is also offered by connmgr")
+    ]
+
+
+def test_a_name_taken_twice_by_one_distribution_is_refused(site: Path) -> None:
+    install(site, without("[Sound()]", "[Sound(), Sound()]").replace("NAME", "twice"), "connmgr-twice")
+    registry = Registry.load()
+    assert set(types(registry)) == BUNDLED
+    assert {problem.distribution for problem in registry.problems} == {"connmgr-twice"}
+
+
+def test_an_unknown_type_is_an_error_that_names_those_that_are_there() -> None:
+    with pytest.raises(UnknownType, match=r"nonesuch \(installed: local, shellEnvironment, ssh\)"):
+        Registry.load().get("nonesuch")
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with one sound plugin, every broken one, and two rivals."""
+    site = tmp_path_factory.mktemp("crowded")
+    install(site, SOUND.replace("NAME", "sound"), "connmgr-sound")
+    for number, (source, _) in enumerate(BROKEN.values()):
+        install(site, source and source.replace("NAME", f"broken{number}"), f"connmgr-broken{number}")
+    for owner in ("connmgr-one", "connmgr-two"):
+        install(site, SOUND.replace("NAME", "contested"), owner)
+    return site
+
+
+REFUSED = {f"connmgr-broken{number}" for number in range(len(BROKEN))} | {"connmgr-one", "connmgr-two"}
+
+
+def connmgr(site: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment(home) | {"PYTHONPATH": str(site)}
+    argv = [sys.executable, "-m", "connmgr", *arguments]
+    return subprocess.run(argv, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_the_command_line_lists_types_and_problems(crowded: Path, tmp_path: Path) -> None:
+    shown = connmgr(crowded, tmp_path, "plugins")
+    assert {line.split()[0] for line in shown.stdout.splitlines()[1:]} == {*BUNDLED, "sound"}
+    for distribution in REFUSED:
+        assert f" of {distribution}: " in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_the_command_line_lists_them_as_json(crowded: Path, tmp_path: Path) -> None:
+    listed = json.loads(connmgr(crowded, tmp_path, "plugins", "--json").stdout)
+    assert {kind["type"] for kind in listed["types"]} == {*BUNDLED, "sound"}
+    assert {problem["distribution"] for problem in listed["problems"]} == REFUSED
+
+
+def test_the_daemon_runs_and_reports_them(crowded: Path, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(environment={"PYTHONPATH": str(crowded)})
+    answer: Any = daemon.client.post("/connection/types")
+    assert {kind["type"] for kind in answer["types"]} == {*BUNDLED, "sound"}
+    assert {problem["distribution"] for problem in answer["problems"]} == REFUSED
+    sound = next(kind for kind in answer["types"] if kind["type"] == "sound")
+    assert (sound["distribution"], sound["version"]) == ("connmgr-sound", "1.2")
+    assert "contested" in daemon.stderr()
+    local: Any = daemon.client.post("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="local")
+    daemon.client.post("/shell/start", connection=local["found"][0])
+    result: Any = daemon.client.post("/shell/exec", connection=local["found"][0], command="echo works")
+    assert result["stdout"] == "works"
+
+
+def test_a_connection_whose_plugin_was_removed_stays_and_says_what_it_lacks(
+    crowded: Path, start_daemon: StartDaemon
+) -> None:
+    before = start_daemon(environment={"PYTHONPATH": str(crowded)})
+    added: Any = before.client.post("/connection/add", name="kept", data={"type": "sound"}, validate=False)
+    before.stop()
+    after = start_daemon(home=before.home)
+    infos: Any = after.client.post("/connection/info", connections=[added["connection"]])
+    assert (infos["infos"][0]["type"], infos["infos"][0]["usageCategory"]) == ("sound", None)
+    with pytest.raises(ClientError) as refusal:
+        after.client.post("/shell/start", connection=added["connection"])
+    assert refusal.value.code == "unknown_type"
+
+
+def test_a_registry_can_be_made_of_types_for_a_test() -> None:
+    registry = Registry([Registered(InMemory({}), "tests", "0")])
+    assert types(registry) == {"memory": "tests"}
