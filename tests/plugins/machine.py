@@ -24,7 +24,7 @@ set -e
 mount -t tmpfs -o mode=0755 tmpfs /run
 mkdir -m 0755 /run/sshd /run/layer /run/work
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/layer,workdir=/run/work /etc
-for directory in /home /var/lib/sudo /var/mail; do
+for directory in /root /home /var/lib/sudo /var/mail; do
   mkdir -p "$directory"
   mount -t tmpfs -o mode=0755 tmpfs "$directory"
 done
@@ -36,7 +36,7 @@ cat
 # program waits then is not ours to test.
 _PAM = """
 {first}
-auth [success=2 default=ignore] pam_unix.so nodelay
+auth [success=2 default=ignore] pam_unix.so {delay}
 auth optional pam_exec.so quiet seteuid expose_authtok /etc/count-refusal
 auth requisite pam_deny.so
 auth required pam_permit.so
@@ -80,11 +80,16 @@ class Machine:
             said = answer + self._holder.communicate(timeout=20)[0]
             raise AssertionError(f"no machine can be had: {said.decode()}")
         self.users: list[Inhabitant] = []
-        for name, first in {"sudo": "", "doas": "", "su": "auth sufficient pam_rootok.so"}.items():
-            self.write(f"/etc/pam.d/{name}", _PAM.format(first=first))
+        for name in ("sudo", "su", "doas"):
+            self._write_pam(name, delay="nodelay")
         self.write("/etc/count-refusal", _COUNT_REFUSAL, 0o755)
+        self.root = Inhabitant("root", 0, ROOT_PASSWORD, "/root")
         self.set_password("root", ROOT_PASSWORD)
         self.allow()
+
+    def _write_pam(self, name: str, delay: str) -> None:
+        first = "auth sufficient pam_rootok.so" if name == "su" else ""
+        self.write(f"/etc/pam.d/{name}", _PAM.format(first=first, delay=delay))
 
     def path(self, path: str) -> Path:
         """Return where a path of the machine is found from outside."""
@@ -143,6 +148,15 @@ class Machine:
     def set_password(self, name: str, password: str) -> None:
         """Change a user's password."""
         self.run("chpasswd", "--crypt-method", "SHA256", text=f"{name}:{password}\n")
+
+    @contextmanager
+    def delaying(self, name: str) -> Iterator[None]:
+        """Let a login program refuse a password only after a while, as they come."""
+        self._write_pam(name, delay="")
+        try:
+            yield
+        finally:
+            self._write_pam(name, delay="nodelay")
 
     @contextmanager
     def without(self, name: str) -> Iterator[None]:
