@@ -139,21 +139,26 @@ def in_a_child(work: Callable[[], None]) -> int:
     return pid
 
 
-def killed_at_random(work: Callable[[], None], generator: random.Random, longest: float) -> None:
-    """Run ``work`` in a child and kill it in the midst of it."""
-    pid = in_a_child(work)
-    time.sleep(generator.uniform(0.005, longest))
-    os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status), f"the child ended by itself: {status}"
+def killed_at_random(work: Callable[[], None], generator: random.Random) -> None:
+    """Repeat ``work`` in a child, and kill that in the midst of it after a few rounds."""
+    done, report = os.pipe()
 
-
-def forever(work: Callable[[], None]) -> Callable[[], None]:
     def repeat() -> None:
         while True:
             work()
+            os.write(report, b".")
 
-    return repeat
+    pid = in_a_child(repeat)
+    try:
+        os.close(report)
+        for _ in range(generator.randint(0, 3)):
+            assert os.read(done, 1), "the child ended by itself"
+        time.sleep(generator.uniform(0, 0.03))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.close(done)
+        _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), f"the child ended by itself: {status}"
 
 
 def test_rotation_survives_being_killed(filled: tuple[Path, dict[str, Any], list[str]]) -> None:
@@ -161,7 +166,7 @@ def test_rotation_survives_being_killed(filled: tuple[Path, dict[str, Any], list
     generator = random.Random(3)
     keys, interrupted = set(), 0
     for _ in range(CYCLES):
-        killed_at_random(forever(lambda: rotate_in(directory)), generator, longest=0.15)
+        killed_at_random(lambda: rotate_in(directory), generator)
         interrupted += (directory / "vault.key.next").exists()
         with opened(directory) as vault:
             check(vault, kept, uuids)
@@ -249,14 +254,12 @@ def test_a_change_of_passphrase_survives_being_killed(directory: Path, one_salt:
 
     def change_back_and_forth() -> None:
         with opened(directory) as vault:
-            now = 0 if works(vault, passphrases[0]) else 1
-            while True:
-                vault.principals.change_passphrase("alice", passphrases[now], passphrases[1 - now])
-                now = 1 - now
+            old, new = passphrases if works(vault, passphrases[0]) else reversed(passphrases)
+            vault.principals.change_passphrase("alice", old, new)
 
     seen = []
     for _ in range(CYCLES):
-        killed_at_random(change_back_and_forth, generator, longest=0.12)
+        killed_at_random(change_back_and_forth, generator)
         with opened(directory) as vault:
             working = [works(vault, passphrase) for passphrase in passphrases]
         assert working.count(True) == 1, f"of old and new passphrase work: {working}"
