@@ -1,4 +1,4 @@
-"""How plugins are found, and what becomes of broken ones and of rivals: reported, and never in the way of the daemon."""
+"""How plugins are found, and what becomes of broken ones and of rivals: reported, and never in the daemon's way."""
 
 from __future__ import annotations
 
