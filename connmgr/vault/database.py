@@ -222,4 +222,8 @@ def open_database(url: str) -> Database:
         backend = PostgreSQL(parsed)
     else:
         raise StartupError(f"A vault cannot be kept in {parsed.get_backend_name()}: only in SQLite or PostgreSQL.")
-    return Database(backend, backend.probe())
+    try:
+        return Database(backend, backend.probe())
+    except BaseException:
+        backend.writer.dispose()
+        raise

@@ -111,6 +111,8 @@ def load(row: Row, key: VaultKey) -> Connection:
         state, cache = json.loads(row["state"]), json.loads(row["cache"])
     except (TypeError, ValueError):
         raise _changed(row) from None
+    if not isinstance(state, dict) or not isinstance(cache, dict):
+        raise _changed(row)
     return Connection(
         id=row["id"],
         name=row["name"],

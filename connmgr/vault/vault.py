@@ -21,13 +21,27 @@ class Vault:
 
     The database is migrated, and given the entries that every vault has, in one transaction: killed at any moment it
     leaves the vault as it was before or as it is after.
-    :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to.
+    :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to. The
+        database is closed then.
     """
 
     def __init__(self, database: Database, key: VaultKey) -> None:
-        self._database = database
+        self.database = database
         self.connections = Connections(database, key)
         self.categories = Categories(database, self.connections)
+        try:
+            self._open(key)
+            self.principals = Principals(database, key)
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        """Close the database; calling it again does nothing."""
+        self.database.close()
+
+    def _open(self, key: VaultKey) -> None:
+        database = self.database
         if database.key_verifier is not None:
             _check(database.key_verifier, key)
         database.prepare()
@@ -36,11 +50,6 @@ class Vault:
         except VaultUnavailable as error:
             raise StartupError(error.message) from error
         database.check = lambda tx: principal_rows.check_key(tx, key)
-        self.principals = Principals(database, key)
-
-    def close(self) -> None:
-        """Close the database; calling it again does nothing."""
-        self._database.close()
 
     def _migrate(self, tx: sa.Connection, key: VaultKey) -> None:
         new = schema.upgrade(tx)

@@ -1,0 +1,260 @@
+"""How a vault's database is opened, refused and kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import Vault, VaultLock, open_database, schema
+from connmgr.vault.tables import meta
+from tests.vault.conftest import KEY, Add
+from tests.vault.postgres import Postgres
+
+OpenVault = Callable[..., Vault]
+
+
+@pytest.fixture
+def file(tmp_path: Path, open_vault: OpenVault) -> Path:
+    """A vault on SQLite with a few connections, closed."""
+    vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
+    for number in range(3):
+        Add(vault)(f"host {number}")
+    vault.close()
+    return tmp_path / "vault.db"
+
+
+def refused(url: str, message: str) -> None:
+    with pytest.raises(StartupError, match=message) as caught:
+        open_database(url)
+    assert "\n" not in caught.value.message
+
+
+def test_looking_creates_nothing(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/vault.db")
+    assert database.empty
+    assert database.key_verifier is None
+    assert list(tmp_path.iterdir()) == []
+    database.close()
+
+
+def test_looking_changes_nothing(file: Path) -> None:
+    before = file.read_bytes()
+    database = open_database(f"sqlite:///{file}")
+    assert not database.empty
+    assert database.key_verifier == KEY.verifier()
+    database.close()
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == {"vault.db": before}
+
+
+def test_its_files_are_for_the_owner_alone(tmp_path: Path, open_vault: OpenVault) -> None:
+    previous = os.umask(0)
+    try:
+        vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
+        Add(vault)("host")
+    finally:
+        os.umask(previous)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"vault.db": 0o600, "vault.db-wal": 0o600, "vault.db-shm": 0o600}
+
+
+def test_a_looser_mode_is_tightened(file: Path, open_vault: OpenVault) -> None:
+    file.chmod(0o644)
+    open_vault(f"sqlite:///{file}")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_sqlite_is_set_to_be_durable_and_consistent(file: Path, open_vault: OpenVault) -> None:
+    vault = open_vault(f"sqlite:///{file}")
+    pragmas = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "temp_store": 2, "secure_delete": 1}
+    for name, value in pragmas.items():
+        assert vault.database.read(lambda tx, name=name: tx.exec_driver_sql(f"PRAGMA {name}").scalar()) == value
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "a spoilt page": lambda content: content[:4096] + b"\xff" * 4096 + content[8192:],
+    "a spoilt header": lambda content: b"\xff" * 100 + content[100:],
+    "a page less": lambda content: content[:-4096],
+    "half of it": lambda content: content[: len(content) // 2],
+    "no database": lambda _: b"Not a database, but a text.\n" * 300,
+    "a few bytes": lambda _: b"SQLite",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_database_is_refused_and_left_as_it_is(file: Path, damage: str) -> None:
+    content = DAMAGES[damage](file.read_bytes())
+    file.write_bytes(content)
+    refused(f"sqlite:///{file}", "damaged.*restore")
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == {"vault.db": content}
+
+
+def test_a_damaged_database_that_was_not_closed_is_left_as_it_is(file: Path) -> None:
+    held = sqlite3.connect(file)
+    held.execute("PRAGMA wal_autocheckpoint = 0")
+    with held:
+        held.execute("UPDATE connection SET state = '{\"a\": 1}'")
+    contents = {name: (file.parent / name).read_bytes() for name in ("vault.db", "vault.db-wal")}
+    held.close()
+    contents["vault.db"] = DAMAGES["a spoilt page"](contents["vault.db"])
+    for name, content in contents.items():
+        (file.parent / name).write_bytes(content)
+    refused(f"sqlite:///{file}", "damaged.*restore")
+    for name, content in contents.items():
+        assert (file.parent / name).read_bytes() == content, name
+
+
+def test_what_was_not_closed_is_read_whole(file: Path, tmp_path: Path) -> None:
+    held = sqlite3.connect(file)
+    held.execute("PRAGMA wal_autocheckpoint = 0")
+    with held:
+        held.execute("UPDATE meta SET value = x'00' WHERE name = 'key_verifier'")
+    copies = tmp_path / "copy"
+    copies.mkdir()
+    for name in ("vault.db", "vault.db-wal"):
+        (copies / name).write_bytes((tmp_path / name).read_bytes())
+    held.close()
+    database = open_database(f"sqlite:///{copies}/vault.db")
+    assert database.key_verifier == b"\0"
+    database.close()
+
+
+def test_another_program_s_database_is_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "vault.db")) as raw:
+        raw.execute("CREATE TABLE other (x)")
+    before = (tmp_path / "vault.db").read_bytes()
+    refused(f"sqlite:///{tmp_path}/vault.db", "not a connmgr vault")
+    assert (tmp_path / "vault.db").read_bytes() == before
+
+
+def test_a_newer_vault_is_refused(vault: Vault, url: str) -> None:
+    newer = sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+    vault.database.write(lambda tx: tx.execute(newer))
+    refused(url, "newer connmgr.*9999.*update connmgr")
+
+
+def test_another_key_is_refused_and_changes_nothing(vault: Vault, url: str, open_vault: OpenVault) -> None:
+    with pytest.raises(StartupError, match="key does not belong to this vault"):
+        open_vault(url, VaultKey(b"x" * 32))
+    database = open_database(url)
+    assert database.key_verifier == KEY.verifier()
+    database.close()
+
+
+def test_a_vault_without_its_verifier_is_refused(vault: Vault, url: str, open_vault: OpenVault) -> None:
+    vault.database.check = lambda _: None
+    vault.database.write(lambda tx: tx.execute(meta.delete().where(meta.c.name == schema.KEY_VERIFIER)))
+    with pytest.raises(StartupError, match="does not belong"):
+        open_vault(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite://", "needs a file"),
+        ("mysql://host/name", "only in SQLite or PostgreSQL"),
+        ("no url: secret", "cannot be read"),
+        ("postgresql+psycopg://me:secret@127.0.0.1:1/name", "127.0.0.1:1/name cannot be used: .*refused"),
+    ],
+)
+def test_a_bad_url_is_refused_without_showing_a_password(url: str, message: str) -> None:
+    refused(url, message)
+    with pytest.raises(StartupError) as caught:
+        open_database(url)
+    assert "secret" not in caught.value.message
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, open_vault: OpenVault) -> None:
+    with pytest.raises(StartupError, match="cannot be written to: No such file"):
+        open_vault(f"sqlite:///{tmp_path}/missing/vault.db")
+
+
+@pytest.mark.needs("postgres")
+def test_a_shared_database_is_refused_where_it_is_something_else(postgres: Postgres) -> None:
+    import psycopg
+
+    name = postgres.create()
+    with psycopg.connect(postgres.dsn(name)) as connection:
+        connection.execute("CREATE TABLE other (x text)")
+    refused(postgres.dsn(name), "not a connmgr vault")
+    refused(postgres.dsn("missing"), 'database "missing" does not exist')
+
+
+def test_one_daemon_holds_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    message = re.escape(f"Another connmgr daemon (pid {os.getpid()}) uses this vault")
+    with VaultLock(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with pytest.raises(StartupError, match=message):
+            VaultLock(path)
+    VaultLock(path).release()
+
+
+def test_the_lock_of_a_killed_daemon_is_free(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from connmgr.vault.lock import VaultLock\n"
+        "lock = VaultLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path / "lock"], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StartupError, match=f"pid {holder.pid}"):
+            VaultLock(tmp_path / "lock")
+        holder.kill()
+        holder.wait(10)
+    VaultLock(tmp_path / "lock").release()
+
+
+def test_a_file_that_another_process_holds_is_waited_for_and_then_refused(
+    file: Path, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connmgr.vault.sqlite._PRAGMAS", ("busy_timeout = 50",))
+    vault = open_vault(f"sqlite:///{file}")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(VaultUnavailable, match="Another process holds"):
+            vault.database.write(lambda _: None, timeout=0.2)
+        assert vault.connections.query()
+        other.execute("ROLLBACK")
+        Add(vault)("afterwards")
+
+
+def test_writers_wait_for_each_other_no_longer_than_they_may(vault: Vault) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(_: sa.Connection) -> None:
+        inside.set()
+        assert go_on.wait(30)
+
+    holder = threading.Thread(target=lambda: vault.database.write(hold))
+    holder.start()
+    try:
+        assert inside.wait(30)
+        with pytest.raises(VaultUnavailable, match="take too long"):
+            vault.database.write(lambda _: None, timeout=0.05)
+        assert vault.connections.query()
+    finally:
+        go_on.set()
+        holder.join(30)
+
+
+def test_an_error_within_a_change_undoes_it(vault: Vault, add: Add) -> None:
+    def fail(tx: sa.Connection) -> None:
+        tx.execute(sa.text("DELETE FROM connection"))
+        raise ConnmgrError("no")
+
+    with pytest.raises(ConnmgrError, match="no"):
+        vault.database.write(fail)
+    assert len(vault.connections.query()) == 1

@@ -1,0 +1,124 @@
+"""Records that were changed in the database are refused, whatever was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from connmgr.errors import IntegrityError
+from connmgr.vault import Database, Vault, open_database
+from connmgr.vault.record import AUTHENTICATED, fingerprint
+from connmgr.vault.tables import connection
+from connmgr.vault.wellknown import ALL_CONNECTIONS, LOCAL
+from tests.vault.conftest import Add
+
+
+@pytest.fixture
+def behind(url: str, vault: Vault) -> Any:
+    """The vault's database, for changes behind its back."""
+    database = open_database(url)
+    yield database
+    database.close()
+
+
+def change(database: Database, id: str, **values: Any) -> None:
+    database.write(lambda tx: tx.execute(connection.update().where(connection.c.id == id).values(**values)))
+
+
+def stored(database: Database, id: str) -> dict[str, Any]:
+    return database.read(
+        lambda tx: dict(tx.execute(sa.select(connection).where(connection.c.id == id)).mappings().one())
+    )
+
+
+def test_every_changed_byte_is_refused(vault: Vault, add: Add, behind: Database) -> None:
+    id = add("host", {"host": "h"})
+    row = stored(behind, id)
+    for column in ("data", "type", "name", "path", "mac"):
+        for at in range(len(row[column])):
+            part = row[column][at : at + 1]
+            other = bytes([part[0] ^ 1]) if isinstance(part, bytes) else chr(ord(part) ^ 1)
+            change(behind, id, **{column: row[column][:at] + other + row[column][at + 1 :]})
+            with pytest.raises(IntegrityError, match=id):
+                vault.connections.get(id)
+        change(behind, id, **{column: row[column]})
+    assert vault.connections.get(id).data == {"host": "h"}
+
+
+def test_records_exchanged_between_rows_are_refused(vault: Vault, add: Add, behind: Database) -> None:
+    team = vault.categories.add("Team", ALL_CONNECTIONS)
+    parent = add("parent")
+    test, production = add("test"), add("production", {"x": 1}, type="other", category=team, parent=parent)
+    rows = {id: stored(behind, id) for id in (test, production)}
+    for column in (*AUTHENTICATED[1:], "mac"):
+        for id, other in ((test, production), (production, test)):
+            change(behind, id, **{column: rows[other][column]})
+        for id in (test, production):
+            with pytest.raises(IntegrityError, match=id) as caught:
+                vault.connections.get(id)
+            assert caught.value.details == {"connection": id}
+            change(behind, id, **{column: rows[id][column]})
+    whole = {name: value for name, value in rows[production].items() if name != "id"}
+    change(behind, test, **whole)
+    with pytest.raises(IntegrityError, match=test):
+        vault.connections.get(test)
+
+
+def test_one_bad_record_fails_all_that_were_asked_for_with_it(vault: Vault, add: Add, behind: Database) -> None:
+    good, bad = add("good"), add("bad")
+    change(behind, bad, name="worse")
+    with pytest.raises(IntegrityError, match=bad):
+        vault.connections.infos([good, bad])
+    assert vault.connections.get(good).name == "good"
+
+
+def test_a_bad_record_can_only_be_removed(vault: Vault, add: Add, behind: Database) -> None:
+    team = vault.categories.add("Team", ALL_CONNECTIONS)
+    bad = add("bad", {"host": "h"}, category=team)
+    below = add("below", {"host": bad}, parent=bad)
+    forged = {"data": '{"host":"evil"}', "fingerprint": fingerprint({"host": "evil"})}
+    change(behind, bad, **forged)
+    attempts: list[Callable[[], Any]] = [
+        lambda: vault.connections.update(bad, name="good"),
+        lambda: vault.connections.update(bad, data={"host": "h"}, fingerprint=fingerprint({"host": "h"})),
+        lambda: vault.categories.remove([team]),
+    ]
+    for attempt in attempts:
+        with pytest.raises(IntegrityError, match=bad):
+            attempt()
+    assert stored(behind, bad)["name"] == "bad"
+    assert add("new", {"host": "evil"}) != bad
+    assert set(vault.connections.remove([bad])) == {bad, below}
+
+
+def test_a_bad_record_below_one_that_is_renamed_is_not_made_good(vault: Vault, add: Add, behind: Database) -> None:
+    host = add("host")
+    below = add("below", {"host": host}, parent=host)
+    change(behind, below, data="{}")
+    with pytest.raises(IntegrityError, match=below):
+        vault.connections.update(host, name="new")
+    assert vault.connections.get(host).name == "host"
+    with pytest.raises(IntegrityError, match=below):
+        vault.connections.get(below)
+
+
+@pytest.mark.parametrize("column", ["data", "mac", "state", "cache", "created", "last_used", "last_modified", "name"])
+@pytest.mark.parametrize("value", ["'x'", "x'ff'", "9e99"])
+def test_values_of_another_type_are_refused(
+    tmp_path: Path, open_vault: Callable[..., Vault], column: str, value: str
+) -> None:
+    vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
+    # PostgreSQL would take none of them.
+    vault.database.write(lambda tx: tx.execute(sa.text(f"UPDATE connection SET {column} = {value}")))
+    with pytest.raises(IntegrityError):
+        vault.connections.get(LOCAL)
+
+
+def test_what_is_only_told_may_change(vault: Vault, add: Add, behind: Database) -> None:
+    id = add("host")
+    change(behind, id, state='{"osType": "linux"}')
+    assert vault.connections.get(id).state == {"osType": "linux"}
