@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tests.components import program
 _HOLD = """
 set -e
 mount -t tmpfs -o mode=0755 tmpfs /run
+touch /run/machine-of-tests
 mkdir -m 0755 /run/sshd /run/layer /run/work
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/layer,workdir=/run/work /etc
 for directory in /root /home /var/lib/sudo /var/mail; do
@@ -31,6 +33,8 @@ done
 echo ready
 cat
 """
+
+_ENTER = '[ -e /run/machine-of-tests ] && cd "$0" && exec "$@"'
 
 # Each password that was refused is counted, but no prompt that was left unanswered. It is refused at once: how long a
 # program waits then is not ours to test.
@@ -79,6 +83,7 @@ class Machine:
         if answer != b"ready\n":
             said = answer + self._holder.communicate(timeout=20)[0]
             raise AssertionError(f"no machine can be had: {said.decode()}")
+        assert self.path("/run/machine-of-tests").exists(), "what /proc shows is not the machine"
         self.users: list[Inhabitant] = []
         for name in ("sudo", "su", "doas"):
             self._write_pam(name, delay="nodelay")
@@ -121,11 +126,24 @@ class Machine:
 
     def inside(self, user: Inhabitant | None = None) -> list[str]:
         """Return the words that, before an argv, run it on the machine: as root, or as ``user`` in its home."""
-        words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--"]
+        # The mark is looked for each time: whatever goes wrong, nothing is to be run on the real machine. The root is
+        # entered too, because a namespace begins at the real one even where the tests run in a chroot.
+        words = [
+            "nsenter",
+            "--target",
+            str(self._holder.pid),
+            "--mount",
+            "--root",
+            "--wd",
+            "--",
+            "/bin/sh",
+            "-c",
+            _ENTER,
+        ]
         if user is None:
-            return words
+            return [*words, "/"]
         become = ["setpriv", "--reuid", user.name, "--regid", user.name, "--init-groups", "--reset-env", "--"]
-        return [*words, *become, "/bin/sh", "-c", 'cd; exec "$@"', "sh"]
+        return [*words, user.home, *become]
 
     def run(self, *argv: str, text: str = "", user: Inhabitant | None = None) -> str:
         """Run a command on the machine and return what it printed; it must succeed."""
@@ -149,6 +167,24 @@ class Machine:
         """Change a user's password."""
         self.run("chpasswd", "--crypt-method", "SHA256", text=f"{name}:{password}\n")
 
+    def remains(self, user: Inhabitant, timeout: float = 10) -> list[str]:
+        """Return the command lines of ``user``'s processes once there are none, or after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            lines = [" ".join(process.cmdline()) for process in self._processes({user.uid})]
+            if not lines or time.monotonic() > deadline:
+                return lines
+            time.sleep(0.05)
+
+    @staticmethod
+    def _processes(uids: set[int]) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                if uids.intersection(process.uids()) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
     @contextmanager
     def delaying(self, name: str) -> Iterator[None]:
         """Let a login program refuse a password only after a while, as they come."""
@@ -162,7 +198,7 @@ class Machine:
     def without(self, name: str) -> Iterator[None]:
         """Take a program away for a while."""
         path = os.path.realpath(shell_path(name))
-        layer = "lowerdir={0},upperdir=/run/without/upper,workdir=/run/without/work".format(os.path.dirname(path))
+        layer = f"lowerdir={os.path.dirname(path)},upperdir=/run/without/upper,workdir=/run/without/work"
         self.run("mkdir", "-p", "/run/without/upper", "/run/without/work")
         self.run("mount", "-t", "overlay", "overlay", "-o", layer, os.path.dirname(path))
         self.run("rm", path)
@@ -174,11 +210,9 @@ class Machine:
 
     def close(self) -> None:
         """End the machine, and what its users still run."""
-        uids = {user.uid for user in self.users}
-        for process in psutil.process_iter():
+        for process in self._processes({user.uid for user in self.users}):
             with suppress(psutil.NoSuchProcess):
-                if uids.intersection(process.uids()):
-                    process.kill()
+                process.kill()
         self._holder.communicate(timeout=20)
 
 
