@@ -21,8 +21,8 @@ class Vault:
 
     The database is migrated, and given the entries that every vault has, in one transaction: killed at any moment it
     leaves the vault as it was before or as it is after.
-    :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to. The
-        database is closed then.
+    :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to.
+        The database is closed then.
     """
 
     def __init__(self, database: Database, key: VaultKey) -> None:

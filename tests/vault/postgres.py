@@ -72,6 +72,12 @@ class Postgres:
             else:
                 return
 
+    @property
+    def pid(self) -> int:
+        """The process that the server's others are children of."""
+        assert self._process is not None
+        return self._process.pid
+
     def halt(self, how: signal.Signals = signal.SIGINT) -> None:
         """Shut the server down: SIGINT at once but cleanly, SIGQUIT as a crash would."""
         assert self._process is not None

@@ -1,0 +1,60 @@
+"""Work on a vault for processes that are to be killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import alembic.migration
+import alembic.runtime.environment  # noqa: F401 - loaded by the server that children are forked from
+
+from connmgr.vault import Vault, open_database
+from tests.vault.conftest import KEY, Add
+
+WRITERS = 3
+
+
+def write(url: str, pipe: Pipe) -> None:
+    """Add connections from several threads without end, and send each id once it is acknowledged."""
+    vault = Vault(open_database(url), KEY)
+    known = len(vault.connections.query())
+    sending = threading.Lock()
+
+    def run(writer: int) -> None:
+        for number in range(1_000_000):
+            id = Add(vault)(f"host {known} {writer} {number}")
+            with sending:
+                pipe.send(id)
+
+    for writer in range(WRITERS):
+        threading.Thread(target=run, args=[writer], daemon=True).start()
+    threading.Event().wait()
+
+
+def migrate(url: str, pipe: Pipe) -> None:
+    """Announce the migration of a vault, do it, and say so."""
+    pipe.send("begins")
+    Vault(open_database(url), KEY).close()
+    pipe.send("done")
+
+
+@contextmanager
+def process(target: Callable[[str, Pipe], Any], url: str) -> Iterator[tuple[multiprocessing.process.BaseProcess, Pipe]]:
+    """Run ``target`` in a process of its own, forked from a server that has everything loaded; kill it at the end."""
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload([__name__])
+    receiver, sender = forking.Pipe(duplex=False)
+    with receiver:
+        child = forking.Process(target=target, args=(url, sender))
+        child.start()
+        sender.close()
+        try:
+            yield child, receiver
+        finally:
+            child.kill()
+            child.join(30)
+            child.close()

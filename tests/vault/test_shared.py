@@ -1,0 +1,251 @@
+"""A vault on PostgreSQL, whose server and network fail in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from connmgr.errors import VaultUnavailable
+from connmgr.vault import Vault
+from connmgr.vault.postgresql import _LOCK
+from connmgr.vault.wellknown import DEFAULT, LOCAL
+from tests.vault.conftest import Add
+from tests.vault.postgres import Postgres
+
+pytestmark = pytest.mark.needs("postgres")
+OpenVault = Callable[..., Vault]
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[Postgres]:
+    """A server that tests may stop, freeze and crash."""
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def name(own_postgres: Postgres) -> str:
+    return own_postgres.create()
+
+
+@pytest.fixture
+def shared(own_postgres: Postgres, name: str, open_vault: OpenVault) -> Vault:
+    return open_vault(own_postgres.dsn(name))
+
+
+def test_daemons_that_start_at_once_make_one_vault(own_postgres: Postgres, name: str, open_vault: OpenVault) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        vaults = list(pool.map(open_vault, [own_postgres.dsn(name)] * 4))
+    for vault in vaults:
+        assert vault.connections.query() == [LOCAL]
+        assert len(vault.categories.query()) == 2
+
+
+def test_a_restarted_server_goes_unnoticed(own_postgres: Postgres, shared: Vault) -> None:
+    before = Add(shared)("before")
+    own_postgres.halt()
+    own_postgres.start()
+    assert shared.connections.get(before).name == "before"
+    own_postgres.halt()
+    own_postgres.start()
+    assert shared.connections.get(Add(shared)("after"))
+
+
+def test_a_server_that_is_down_is_told_and_survived(own_postgres: Postgres, shared: Vault) -> None:
+    own_postgres.halt()
+    try:
+        for use in (shared.connections.query, lambda: Add(shared)("x"), lambda: shared.categories.add("x", DEFAULT)):
+            with pytest.raises(VaultUnavailable, match="does not answer"):
+                use()
+        shared.connections.touch(LOCAL)
+    finally:
+        own_postgres.start()
+    assert shared.connections.get(Add(shared)("x"))
+
+
+def test_a_crash_of_the_server_loses_and_doubles_nothing(own_postgres: Postgres, shared: Vault) -> None:
+    acknowledged: dict[str, str] = {}
+    enough, stop = threading.Event(), threading.Event()
+
+    def run(writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            name = f"{writer}-{number}"
+            with contextlib.suppress(VaultUnavailable):
+                acknowledged[name] = Add(shared)(name)
+                number += 1
+                if len(acknowledged) % 15 == 14:
+                    enough.set()
+
+    threads = [threading.Thread(target=run, args=[writer]) for writer in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            assert enough.wait(60)
+            own_postgres.halt(signal.SIGQUIT)
+            enough.clear()
+            own_postgres.start()
+        assert enough.wait(60)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    stored = shared.connections.infos(shared.connections.query())
+    names = [connection.name for connection in stored if connection.id != LOCAL]
+    assert len(names) == len(set(names))
+    assert {connection.name: connection.id for connection in stored}.items() >= acknowledged.items()
+
+
+def test_a_frozen_server_is_told_and_survived(
+    own_postgres: Postgres, name: str, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connmgr.vault.postgresql.ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr("connmgr.vault.postgresql.CONNECT_TIMEOUT", 2)
+    shared = open_vault(own_postgres.dsn(name))
+    pids = [*own_postgres.backends(name), own_postgres.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(VaultUnavailable, match="does not answer"):
+            shared.connections.query()
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    assert shared.connections.query() == [LOCAL]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("change", ["connection", "category", "removal"])
+def test_a_commit_that_goes_unanswered_happens_once(
+    own_postgres: Postgres, name: str, shared: Vault, open_vault: OpenVault, change: str, moment: str
+) -> None:
+    known = Add(shared)("known")
+    with Unreliable(own_postgres.port) as network:
+        vault = open_vault(own_postgres.dsn(name).replace(str(own_postgres.port), str(network.port)))
+        network.cut(moment)
+        if change == "connection":
+            content = {"host": "new"}
+            id, created = vault.connections.add("new", "ssh", content, fingerprint=b"new", same=lambda _: True)
+            assert created
+            assert shared.connections.query("*", "new") == [id]
+        elif change == "category":
+            id = vault.categories.add("New", DEFAULT)
+            assert shared.categories.query("default/new") == [id]
+        else:
+            assert vault.connections.remove([known]) == [known]
+            assert shared.connections.query() == [LOCAL]
+        assert network.was_cut.is_set()
+        vault.close()
+
+
+def test_conflicts_are_repeated(own_postgres: Postgres, name: str, shared: Vault) -> None:
+    trouble(own_postgres, name, "40001", times=3)
+    id = Add(shared)("host")
+    assert shared.connections.query("*", "host") == [id]
+
+
+def test_a_full_disk_of_the_server_is_told(own_postgres: Postgres, name: str, shared: Vault) -> None:
+    trouble(own_postgres, name, "53100", times=1)
+    with pytest.raises(VaultUnavailable, match="server's disk is full"):
+        Add(shared)("host")
+    assert shared.connections.query() == [LOCAL]
+    assert Add(shared)("host")
+
+
+def test_another_writer_is_waited_for_but_not_for_ever(
+    own_postgres: Postgres, name: str, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connmgr.vault.postgresql._SETTINGS", "SET lock_timeout = '50ms'")
+    vault = open_vault(own_postgres.dsn(name))
+    with psycopg.connect(own_postgres.dsn(name)) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        with pytest.raises(VaultUnavailable, match="Another daemon holds"):
+            vault.database.write(lambda _: None, timeout=0.3)
+        release = threading.Timer(0.3, other.rollback)
+        release.start()
+        Add(vault)("host")
+        release.join()
+
+
+def trouble(server: Postgres, name: str, state: str, times: int) -> None:
+    """Let the first ``times`` insertions of a connection fail with an SQLSTATE."""
+    with psycopg.connect(server.dsn(name)) as connection:
+        connection.execute("CREATE SEQUENCE trouble")
+        connection.execute(
+            "CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF nextval('trouble') <= {times} THEN RAISE EXCEPTION 'trouble' USING ERRCODE = '{state}'; END IF;"
+            " RETURN NEW; END $$"
+        )
+        connection.execute("CREATE TRIGGER trouble BEFORE INSERT ON connection FOR EACH ROW EXECUTE FUNCTION trouble()")
+
+
+class Unreliable:
+    """Passes TCP connections on to a port of this machine, and cuts one when a transaction is committed."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._moment: str | None = None
+        self.was_cut = threading.Event()
+        self._pumps: list[threading.Thread] = []
+        self._open: list[socket.socket] = []
+        self._accepting = threading.Thread(target=self._accept)
+
+    def cut(self, moment: str) -> None:
+        """Cut the next connection that commits, before the server hears of it or after it has answered."""
+        self._moment = moment
+
+    def __enter__(self) -> Unreliable:
+        self._accepting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(10)
+        self._listener.close()
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for pump in self._pumps:
+            pump.join(10)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._to))
+                self._open += [client, server]
+                self._pumps.append(threading.Thread(target=self._pump, args=[client, server]))
+                self._pumps[-1].start()
+
+    def _pump(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server, contextlib.suppress(OSError):
+            while True:
+                for end in select.select([client, server], [], [])[0]:
+                    data = end.recv(65536)
+                    if not data or (end is client and self._cuts(data, server)):
+                        return
+                    (server if end is client else client).sendall(data)
+
+    def _cuts(self, data: bytes, server: socket.socket) -> bool:
+        moment, commits = self._moment, b"COMMIT" in data
+        if moment is None or not commits:
+            return False
+        self._moment = None
+        self.was_cut.set()
+        if moment == "after":
+            server.sendall(data)
+            server.recv(65536)
+        return True
