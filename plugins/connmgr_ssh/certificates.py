@@ -11,7 +11,7 @@ from paramiko.message import Message
 from paramiko.pkey import PKey, UnknownKeyType
 from paramiko.ssh_exception import SSHException
 
-from connmgr_ssh.config import matches
+from connmgr_ssh.config_file import matches
 from connmgr_ssh.known_hosts import HostKey
 from connmgr_ssh.stream import packed
 
@@ -93,6 +93,8 @@ def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Seq
         return "it is not a host certificate"
     if signer in revoked or signer not in authorities:
         return f"its authority {signer.fingerprint} is {'revoked' if signer in revoked else 'not known'}"
+    if not certificate.is_signed():
+        return "its signature is wrong"
     # Without principals it would be good for any host at all, which current OpenSSH refuses too.
     if not matches(certificate.principals, host):
         return f"it is for {', '.join(certificate.principals) or 'no named host'}"
@@ -100,7 +102,7 @@ def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Seq
         return "it is not valid at this time"
     if certificate.critical_options:
         return f"it has the unknown critical option {certificate.critical_options[0]}"
-    return None if certificate.is_signed() else "its signature is wrong"
+    return None
 
 
 def _strings(packed: bytes) -> list[str]:

@@ -11,19 +11,18 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from connmgr.errors import TransportUnsupported
+from connmgr_ssh.config_file import home_expanded, included, lines, matches, shown
 
 SYSTEM = Path("/etc/ssh")
 DEPTH = 16
 """How many files may include one another, and how many hosts a chain of ProxyJump may have."""
 
-_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
 _GATHERED = {"identityfile", "certificatefile"}
 _NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
 
@@ -90,16 +89,16 @@ class _Options:
 
     def _read(self, path: Path, base: Path, *, active: bool, depth: int) -> None:
         enclosing = active
-        for number, keyword, arguments in _lines(path, strict=base != SYSTEM):
+        for number, keyword, arguments in lines(path, strict=base != SYSTEM):
             if keyword == "host":
                 active = enclosing and matches(arguments, self._alias)
             elif keyword == "match":
                 active = enclosing and self._matches(arguments)
             elif keyword == "include" and active:
                 if depth == DEPTH:
-                    raise TransportUnsupported(f"{_shown(path)}:{number}: more than {DEPTH} files include one another.")
-                for included in _included(arguments, base):
-                    self._read(included, base, active=True, depth=depth + 1)
+                    raise TransportUnsupported(f"{shown(path)}:{number}: more than {DEPTH} files include one another.")
+                for path_within in included(arguments, base):
+                    self._read(path_within, base, active=True, depth=depth + 1)
             elif active and keyword in _GATHERED:
                 gathered = self._values.setdefault(keyword, [])
                 gathered += [argument for argument in arguments[:1] if argument not in gathered]
@@ -208,49 +207,6 @@ class _Options:
         return ()
 
 
-def matches(patterns: Sequence[str], subject: str) -> bool:
-    """Whether ``patterns`` of ``*``, ``?`` and leading ``!`` mean ``subject``; a negated one that fits decides."""
-    found = False
-    for pattern in patterns:
-        wanted = pattern.removeprefix("!").lower()
-        expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
-        if re.fullmatch(expression, subject.lower(), re.DOTALL):
-            if pattern.startswith("!"):
-                return False
-            found = True
-    return found
-
-
-def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape") as file:
-            status = os.fstat(file.fileno())
-            if strict and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022):
-                raise TransportUnsupported(
-                    f"{_shown(path)} is not used, because others may write to it: chmod go-w {_shown(path)}"
-                )
-            text = file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise TransportUnsupported(f"{_shown(path)} cannot be read: {error.strerror}.") from error
-    for number, line in enumerate(text.splitlines(), 1):
-        found = _LINE.fullmatch(line.strip())
-        if line.lstrip().startswith("#") or not found:
-            continue
-        try:
-            yield number, found[1].lower(), shlex.split(found[2], comments=True)
-        except ValueError:
-            raise TransportUnsupported(f"{_shown(path)}:{number}: a quotation mark has no partner.") from None
-
-
-def _included(names: Sequence[str], base: Path) -> Iterator[Path]:
-    for name in names:
-        pattern = Path(name).expanduser()
-        anchored = pattern if pattern.is_absolute() else base / pattern
-        yield from sorted(Path(anchored.anchor).glob(str(anchored.relative_to(anchored.anchor))))
-
-
 def _hop(text: str) -> Hop:
     user, _, address = text.strip().removeprefix("ssh://").rpartition("@")
     bracketed = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", address)
@@ -271,10 +227,4 @@ def _expand(text: str, tokens: dict[str, str]) -> str:
 
 
 def _path(text: str, tokens: dict[str, str]) -> str:
-    return str(Path(os.path.expandvars(_expand(text, tokens))).expanduser())
-
-
-def _shown(path: Path) -> str:
-    """Return the path as a client may see it, without the daemon user's home directory."""
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    return str(home_expanded(os.path.expandvars(_expand(text, tokens))))

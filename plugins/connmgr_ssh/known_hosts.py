@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connmgr.errors import TransportUnsupported
-from connmgr_ssh.config import matches
+from connmgr_ssh.config_file import matches
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import paramiko
 from paramiko import common
 from paramiko.message import Message
-from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.hostkeys import CERTIFICATE
+from connmgr_ssh.packets import Packets
 from connmgr_ssh.stream import PACKET, WINDOW, Stream, packed
 from connmgr_ssh.wire import SILENCES, Wire
 
@@ -26,34 +26,6 @@ JOIN = 2.0
 """Seconds that closing waits for the reader thread, which has been woken by then."""
 
 StreamKind = TypeVar("StreamKind", bound=Stream)
-
-
-class Packets(Packetizer):
-    """paramiko's packet layer without a timer thread, and with a way to send only if nobody else is sending."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(cast(socket.socket, wire))
-        # A writer may be stuck in a full socket; whoever watches the peer must be able to pass by.
-        self._sending = threading.RLock()
-        self.when_silent: Callable[[], None] = lambda: None
-
-    def send_message(self, data: Message) -> None:
-        with self._sending:
-            super().send_message(data)
-
-    def try_send(self, data: Message) -> None:
-        """Send ``data`` unless another thread is sending."""
-        if self._sending.acquire(blocking=False):
-            try:
-                super().send_message(data)
-            finally:
-                self._sending.release()
-
-    def start_handshake(self, timeout: float) -> None:
-        """Start no timer: whoever opens the link has a deadline, and closes it then."""
-
-    def _check_keepalive(self) -> None:
-        self.when_silent()
 
 
 def _to_channel(method: str) -> Callable[[Any, Message], None]:

@@ -7,13 +7,10 @@ one queue a channel, so that a reader waits for both output streams at once and 
 from __future__ import annotations
 
 import queue
-import shlex
 import signal
-import socket
 import struct
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from paramiko.common import (
     MSG_CHANNEL_CLOSE,
@@ -26,8 +23,6 @@ from paramiko.common import (
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
-from connmgr.errors import ShellStartFailed
-from connmgr.plugin import Channel
 from connmgr_ssh.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -40,9 +35,7 @@ UNHURRIED = 30.0
 """Seconds for what is sent on no one's behalf, such as a channel's end."""
 
 STDOUT, STDERR, END = 0, 1, 2
-_FINISHED = (END, b"")
-_RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
-"""RFC 4254, section 8: neither ECHO nor ONLCR, so that output is what the process wrote."""
+FINISHED = (END, b"")
 
 
 class Refused(Exception):
@@ -135,7 +128,7 @@ class Stream:
         self._answers.put(False)
 
     def _handle_eof(self, message: Message) -> None:
-        self._arrived.put(_FINISHED)
+        self._arrived.put(FINISHED)
 
     def _handle_close(self, message: Message) -> None:
         self._end()
@@ -154,7 +147,7 @@ class Stream:
             was_open = not self.closed
             self.closed = True
             self._room.notify_all()
-        self._arrived.put(_FINISHED)
+        self._arrived.put(FINISHED)
         self._answers.put(None)
         self._settled.set()
         return was_open
@@ -259,105 +252,7 @@ class Stream:
             message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
             self.link.post(message, Deadline(UNHURRIED), self)
         except (OSError, EOFError):
-            self._arrived.put(_FINISHED)
-
-
-class SessionChannel(Stream, Channel):
-    """A process on the far side."""
-
-    def start(self, argv: Sequence[str], *, pty: bool, deadline: Deadline) -> None:
-        """Run ``argv``, which the far side's login shell parses.
-
-        :raises ShellStartFailed: the far side refused.
-        """
-        if pty:
-            size = struct.pack(">IIII", 80, 24, 0, 0)
-            if not self.request(b"pty-req", packed(b"xterm") + size + packed(_RAW_MODES), deadline):
-                raise ShellStartFailed("The SSH server refused to give the session a terminal.")
-            self.merged = True
-        command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
-        if not self.request(b"exec", packed(command), deadline):
-            raise ShellStartFailed("The SSH server refused to run a command.")
-
-    def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        parts: tuple[list[bytes], list[bytes]] = ([], [])
-        size = 0
-        try:
-            which, data = self._arrived.get(timeout=max(0.0, timeout))
-            while which != END:
-                parts[which].append(data)
-                size += len(data)
-                which, data = self._arrived.get_nowait()
-            self._arrived.put(_FINISHED)
-            if not size:
-                raise EOFError
-        except queue.Empty:
-            if not size:
-                return b"", b""
-        self._consume(size)
-        return b"".join(parts[STDOUT]), b"".join(parts[STDERR])
-
-    def exit_status(self, timeout: float) -> int:
-        if not self._settled.wait(max(0.0, timeout)):
-            raise TimeoutError("The process still runs.")
-        if self._status is None:
-            raise EOFError
-        return self._status
-
-    def _say_goodbye(self) -> None:
-        if self._status is None:
-            self.link.post(self._request(b"signal", packed(b"HUP"), wants_answer=False), Deadline(UNHURRIED), self)
-
-
-class TcpStream(Stream):
-    """A TCP stream from the far side (RFC 4254, section 7.2), with the methods of a socket that SSH needs."""
-
-    def __init__(self, link: Link, number: int) -> None:
-        super().__init__(link, number)
-        self._timeout: float | None = None
-        self._rest = b""
-
-    def settimeout(self, timeout: float | None) -> None:
-        """Let reads and writes wait for at most ``timeout`` seconds; None for ever."""
-        self._timeout = timeout
-
-    def recv(self, size: int) -> bytes:
-        """Return 1 to ``size`` bytes, or none at the end of the stream.
-
-        :raises TimeoutError: none came in time.
-        """
-        if not self._rest:
-            self._rest = self._next()
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        return piece
-
-    def _next(self) -> bytes:
-        try:
-            which, data = self._arrived.get(timeout=self._timeout)
-        except queue.Empty:
-            raise TimeoutError("No data has come.") from None
-        if which == END:
-            self._arrived.put(_FINISHED)
-            return b""
-        self._consume(len(data))
-        return data
-
-    def send(self, data: bytes) -> int:
-        """Write some of ``data`` and return how many bytes that were.
-
-        :raises TimeoutError: the far side took nothing in time.
-        """
-        return self._write(memoryview(data), Deadline(self._patience()))
-
-    def sendall(self, data: bytes, timeout: float | None = None) -> None:
-        super().sendall(data, self._patience() if timeout is None else timeout)
-
-    def _patience(self) -> float:
-        return threading.TIMEOUT_MAX if self._timeout is None else self._timeout
-
-    def as_socket(self) -> socket.socket:
-        """Return this as what it is used as."""
-        return cast(socket.socket, self)
+            self._arrived.put(FINISHED)
 
 
 def packed(data: bytes) -> bytes:

@@ -11,13 +11,15 @@ from connmgr.errors import ChannelRefused, ShellLost, TransportUnsupported
 from connmgr.plugin import Transport
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
+from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config import DEPTH, Destination, Hop, resolve
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.faults import mapped, refused_stream
 from connmgr_ssh.hostkeys import AcceptedKeys, Judge
 from connmgr_ssh.identities import gather
 from connmgr_ssh.link import Link
-from connmgr_ssh.stream import Refused, SessionChannel, TcpStream, packed
+from connmgr_ssh.stream import Refused, packed
+from connmgr_ssh.tcp import TcpStream
 from connmgr_ssh.wire import SocketLike, Wire, dial
 
 _DEFAULT_PORT = 22

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
@@ -15,8 +15,11 @@ from connmgr.errors import ChannelRefused
 from connmgr.plugin import Channel
 from connmgr_ssh.stream import WINDOW
 from connmgr_ssh.transport import SshTransport
+from tests.components import program
+from tests.plugins import users
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.sshd import Sshd
+from tests.plugins.users import User
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
 
@@ -258,3 +261,32 @@ def test_a_host_that_opens_no_further_session_says_so_and_the_others_go_on(
 def test_a_forced_command_runs_instead(start_sshd: StartSshd, connect: Connect) -> None:
     link = connect(start_sshd({"ForceCommand": "echo forced"}))
     assert run(link, "echo wanted")[1] == b"forced\n"
+
+
+@pytest.fixture(params=["bash", "zsh", "ksh93", "mksh", "dash", "fish", "tcsh"])
+def login_shell(request: pytest.FixtureRequest) -> Iterator[User]:
+    path = program(request.param)
+    assert path
+    created = users.create(shell=path)
+    yield created
+    users.remove(created)
+
+
+@pytest.mark.needs("root", "zsh", "ksh93", "mksh", "dash", "fish", "tcsh")
+def test_an_argv_arrives_whatever_the_login_shell(sshd: Sshd, connect: Connect, login_shell: User) -> None:
+    link = connect(sshd, user=login_shell.name)
+    words = ["", "a b", "it's", '"', "$HOME", "*", "\\n", "{a,b}", "~", "(x)", "#", "ä"]
+    channel = link.open_channel(["printf", "%s\\0", *words], timeout=WAIT)
+    assert read(channel)[0].decode() == "".join(word + "\0" for word in words)
+    assert run(link, "echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
+
+
+@pytest.mark.needs("root")
+def test_a_login_shell_that_admits_nobody_ends_at_once(sshd: Sshd, connect: Connect) -> None:
+    barred = users.create(shell="/usr/sbin/nologin")
+    try:
+        status, out, _ = run(connect(sshd, user=barred.name), "echo in")
+    finally:
+        users.remove(barred)
+    assert status != 0
+    assert b"not available" in out

@@ -1,0 +1,63 @@
+"""Processes on the far side: channels of the type ``session`` (RFC 4254, section 6)."""
+
+from __future__ import annotations
+
+import queue
+import shlex
+import struct
+from collections.abc import Sequence
+
+from connmgr.errors import ShellStartFailed
+from connmgr.plugin import Channel
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.stream import END, FINISHED, STDERR, STDOUT, UNHURRIED, Stream, packed
+
+_RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
+"""RFC 4254, section 8: neither ECHO nor ONLCR, so that output is what the process wrote."""
+
+
+class SessionChannel(Stream, Channel):
+    """A process on the far side."""
+
+    def start(self, argv: Sequence[str], *, pty: bool, deadline: Deadline) -> None:
+        """Run ``argv``, which the far side's login shell parses.
+
+        :raises ShellStartFailed: the far side refused.
+        """
+        if pty:
+            size = struct.pack(">IIII", 80, 24, 0, 0)
+            if not self.request(b"pty-req", packed(b"xterm") + size + packed(_RAW_MODES), deadline):
+                raise ShellStartFailed("The SSH server refused to give the session a terminal.")
+            self.merged = True
+        command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
+        if not self.request(b"exec", packed(command), deadline):
+            raise ShellStartFailed("The SSH server refused to run a command.")
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        parts: tuple[list[bytes], list[bytes]] = ([], [])
+        size = 0
+        try:
+            which, data = self._arrived.get(timeout=max(0.0, timeout))
+            while which != END:
+                parts[which].append(data)
+                size += len(data)
+                which, data = self._arrived.get_nowait()
+            self._arrived.put(FINISHED)
+            if not size:
+                raise EOFError
+        except queue.Empty:
+            if not size:
+                return b"", b""
+        self._consume(size)
+        return b"".join(parts[STDOUT]), b"".join(parts[STDERR])
+
+    def exit_status(self, timeout: float) -> int:
+        if not self._settled.wait(max(0.0, timeout)):
+            raise TimeoutError("The process still runs.")
+        if self._status is None:
+            raise EOFError
+        return self._status
+
+    def _say_goodbye(self) -> None:
+        if self._status is None:
+            self.link.post(self._request(b"signal", packed(b"HUP"), wants_answer=False), Deadline(UNHURRIED), self)

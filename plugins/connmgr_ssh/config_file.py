@@ -1,0 +1,83 @@
+"""Files in the format of ssh_config(5): their lines, their patterns and the files that they include."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from connmgr.errors import TransportUnsupported
+
+_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
+
+
+def matches(patterns: Sequence[str], subject: str) -> bool:
+    """Whether ``patterns`` of ``*``, ``?`` and leading ``!`` mean ``subject``; a negated one that fits decides."""
+    found = False
+    for pattern in patterns:
+        wanted = pattern.removeprefix("!").lower()
+        expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
+        if re.fullmatch(expression, subject.lower(), re.DOTALL):
+            if pattern.startswith("!"):
+                return False
+            found = True
+    return found
+
+
+def lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield number, lower-case keyword and arguments of each line; a file that does not exist has none.
+
+    :param strict: whether a file that others than its owner, this user or root, may write to is refused.
+    :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
+            status = os.fstat(file.fileno())
+            if strict and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022):
+                raise TransportUnsupported(
+                    f"{shown(path)} is not used, because others may write to it: chmod go-w {shown(path)}"
+                )
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise TransportUnsupported(f"{shown(path)} cannot be read: {error.strerror}.") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _LINE.fullmatch(line.strip())
+        if line.lstrip().startswith("#") or not found:
+            continue
+        try:
+            yield number, found[1].lower(), _arguments(found[2])
+        except ValueError:
+            raise TransportUnsupported(f"{shown(path)}:{number}: a quotation mark has no partner.") from None
+
+
+def _arguments(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        # The quotation mark may stand in a comment.
+        return shlex.split(text, comments=True)
+    comment = next((index for index, word in enumerate(words) if word.startswith("#")), len(words))
+    return words[:comment]
+
+
+def included(names: Sequence[str], base: Path) -> Iterator[Path]:
+    """Yield the files that the patterns ``names`` mean, those that are not absolute below ``base``."""
+    for name in names:
+        pattern = home_expanded(name)
+        anchored = pattern if pattern.is_absolute() else base / pattern
+        yield from sorted(Path(anchored.anchor).glob(str(anchored.relative_to(anchored.anchor))))
+
+
+def home_expanded(name: str) -> Path:
+    """Return ``name`` with a leading ``~`` or ``~user`` replaced, where there is such a home."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser() raises where this leaves the name alone
+
+
+def shown(path: Path) -> str:
+    """Return the path as a client may see it, without the daemon user's home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -1,0 +1,63 @@
+"""TCP streams from the far side: channels of the type ``direct-tcpip`` (RFC 4254, section 7.2)."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from typing import cast
+
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.link import Link
+from connmgr_ssh.stream import END, FINISHED, Stream
+
+
+class TcpStream(Stream):
+    """A TCP stream, with the methods of a socket that SSH needs."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        super().__init__(link, number)
+        self._timeout: float | None = None
+        self._rest = b""
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Let reads and writes wait for at most ``timeout`` seconds; None for ever."""
+        self._timeout = timeout
+
+    def recv(self, size: int) -> bytes:
+        """Return 1 to ``size`` bytes, or none at the end of the stream.
+
+        :raises TimeoutError: none came in time.
+        """
+        if not self._rest:
+            self._rest = self._next()
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+    def _next(self) -> bytes:
+        try:
+            which, data = self._arrived.get(timeout=self._timeout)
+        except queue.Empty:
+            raise TimeoutError("No data has come.") from None
+        if which == END:
+            self._arrived.put(FINISHED)
+            return b""
+        self._consume(len(data))
+        return data
+
+    def send(self, data: bytes) -> int:
+        """Write some of ``data`` and return how many bytes that were.
+
+        :raises TimeoutError: the far side took nothing in time.
+        """
+        return self._write(memoryview(data), Deadline(self._patience()))
+
+    def sendall(self, data: bytes, timeout: float | None = None) -> None:
+        super().sendall(data, self._patience() if timeout is None else timeout)
+
+    def _patience(self) -> float:
+        return threading.TIMEOUT_MAX if self._timeout is None else self._timeout
+
+    def as_socket(self) -> socket.socket:
+        """Return this as what it is used as."""
+        return cast(socket.socket, self)
