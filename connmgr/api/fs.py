@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import flask
@@ -18,11 +18,11 @@ from connmgr.api.services import caller, services
 from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Boolean, Schema, Text
 from connmgr.fs import files
-from connmgr.fs.blobs import Spool
+from connmgr.fs.blobs import Blob, Spool
 from connmgr.fs.files import Entry, Place, Reading
 
 BLOB_PATH = "/fs/blob"
-MAX_PATH = 32768
+MAX_PATH = 8192
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
 
 group = Group("fs", "Files of the machine that a connection's running shell is on, as the shell's user.")
@@ -175,7 +175,7 @@ class MoveRequest(Located):
     "/blob",
     None,
     BlobResponse,
-    raises=[errors.BodyTooLarge, errors.BlobQuotaExceeded],
+    raises=[errors.BodyTooLarge, errors.BlobQuotaExceeded, errors.NoSpace],
     raw_body="The bytes, as they are; of any Content-Type.",
     answer={"blob": BLOB},
 )
@@ -184,7 +184,7 @@ def blob() -> dict[str, str]:
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, Spool):
         # An empty body has no spool; one beyond the limit was refused before it came here.
-        empty, body = body, Spool(services().blobs.directory)
+        empty, body = body, services().blobs.spool()
         body.append(empty.read())
     return {"blob": services().blobs.store(caller(), body)}
 
@@ -201,9 +201,8 @@ def write(request: dict[str, Any]) -> None:
 
     An existing file keeps its mode and owner; whatever goes wrong, it is the old file or the new one.
     """
-    stored = services().blobs.get(caller(), request["blob"])
-    with _place(request) as place:
-        files.write(place, request["path"], stored, request.get("mode"))
+    with _stored(request) as blob, _place(request) as place:
+        files.write(place, request["path"], blob, request.get("mode"))
 
 
 @group.endpoint(
@@ -237,13 +236,12 @@ def read(request: dict[str, Any]) -> flask.Response:
 )
 def script(request: dict[str, Any]) -> dict[str, Any]:
     """Put a blob into a new executable file, which goes when the shell is stopped, and return its path."""
-    stored = services().blobs.get(caller(), request["blob"])
     sessions = services().sessions
-    with sessions.borrowed(request["connection"], caller().access) as session:
+    with _stored(request) as blob, sessions.borrowed(request["connection"], caller().access) as session:
         directory = files.make_temporary(Place(session.transport, session.directory))
         session.remove_at_stop(directory)
         path = directory + b"/script"
-        files.write(Place(session.transport, session.directory), path, stored, 0o700)
+        files.write(Place(session.transport, session.directory), path, blob, 0o700)
     return {"path": path}
 
 
@@ -327,6 +325,10 @@ def move(request: dict[str, Any]) -> None:
     with _place(request) as place:
         source, target, overwrite = request["source"], request["target"], request["overwrite"]
         files.move(place, source, target, overwrite=overwrite, timeout=_timeout())
+
+
+def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
+    return services().blobs.borrowed(caller(), request["blob"])
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.errors import StartupError
-from connmgr.fs.blobs import Blobs, Spool
+from connmgr.fs.blobs import Blobs
 from connmgr.registry import Problem, Registry
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
@@ -93,7 +93,7 @@ def serve(settings: Settings) -> None:
             slots=settings.threads,
             max_body=settings.max_body,
             trusted=lambda header: settings.no_auth or tokens.accepts(header),
-            uploads=Uploads(BLOB_PATH, lambda: Spool(blobs.directory), settings.max_blob),
+            uploads=Uploads(BLOB_PATH, blobs.spool, settings.max_blob),
         )
         cleanup.callback(server.shut_down)
         stop.wake = server.wake

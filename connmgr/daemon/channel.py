@@ -169,6 +169,12 @@ class Channel(HTTPChannel):
         elif self.connected:
             self._linger()
 
+    def handle_close(self) -> None:
+        # Frees what was received of a request that will never be whole.
+        if self.request is not None:
+            self.request.close()
+        super().handle_close()
+
     def _linger(self) -> None:
         self._lingering_until = time.time() + LINGER_SECONDS
         try:

@@ -8,12 +8,20 @@ from typing import NoReturn
 
 from connmgr import errors
 from connmgr.plugin import Channel, Transport
+from connmgr.shell.frame import new_nonce
+from connmgr.shell.script import script_argv
 
 OPEN_TIMEOUT = 30.0
 STALL_TIMEOUT = 60.0
 """Seconds without any progress after which a transfer is given up."""
 
-LINE_LIMIT = 64 << 10
+SEND_SIZE = 128 << 10
+"""Bytes whose acceptance counts as progress."""
+
+NOISE_LIMIT = 64 << 10
+"""Bytes that a far side's start-up files may print before the script answers."""
+
+DETAIL_LIMIT = 200
 
 REFUSALS: dict[str, errors.ConnmgrError] = {
     error.code: error
@@ -38,9 +46,12 @@ class Exchange:
     """
 
     def __init__(self, transport: Transport, directory: bytes, script: str, arguments: Sequence[str | bytes]) -> None:
-        argv = ["/bin/sh", "-c", script, "sh", *(_text(word) for word in (directory, *arguments))]
+        mark = new_nonce()
+        self.mark = mark.encode()
+        argv = script_argv(script, (mark, directory, *arguments))
         self._channel: Channel = transport.open_channel(argv, timeout=OPEN_TIMEOUT)
         self._seen = b""
+        self._complaint = b""
         self._ended = False
 
     def __enter__(self) -> Exchange:
@@ -49,34 +60,35 @@ class Exchange:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    @property
-    def merged(self) -> bool:
-        """Whether the script has a terminal, on which its input cannot be ended."""
-        return self._channel.merged
-
-    def answer(self, timeout: float = STALL_TIMEOUT) -> str:
-        """Return what follows ``ok`` on the script's next line.
+    def answer(self, timeout: float = STALL_TIMEOUT) -> bytes:
+        """Return what follows ``ok`` on the script's next line; what comes before that line is dropped.
 
         :raises connmgr.errors.ConnmgrError: the script said ``no``; the error of that code.
         """
         deadline = time.monotonic() + timeout
-        while b"\n" not in self._seen:
-            if len(self._seen) > LINE_LIMIT or not self._more(deadline - time.monotonic()):
-                self._fail("The far side did not answer as it should.")
-        line, _, self._seen = self._seen.partition(b"\n")
-        verdict, _, facts = line.rstrip(b"\r").decode(errors="replace").partition(" ")
-        if verdict == "ok":
+        while True:
+            _, mark, line = self._seen.partition(self.mark + b" ")
+            if mark and b"\n" in line:
+                break
+            if len(self._seen) > NOISE_LIMIT or not self._more(deadline - time.monotonic()):
+                self._fail("The far side did not answer as it should." + self._quoted_complaint())
+        line, _, self._seen = line.partition(b"\n")
+        verdict, _, facts = line.rstrip(b"\r").partition(b" ")
+        if verdict == b"ok":
             return facts
-        refusal = REFUSALS.get(facts)
-        if verdict != "no" or refusal is None:
+        code, _, detail = facts.decode(errors="replace").partition(" ")
+        refusal = REFUSALS.get(code)
+        if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
-        raise type(refusal)(refusal.message)
+        raise type(refusal)(f"{refusal.message} {_shown(detail)}".rstrip())
 
     def send(self, pieces: Iterable[bytes]) -> None:
         """Write ``pieces`` to the script; one that has ended meanwhile says why by its next answer."""
         try:
             for piece in pieces:
-                self._channel.sendall(piece, STALL_TIMEOUT)
+                for start in range(0, len(piece), SEND_SIZE):
+                    self._channel.sendall(piece[start : start + SEND_SIZE], STALL_TIMEOUT)
+            # On a terminal input has no end; there the script counts.
             if not self._channel.merged:
                 self._channel.shutdown_write()
         except TimeoutError:
@@ -90,6 +102,13 @@ class Exchange:
             piece, self._seen = self._seen, b""
             yield piece
 
+    def succeeded(self) -> bool:
+        """Return whether the script, whose data has ended, has exited with 0."""
+        try:
+            return self._channel.exit_status(STALL_TIMEOUT) == 0
+        except (EOFError, OSError):
+            return False
+
     def _more(self, timeout: float) -> bool:
         """Wait for more output; return False at its end."""
         deadline = time.monotonic() + timeout
@@ -98,20 +117,26 @@ class Exchange:
             if remaining <= 0:
                 self._fail("The far side sends nothing any more.")
             try:
-                stdout, _ = self._channel.recv(remaining)
+                stdout, stderr = self._channel.recv(remaining)
             except EOFError:
                 self._ended = True
                 break
             except OSError as error:
                 raise errors.TransferFailed("The link broke during the transfer.") from error
+            self._complaint = (self._complaint + stderr)[-DETAIL_LIMIT:]
             if stdout:
                 self._seen += stdout
                 return True
         return False
 
+    def _quoted_complaint(self) -> str:
+        said = _shown(self._complaint.decode(errors="replace"))
+        return f" It printed: {said}" if said else ""
+
     def _fail(self, reason: str) -> NoReturn:
         raise errors.TransferFailed(reason)
 
 
-def _text(word: str | bytes) -> str:
-    return word if isinstance(word, str) else word.decode(errors="surrogateescape")
+def _shown(text: str) -> str:
+    """Return what a far machine has said on one line, without control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:DETAIL_LIMIT]

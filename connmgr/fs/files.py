@@ -9,20 +9,27 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from connmgr.errors import TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
-from connmgr.fs.exchange import Exchange
+from connmgr.fs.exchange import STALL_TIMEOUT, Exchange
 from connmgr.plugin import Transport
 from connmgr.shell.frame import new_nonce
 
+WHOLE = 64 << 10
+"""Bytes up to which a file is read to its end before its size is told."""
+
 UNSIZED_LIMIT = 16 << 20
-"""Bytes that are read of a file whose size is said to be 0, as those of /proc and /sys are."""
+"""Bytes that are read of a file whose size is said to be small; those of /proc say 0."""
 
 LISTING_LIMIT = 64 << 20
 
+SLOWEST_DISK = 1 << 20
+"""Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TYPES = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -32,6 +39,7 @@ _TYPES = {
     stat.S_IFCHR: "character",
     stat.S_IFBLK: "block",
 }
+_FIND_TYPES = dict(zip("fdlpscb", _TYPES.values(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -64,10 +72,13 @@ class Reading:
     def __init__(self, place: Place, path: bytes) -> None:
         with ExitStack() as cleanup:
             exchange = cleanup.enter_context(Exchange(place.transport, place.directory, scripts.READ, [path]))
-            self.size = int(exchange.answer())
+            self.size = _number(exchange.answer())
             self._pieces = exchange.data()
-            if self.size == 0:
+            if self.size <= WHOLE:
+                # What such a file's system says of its size may be wrong, as in /proc and /sys.
                 content = _limited(self._pieces, UNSIZED_LIMIT)
+                if not exchange.succeeded():
+                    raise TransferFailed("The file could not be read to its end.")
                 self.size, self._pieces = len(content), iter([content])
             self._cleanup = cleanup.pop_all()
 
@@ -77,13 +88,12 @@ class Reading:
         :raises TransferFailed: there are fewer.
         """
         left = self.size
-        for piece in self._pieces:
+        while left:
+            piece = next(self._pieces, b"")
+            if not piece:
+                raise TransferFailed("The file became shorter while it was read, or the link broke.")
             yield piece[:left]
             left -= min(left, len(piece))
-            if not left:
-                return
-        if left:
-            raise TransferFailed("The file became shorter while it was read, or the link broke.")
 
     def close(self) -> None:
         """End the far side's part. Calling it again does nothing."""
@@ -96,41 +106,42 @@ def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
     A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
     is followed.
     """
-    arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode)]
+    arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode), new_nonce()]
     with Exchange(place.transport, place.directory, scripts.WRITE, arguments) as exchange:
         exchange.answer()
         exchange.send(blob.pieces())
-        exchange.answer()
+        exchange.answer(STALL_TIMEOUT + blob.size / SLOWEST_DISK)
 
 
 def make_temporary(place: Place) -> bytes:
     """Make a new directory for temporary files that only the session's user can enter, and return its path."""
-    with Exchange(place.transport, place.directory, scripts.MAKE_TEMPORARY, []) as exchange:
-        return exchange.answer().encode()
+    with Exchange(place.transport, place.directory, scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
+        return exchange.answer()
 
 
 def list_directory(place: Place, path: bytes) -> list[Entry]:
     """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed."""
-    mark = new_nonce()
-    with Exchange(place.transport, place.directory, scripts.LIST, [path, mark]) as exchange:
-        exchange.answer()
-        listing = _limited(exchange.data(), LISTING_LIMIT)
-    records = listing.split(mark.encode() + b" ")[1:]
+    *records, end = _described(place, scripts.LIST, [path])
+    if end != b"end":
+        raise TransferFailed("The link broke during the listing.")
     return sorted((_entry(record) for record in records), key=lambda entry: entry.name)
 
 
 def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
     """Return what is known of one file; of a link's target with ``follow``."""
-    mark = new_nonce()
-    arguments: list[str | bytes] = [path, mark, "1" if follow else ""]
-    with Exchange(place.transport, place.directory, scripts.STAT, arguments) as exchange:
-        exchange.answer()
-        described = _limited(exchange.data(), LISTING_LIMIT)
-    records = described.split(mark.encode() + b" ")[1:]
-    if len(records) != 2:
+    records = _described(place, scripts.STAT, [path, "1" if follow else ""])
+    if len(records) != 2 or not records[1].startswith(b"target "):
         raise TransferFailed("The far side did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
     return _entry(records[0], path, target or None)
+
+
+def _described(place: Place, script: str, arguments: Sequence[str | bytes]) -> list[bytes]:
+    """Return what a script prints after its marks."""
+    with Exchange(place.transport, place.directory, script, arguments) as exchange:
+        exchange.answer()
+        printed = _limited(exchange.data(), LISTING_LIMIT)
+        return printed.split(exchange.mark + b" ")[1:] or [b""]
 
 
 def remove(place: Place, path: bytes, *, recursive: bool, timeout: float) -> None:
@@ -158,20 +169,46 @@ def _octal(mode: int | None) -> str:
 
 
 def _entry(record: bytes, path: bytes | None = None, target: bytes | None = None) -> Entry:
-    mode, size, modified, uid, gid, owner, group, name = record.split(b" ", 7)
-    bits = int(mode, 16)
+    mode, size, modified, uid, gid, owner, group, name = [*record.split(b":", 7), *[b""] * 8][:8]
+    bits, letter = _mode(mode)
     return Entry(
         name=name.removeprefix(b"/./").removesuffix(b"\n") if path is None else path,
-        type=_TYPES.get(stat.S_IFMT(bits), "unknown"),
-        size=int(size),
+        type=_FIND_TYPES.get(letter, "unknown") if letter else _TYPES.get(stat.S_IFMT(bits), "unknown"),
+        size=_number(size),
         mode=stat.S_IMODE(bits),
-        modified=datetime.fromtimestamp(int(modified), timezone.utc),
-        uid=int(uid),
-        gid=int(gid),
-        owner=owner.decode(errors="replace"),
-        group=group.decode(errors="replace"),
+        modified=_time(modified),
+        uid=_number(uid),
+        gid=_number(gid),
+        owner=_owner(owner, uid),
+        group=_owner(group, gid),
         target=target,
     )
+
+
+def _mode(text: bytes) -> tuple[int, str]:
+    """Return the mode, and find's letter for the type: ``644=f`` as find prints it, or stat's ``81a4``."""
+    bits, equals, letter = text.partition(b"=")
+    return _number(bits, 8 if equals else 16), letter.decode(errors="replace")
+
+
+def _number(text: bytes, base: int = 10) -> int:
+    try:
+        return int(text, base)
+    except ValueError:
+        raise TransferFailed("The far side described the file in an unknown way.") from None
+
+
+def _time(text: bytes) -> datetime:
+    """Return seconds since 1970, with or without a fraction, as a time; one beyond the calendar as its end."""
+    seconds, _, fraction = text.partition(b".")
+    try:
+        return _EPOCH + timedelta(seconds=_number(seconds), microseconds=_number(fraction[:6].ljust(6, b"0")))
+    except OverflowError:
+        return datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _owner(name: bytes, number: bytes) -> str:
+    return (number if name == b"UNKNOWN" else name).decode(errors="replace")
 
 
 def _limited(pieces: Iterator[bytes], limit: int) -> bytes:

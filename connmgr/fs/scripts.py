@@ -1,143 +1,212 @@
 """The sh scripts that work on files on the far side.
 
-Each runs on a channel of its own, started as every process of the connection is, and so as the session's user.
-Arguments arrive as positional parameters and are never parsed again; the first is always the session's directory. The
-first line on stdout is ``ok`` and facts, or ``no`` and the code of an error; what follows is data.
+Each runs on a channel of its own, started as every process of the connection is, and so as the session's user. The
+first two arguments are a random mark and the session's directory. What a script has to say is a line that begins with
+the mark: ``ok`` and facts, or ``no``, the code of an error and perhaps details. What follows it is data.
+
+They use what POSIX.1-2017 has, and beyond that what they can do without: stat in the ways of GNU, busybox and BSD, GNU
+find's ``-printf``, a program that computes SHA-256, and open files by their descriptors in /proc.
 """
 
 from __future__ import annotations
 
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
-# directory.
+# directory. No other directory is stayed in, since the user might not enter it again. Errors are told by the system's
+# own words (the locale is C) at the end of a program's message.
 _PRELUDE = r"""
-LC_ALL=C; export LC_ALL; unset CDPATH
-no() { echo "no $1"; exit 0; }
+mark=$1 dir=$2; shift 2
+unset CDPATH
+say() { printf '%s %s\n' "$mark" "$*"; }
+no() { say no "$@"; exit 0; }
 because() {
-  case $1 in
-    *"o space"*|*"uota exceeded"*) no no_space;;
-    *"ermission denied"*|*"not permitted"*|*"ead-only"*) no permission_denied;;
-    *"o such file"*) no no_such_file;;
-    *"ot empty"*) no directory_not_empty;;
-    *"xists"*) no file_exists;;
+  case ${1##*: } in
+    *"o space left"*|*"uota exceeded"*) no no_space;;
+    *"ermission denied"*|*"not permitted"*|*"ead-only file"*) no permission_denied;;
+    *"o such file"*|*"onexistent directory"*|*"irectory nonexistent"*) no no_such_file;;
+    *"not empty"*) no directory_not_empty;;
+    *"ile exists"*) no file_exists;;
     *"ot a directory"*|*"s a directory"*) no wrong_file_type;;
-    *) no file_operation_failed;;
   esac
+  no file_operation_failed "${1##*: }"
 }
 resolve() {
-  case $1 in "~") p=$HOME;; "~/"*) p=$HOME/${1#"~/"};; *) p=$1;; esac
-  case $p in /*) ;; *) cd "$dir" 2>/dev/null || no no_such_directory; p=./$p;; esac
+  cd /
+  case $1 in
+    "~"|"~/"*) [ "$HOME" ] || no no_such_directory; p=$HOME${1#"~"};;
+    /*) p=$1;;
+    *) cd "$dir" 2>/dev/null || no no_such_directory; p=./$1;;
+  esac
 }
-parent() { d=${p%/*}; [ "$d" ] || d=/; b=${p##*/}; [ -d "$d" ] || no no_such_directory; }
-present() { [ -e "$p" ] || [ -L "$p" ] || no no_such_file; }
-checksum() { openssl dgst -sha256 "$1" || sha256sum -- "$1" || shasum -a 256 -- "$1"; } 2>/dev/null
-flush() { sync -- "$1" || fsync "$1" || sync; } 2>/dev/null
-dir=$1; shift
+trim() { p=${p%"${p##*[!/]}"}; p=${p:-/}; }
+parent() {
+  d=${p%/*}; d=${d:-/}; b=${p##*/}
+  [ -d "$d" ] && return
+  why=$(ls -dL -- "$d/." 2>&1 >/dev/null)
+  case ${why##*: } in *"ermission denied"*) no permission_denied;; esac
+  no no_such_directory
+}
+absent() { why=$(ls -d "$@" -- "$p" 2>&1 >/dev/null); because "$why"; }
+present() { [ -e "$p" ] || [ -L "$p" ] || absent; }
 """
 
+# The size and the content are those of one opened file, whatever takes its name meanwhile.
 READ = (
     _PRELUDE
     + r"""
 resolve "$1"
-[ -e "$p" ] || no no_such_file
+[ -e "$p" ] || absent -L
 [ -f "$p" ] || no wrong_file_type
-[ -r "$p" ] || no permission_denied
-n=$(stat -L -c %s -- "$p" 2>/dev/null || stat -L -f %z -- "$p" 2>/dev/null || wc -c <"$p") || no file_operation_failed
-echo "ok $n"
-exec cat -- "$p" 2>/dev/null
+deliver() {
+  n=$(stat -L -c %s /proc/self/fd/0 || stat -f %z || stat -L -c %s -- "$p" || wc -c <"$p") || no file_operation_failed
+  say ok $n
+  exec cat
+}
+deliver <"$p" 2>/dev/null
+no permission_denied
 """
 )
-"""``path``. ``ok size``, then the content."""
+"""``path``. ``ok size``, then the content; the exit status is that of reading it."""
 
-# The file is received beside its target and renamed over it once it is whole. What a killed writer left is named after
-# its process, and cleared by the next one. Where the owner cannot be kept that way, the content is copied over.
+# The file is received beside its target, flushed, and renamed over it once it is whole. Until then it is reached by its
+# open descriptor, so that whoever else may write to the directory cannot put another file in its place. What a killed
+# writer left behind is cleared by the next one: when the process in its name is gone, or after an hour of silence.
 WRITE = (
     _PRELUDE
     + r"""
 size=$2 sum=$3 mode=$4
+{ read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
+alive() { kill -0 "$1" || if [ -d "/proc/$$" ]; then [ -d "/proc/$1" ]; else ps -p "$1"; fi; } >/dev/null
+clear_litter() {
+  for t in "$d"/.connmgr-[0-9]*; do
+    [ -f "$t" ] || continue
+    w=${t##*/.connmgr-}
+    case $w in *-"$host"-*) alive "${w%%-*}" || rm -f -- "$t";; esac
+    [ -z "$(find "$t" -prune -mmin +60)" ] || rm -f -- "$t"
+  done
+} 2>/dev/null
+checksum() {
+  case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
+  sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
+} 2>/dev/null
+flush() {
+  why=$(sync -- "$1" 2>&1) && return
+  case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) because "$why";; esac
+  fsync "$1" 2>/dev/null || sync
+}
+overwrite() {
+  why=$( { cat <"$f" >"$p"; } 2>&1) || because "$why"
+  flush "$p"; say ok; exit 0
+}
+receive() {
+  set +C
+  f=/proc/self/fd/3; [ -e $f ] || f=$t
+  how=cat; [ ! -t 0 ] || how="head -c $size"
+  say ok
+  why=$( { $how >&3; } 2>&1) || because "$why"
+  [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
+  case $(checksum "$f") in ""|*"$sum"*) ;; *) no transfer_failed;; esac
+  flush "$f"
+  case $kept in
+    "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
+    unknown) overwrite;;
+    *) labels=; [ ! -e /sys/fs/selinux/enforce ] || labels=,context
+      cp --attributes-only --preserve="mode,xattr$labels" -- "$p" "$f" 2>/dev/null
+      chown "${kept#* }" "$f" 2>/dev/null || overwrite
+      why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
+  esac
+  [ ! -d "$p" ] || no wrong_file_type
+  why=$(mv -f -- "$t" "$p" 2>&1) || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
+  trap - EXIT
+  flush "$d"; say ok; exit 0
+}
 resolve "$1"
 if [ -L "$p" ]; then p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}; fi
 parent
-[ "$b" ] || no wrong_file_type
-owner=
+case $b in ""|.|..) no wrong_file_type;; esac
+kept=
 if [ -e "$p" ]; then
   [ -f "$p" ] || no wrong_file_type
-  owner=$(stat -c '%a %u:%g' -- "$p" 2>/dev/null || stat -f '%Lp %u:%g' -- "$p") 2>/dev/null
-  mode=${owner%% *} owner=${owner#* }
+  [ -w "$p" ] || no permission_denied
+  kept=$( { stat -c '%a %u:%g' -- "$p" || stat -f '%Mp%Lp %u:%g' -- "$p"; } 2>/dev/null) || kept=unknown
 fi
-for t in "$d"/.connmgr-[0-9]*; do
-  [ -f "$t" ] && ! kill -0 "${t##*-}" && ! [ -d "/proc/${t##*-}" ] && rm -f -- "$t"
-done 2>/dev/null
-[ "$mode" ] || mode=$(printf %o "$((0666 & ~0$(umask)))")
-t=$d/.connmgr-$$
+clear_litter
+t=$d/.connmgr-$$-$host-$5
 trap 'rm -f -- "$t"' EXIT
 trap 'exit 1' HUP INT TERM PIPE
-umask 077
-why=$( (set -C; : >"$t") 2>&1) || because "$why"
-receive=cat
-[ -t 0 ] && receive="head -c $size"
-echo ok
-why=$($receive 2>&1 >"$t") || because "$why"
-[ "$(wc -c <"$t")" -eq "$size" ] || no transfer_failed
-case $(checksum "$t") in ""|*"$sum"*) ;; *) no transfer_failed;; esac
-if [ "$owner" ] && ! chown "$owner" "$t" 2>/dev/null; then
-  why=$(cat 2>&1 <"$t" >"$p") || because "$why"
-else
-  why=$(chmod "$mode" "$t" 2>&1 && flush "$t" && mv -f -- "$t" "$p" 2>&1) || because "$why"
-  t=$p; trap - EXIT
-fi
-flush "$p"; flush "$d"
-echo ok
+mask=$(umask); umask 077; set -C
+receive 3>"$t" 2>/dev/null
+why=$( { : 3>"$t"; } 2>&1); because "$why"
 """
 )
-"""``path size sha256 mode``. ``ok`` when it is ready for the content, and ``ok`` when that is in its place."""
+"""``path size sha256 mode nonce``. ``ok`` when it is ready for the content, and ``ok`` when that is in its place."""
 
+# GNU find knows names of owners after the first look; stat looks each up again, which is most of its time.
+_DESCRIBING = r"""
+if find . -prune -printf "" 2>/dev/null; then how=find format="$mark %m=%y:%s:%T@:%U:%G:%u:%g:/%p\n"
+elif stat -c %n . >/dev/null 2>&1; then how=-c format="$mark %f:%s:%Y:%u:%g:%U:%G:/%n"
+elif stat -f %N . >/dev/null 2>&1; then how=-f format="$mark %Xp:%z:%m:%u:%g:%Su:%Sg:/%N"
+else no file_operation_failed "stat is not installed there."; fi
+say ok
+"""
 
 LIST = (
     _PRELUDE
     + r"""
-mark=$2
 resolve "$1"
-[ -e "$p" ] || no no_such_file
+[ -e "$p" ] || absent -L
 [ -d "$p" ] || no wrong_file_type
 cd "$p" 2>/dev/null && [ -r . ] || no permission_denied
-if stat -c %n . >/dev/null 2>&1; then set -- -c "$mark %f %s %Y %u %g %U %G /%n"
-else set -- -f "$mark %Xp %z %m %u %g %Su %Sg /%N"; fi
-echo ok
-find . ! -name . -prune -exec stat "$@" -- {} + 2>/dev/null
+"""
+    + _DESCRIBING
+    + r"""
+{
+  if [ "$how" = find ]; then find . ! -name . -prune -printf "$format"
+  elif find . -prune >/dev/null; then find . ! -name . -prune -exec stat "$how" "$format" -- {} +
+  else
+    for n in ./* ./.[!.]* ./..?*; do
+      if [ -e "$n" ] || [ -L "$n" ]; then stat "$how" "$format" -- "$n"; fi
+    done
+  fi
+} 2>/dev/null
+printf '%s end' "$mark"
 """
 )
-"""``path mark``. ``ok``, then for each entry the mark, hexadecimal mode, size, time, ids, names and ``/./name``."""
+"""``path``. ``ok``, each entry after a mark: mode and type, size, time, ids, names, ``/./name``; a mark and ``end``."""
 
 STAT = (
     _PRELUDE
     + r"""
-mark=$2 follow=$3
 resolve "$1"
 present
-[ -z "$follow" ] || [ -e "$p" ] || no no_such_file
+[ -z "$2" ] || [ -e "$p" ] || absent -L
 link=
-[ -L "$p" ] && link=$(readlink -- "$p" && echo x)
-if stat -c %n . >/dev/null 2>&1; then set -- -c "$mark %f %s %Y %u %g %U %G /%n"
-else set -- -f "$mark %Xp %z %m %u %g %Su %Sg /%N"; fi
-echo ok
-stat ${follow:+-L} "$@" -- "$p" 2>/dev/null
+[ ! -L "$p" ] || link=$(readlink -- "$p" && echo x)
+"""
+    + _DESCRIBING
+    + r"""
+{
+  if [ "$how" = find ]; then find ${2:+-L} "$p" -prune -printf "$format"
+  else stat ${2:+-L} "$how" "$format" -- "$p"; fi
+} 2>/dev/null
 printf '%s target %s' "$mark" "$link"
 """
 )
-"""``path mark follow``. ``ok``, an entry as of LIST, and after the mark ``target`` with the link's own target."""
+"""``path follow``. ``ok``, an entry as of LIST, and after the mark ``target`` with the link's own target."""
 
 REMOVE = (
     _PRELUDE
     + r"""
 resolve "$1"
 present
-if [ -d "$p" ] && ! [ -L "$p" ]; then
-  case $(cd "$p" 2>/dev/null && pwd -P) in /) no permission_denied;; esac
+[ ! -d "$p" ] || trim
+if [ -d "$p" ] && [ ! -L "$p" ]; then
+  if [ "$p" -ef / ]; then no permission_denied; fi 2>/dev/null
+  case $(cd "$p" 2>/dev/null && pwd -P) in /|//) no permission_denied;; esac
   if [ "$2" ]; then why=$(rm -rf -- "$p" 2>&1); else why=$(rmdir -- "$p" 2>&1); fi || because "$why"
 else
   why=$(rm -f -- "$p" 2>&1) || because "$why"
 fi
-echo ok
+say ok
 """
 )
 """``path recursive``. ``ok``."""
@@ -146,16 +215,15 @@ MKDIR = (
     _PRELUDE
     + r"""
 resolve "$1"
+trim
 if [ "$3" ]; then
-  if [ -d "$p" ]; then echo ok; exit 0; fi
-  why=$(mkdir -p -- "$p" 2>&1) || because "$why"
+  if [ -d "$p" ]; then say ok; exit 0; fi
 else
-  p=${p%"${p##*[!/]}"}; parent
-  { [ -e "$p" ] || [ -L "$p" ]; } && no file_exists
-  why=$(mkdir -- "$p" 2>&1) || because "$why"
+  parent
+  if [ -e "$p" ] || [ -L "$p" ]; then no file_exists; fi
 fi
-[ -z "$2" ] || why=$(chmod "$2" "$p" 2>&1) || because "$why"
-echo ok
+why=$(mkdir ${3:+-p} ${2:+-m "$2"} -- "$p" 2>&1) || because "$why"
+say ok
 """
 )
 """``path mode parents``. ``ok``."""
@@ -164,12 +232,12 @@ MOVE = (
     _PRELUDE
     + r"""
 resolve "$1"; present; from=$p
-case $from in /*) ;; *) from=$(pwd)/$from;; esac
-resolve "$2"; p=${p%"${p##*[!/]}"}; parent
-if [ -d "$p" ] && ! [ -L "$p" ]; then no file_exists; fi
+case $from in ./*) from=$dir/$from;; esac
+resolve "$2"; trim; parent
+[ ! -d "$p" ] || no file_exists
 if [ -e "$p" ] || [ -L "$p" ]; then [ "$3" ] || no file_exists; fi
 why=$(mv -f -- "$from" "$p" 2>&1) || because "$why"
-echo ok
+say ok
 """
 )
 """``from to overwrite``. ``ok``."""
@@ -177,8 +245,9 @@ echo ok
 MAKE_TEMPORARY = (
     _PRELUDE
     + r"""
-d=$(mktemp -d "${TMPDIR:-/tmp}/connmgr-XXXXXXXXXX" 2>/dev/null) || no permission_denied
-echo "ok $d"
+d=${TMPDIR:-/tmp}/connmgr-$1
+why=$(mkdir -m 0700 -- "$d" 2>&1) || because "$why"
+say ok "$d"
 """
 )
-"""No argument. ``ok`` and a new directory, 0700."""
+"""``name``. ``ok`` and a new directory, 0700."""

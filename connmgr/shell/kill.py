@@ -6,6 +6,7 @@ import time
 
 from connmgr.errors import OperationError
 from connmgr.plugin import Transport
+from connmgr.shell.script import script_argv
 
 # Only builtins and /proc where there is one: minimal containers have no ps. Everything found is stopped before
 # anything is killed, so that nothing can fork its way out; what left the tree is found by its environment.
@@ -64,7 +65,7 @@ def kill_tree(transport: Transport, root: int, cookie: str, timeout: float) -> b
     """
     deadline = time.monotonic() + timeout
     try:
-        channel = transport.open_channel(["/bin/sh", "-c", _SCRIPT, "sh", str(root), cookie], timeout=timeout)
+        channel = transport.open_channel(script_argv(_SCRIPT, (str(root), cookie)), timeout=timeout)
     except OperationError:
         return False
     try:
