@@ -27,6 +27,7 @@ def gate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for requests; to be asked for before a daemon, whose end then ends them, should a test fail."""
     with ThreadPoolExecutor(SLOTS + 1) as pool:
         yield pool
 
@@ -54,7 +55,7 @@ def until_full(daemon: Daemon, headers: dict[str, str]) -> Any:
 
 
 def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(
-    own_daemon: Daemon, gate: Path, pool: ThreadPoolExecutor
+    pool: ThreadPoolExecutor, own_daemon: Daemon, gate: Path
 ) -> None:
     own_daemon.client.post("/shell/start", connection=LOCAL)
     headers = bearer(own_daemon)
@@ -72,7 +73,7 @@ def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(
     assert send(own_daemon.url, "/shell/start", {"connection": LOCAL}, headers).status == 200
 
 
-def test_the_number_of_slots_is_a_setting(start_daemon: StartDaemon, gate: Path, pool: ThreadPoolExecutor) -> None:
+def test_the_number_of_slots_is_a_setting(pool: ThreadPoolExecutor, start_daemon: StartDaemon, gate: Path) -> None:
     daemon = start_daemon("--threads", "1")
     daemon.client.post("/shell/start", connection=LOCAL)
     running = pool.submit(blocked, daemon, LOCAL, gate)
@@ -82,7 +83,7 @@ def test_the_number_of_slots_is_a_setting(start_daemon: StartDaemon, gate: Path,
     assert running.result(60)["stdout"] == "opened"
 
 
-def test_two_requests_at_once_on_one_session_get_their_own_answers(daemon: Daemon, pool: ThreadPoolExecutor) -> None:
+def test_two_requests_at_once_on_one_session_get_their_own_answers(pool: ThreadPoolExecutor, daemon: Daemon) -> None:
     daemon.client.post("/shell/start", connection=LOCAL)
     ready = threading.Barrier(16)
 
@@ -94,7 +95,7 @@ def test_two_requests_at_once_on_one_session_get_their_own_answers(daemon: Daemo
     assert list(pool.map(one, range(16))) == [str(number) for number in range(16)]
 
 
-def test_the_same_connection_added_at_once_is_stored_once(own_daemon: Daemon, pool: ThreadPoolExecutor) -> None:
+def test_the_same_connection_added_at_once_is_stored_once(pool: ThreadPoolExecutor, own_daemon: Daemon) -> None:
     data = {"type": "ssh", "host": "box.example", "user": "root", "password": "hunter2"}
     ready = threading.Barrier(8)
 

@@ -38,9 +38,8 @@ def refused(client: Client, path: str, **fields: Any) -> ClientError:
 
 def test_the_local_machine_is_there(client: Client) -> None:
     local = info(client, LOCAL)
-    assert set(local) == {
-        "connection", "category", "name", "type", "rawData", "usageCategory", "lastUsed", "lastModified", "state", "cache",
-    }  # fmt: skip
+    keys = "connection category name type rawData usageCategory lastUsed lastModified state cache"
+    assert set(local) == set(keys.split())
     assert (local["name"], local["category"], local["type"]) == (["local machine"], ["default"], "local")
     assert (local["usageCategory"], local["rawData"]["type"]) == ("shell", "local")
 

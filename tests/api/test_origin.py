@@ -116,5 +116,5 @@ def test_the_address_that_is_listened_on_is_ours_and_a_wildcard_names_nobody() -
     assert addresses.includes("192.0.2.7:80")
     assert addresses.includes("localhost")
     assert not addresses.includes("192.0.2.8")
-    assert not Addresses(80, "0.0.0.0", ()).includes("0.0.0.0")  # noqa: S104
+    assert not Addresses(80, "0.0.0.0", ()).includes("0.0.0.0")
     assert Addresses(8080, "fe80::1", ()).includes("[FE80::1]:8080")
