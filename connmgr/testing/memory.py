@@ -18,9 +18,6 @@ from connmgr.plugin import Channel, ConnectionType, Schema, Transport
 CAPACITY = 1 << 16
 """Bytes that a stream holds until they are read."""
 
-ANNOUNCEMENT = 'echo "$0"; exec "$@"'
-"""What the engine's own script around a login does: it says by ``$0`` that the login is over, and becomes a program."""
-
 HUNG_UP = 129
 """The exit status of a program that SIGHUP ends (signal 1), as a shell gives it."""
 
@@ -39,6 +36,7 @@ class Process:
 
     def __init__(self, channel: MemoryChannel, argv: Sequence[str]) -> None:
         self.argv = list(argv)
+        self.has_terminal = channel.merged
         self._channel = channel
 
     def readline(self) -> bytes:
@@ -175,13 +173,13 @@ class MemoryChannel(Channel):
 class MemoryTransport(Transport):
     """Runs Python functions by the first word of an argv; one that is not there fails as in a shell, with 127.
 
-    ``started`` lists the argv of every program, those that another one ran included. The line by which the engine
-    recognises that a login is over is printed as a real ``/bin/sh`` prints it.
+    ``started`` lists the argv of every program, those that another one ran included. Of a shell there is only
+    ``/bin/sh -c '…; exec "$@"'``, with which the engine and wrappers prepare the way for a program.
     """
 
     def __init__(self, programs: Mapping[str, Program]) -> None:
         self.started: list[list[str]] = []
-        self._programs = {"/bin/sh": _announce, **programs}
+        self._programs = {"/bin/sh": _sh, **programs}
         self._channels: list[MemoryChannel] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -207,12 +205,20 @@ class MemoryTransport(Transport):
         return program(process)
 
 
-def _announce(process: Process) -> int:
-    if len(process.argv) < 5 or ANNOUNCEMENT not in process.argv[2]:
+def _sh(process: Process) -> int:
+    """Do what a script does that prepares the way for a program, ``…; exec "$@"``, as far as it can be seen.
+
+    Such are the engine's own around a login, which says by ``$0`` on each stream that the login is over.
+    """
+    script, name, *argv = process.argv[2:] if len(process.argv) > 4 else ("", "")
+    if not argv or not script.endswith('exec "$@"'):
         process.write_error(b"sh: there is no shell in memory\n")
-        return 2
-    process.write(b"\n" + process.argv[3].encode() + b"\n")
-    return process.run(process.argv[4:])
+        return 127
+    if 'echo "$0"' in script:
+        if not process.has_terminal:
+            process.write_error(f"{name}.\n".encode())
+        process.write(f"\n{name}\n".encode())
+    return process.run(argv)
 
 
 def _not_found(process: Process) -> int:
