@@ -1,0 +1,92 @@
+"""The command line, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connmgr import __version__
+from connmgr.settings import options
+from tests.daemon import clean_environment
+
+
+def connmgr(home: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "connmgr", *words],
+        env=clean_environment(home) | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert connmgr(tmp_path, "--version").stdout == f"connmgr {__version__}\n"
+
+
+def test_help_shows_every_option_with_its_text(tmp_path: Path) -> None:
+    shown = " ".join(connmgr(tmp_path, "serve", "--help").stdout.split())
+    for option in options():
+        assert f"--{option.name.replace('_', '-')}" in shown
+        # click breaks lines at hyphens too.
+        assert option.metadata["help"].split(" [")[0].replace("- ", "-") in shown.replace("- ", "-")
+
+
+def test_the_api_key_is_made_once_private_and_rotated(tmp_path: Path) -> None:
+    first = connmgr(tmp_path, "api-key")
+    assert (first.returncode, first.stderr) == (0, "")
+    file = tmp_path / "data/connmgr/api.key"
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
+    assert connmgr(tmp_path, "api-key").stdout == first.stdout
+    rotated = connmgr(tmp_path, "api-key", "--rotate").stdout
+    assert rotated != first.stdout
+    assert connmgr(tmp_path, "api-key").stdout == rotated
+    assert [path.name for path in file.parent.iterdir()] == ["api.key"]
+
+
+def test_an_api_key_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
+    connmgr(tmp_path, "api-key")
+    file = tmp_path / "data/connmgr/api.key"
+    file.chmod(0o640)
+    done = connmgr(tmp_path, "api-key")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"chmod 600 {file}" in done.stderr
+    file.unlink()
+    file.symlink_to("/etc/hostname")
+    assert "symbolic link" in connmgr(tmp_path, "api-key").stderr
+
+
+def test_the_plugins_are_listed_for_people_and_programs(tmp_path: Path) -> None:
+    table = connmgr(tmp_path, "plugins").stdout.splitlines()
+    assert table[0].split() == ["TYPE", "DISTRIBUTION", "VERSION", "DESCRIPTION"]
+    assert any(line.split()[:3] == ["local", "connmgr", __version__] for line in table)
+    listed = json.loads(connmgr(tmp_path, "plugins", "--json").stdout)
+    assert listed["problems"] == []
+    assert {"local", "ssh"} <= {entry["type"] for entry in listed["types"]}
+
+
+def test_a_broken_plugin_is_named_and_the_others_work(tmp_path: Path) -> None:
+    distribution = tmp_path / "site" / "broken-1.0.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text("[connmgr]\nbroken = no_such_module\n")
+    done = connmgr(tmp_path, "plugins", PYTHONPATH=str(distribution.parent))
+    assert done.returncode == 0
+    assert "local" in done.stdout
+    assert done.stderr.startswith("not used: broken of broken: ModuleNotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("nonsense",), 2), (("serve", "--nonsense"), 2), (("serve", "--port", "x"), 1)]
+)
+def test_a_mistake_is_one_message_on_stderr(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+    done = connmgr(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,128 @@
+"""Settings: which source wins, and that each bad value is named with its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.errors import StartupError
+from connmgr.settings import Settings, load, options
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(config: Path) -> None:
+    config.write_text('port = 1\nthreads = 1\nlog-level = "error"\n')
+    environment = {"CONNMGR_CONFIG": str(config), "CONNMGR_PORT": "2", "CONNMGR_THREADS": "2"}
+    settings = load({"port": "3", "threads": None}, environment)
+    assert (settings.port, settings.threads, settings.log_level, settings.host) == (3, 2, "error", "127.0.0.1")
+
+
+def test_every_option_can_be_set_in_every_source(config: Path) -> None:
+    values: dict[str, tuple[str, str, Any]] = {}
+    for option in options():
+        match str(option.type):
+            case "int" | "float":
+                values[option.name] = ("2048", "2048", 2048)
+            case "bool":
+                values[option.name] = ("true", "true", True)
+            case "Path":
+                values[option.name] = ("/srv/x", '"/srv/x"', Path("/srv/x"))
+            case "tuple[str, ...]":
+                values[option.name] = ("a, b:1", '["a", "b:1"]', ("a", "b:1"))
+            case _:
+                text = option.metadata["choices"][-1] if option.metadata["choices"] else "text"
+                values[option.name] = (text, f'"{text}"', text)
+    at_most = {option.name: option.metadata["at_most"] for option in options()}
+    for name, (text, toml, expected) in values.items():
+        if at_most[name] is not None and isinstance(expected, int) and expected > at_most[name]:
+            text, toml, expected = "1", "1", 1
+        for spelt in (name, name.replace("_", "-")):
+            config.write_text(f"{spelt} = {toml}\n")
+            assert getattr(load({}, {}, config), name) == expected
+        config.write_text("")
+        assert getattr(load({}, {f"CONNMGR_{name.upper()}": text}, config), name) == expected
+        assert getattr(load({name: text}, {}, config), name) == expected
+
+
+def test_every_option_says_what_it_does() -> None:
+    for option in options():
+        assert len(option.metadata["help"]) > 10, option.name
+        assert option.metadata["help"].rstrip("]").endswith((".", "directory")), option.name
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("port = ", "not valid TOML"),
+        ("port = 1\nport = 2", "not valid TOML"),
+        ("log-level = 'info'\nlog_level = 'info'", "unknown or repeated key: log-level"),
+        ("[server]\nport = 1", "unknown or repeated key: server"),
+        ("port = '1x'", "key port in"),
+        ("port = true", "key port in"),
+        ("port = 1.0", "key port in"),
+        ("threads = -1", "at least 1"),
+        ("debug = 1", "true or false"),
+        ("debug = 'yes'", "true or false"),
+        ("host = 1", "not a text"),
+        ("idle-timeout = nan", "at least 0"),
+        ("idle-timeout = inf", "not a finite number"),
+        ("allowed-hosts = [1]", "not a list of texts"),
+        ("data-dir = ''", "not a path"),
+        ("key-store = 'paper'", "one of file, keyring"),
+        ("\ufeffport = 1", "not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_and_says_why(config: Path, content: str, says: str) -> None:
+    config.write_text(content)
+    with pytest.raises(StartupError) as caught:
+        load({}, {}, config)
+    assert says in caught.value.message
+    assert str(config) in caught.value.message
+
+
+def test_a_file_that_is_named_must_be_there_and_the_usual_one_need_not(tmp_path: Path, config: Path) -> None:
+    for named in (lambda: load({}, {}, config), lambda: load({}, {"CONNMGR_CONFIG": str(config)})):
+        with pytest.raises(StartupError, match="does not exist"):
+            named()
+    config.mkdir()
+    with pytest.raises(StartupError, match="cannot be read"):
+        load({}, {}, config)
+
+
+def test_a_password_in_a_url_is_never_repeated(config: Path) -> None:
+    with pytest.raises(StartupError) as caught:
+        load({}, {"CONNMGR_DATABASE_URL": "postgresql://u:hunter2@h/\0"}, _empty(config))
+    assert "hunter2" not in caught.value.message
+    assert "CONNMGR_DATABASE_URL" in caught.value.message
+
+
+def test_paths_are_absolute_and_know_the_home_directory(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.chdir("/")
+    settings = load({"data_dir": "vault"}, {"CONNMGR_AUTH_FILE": "~/auth"}, _empty(config))
+    assert (settings.data_dir, settings.auth_file) == (Path("/vault"), Path("/home/someone/auth"))
+
+
+def test_the_auth_file_is_in_the_runtime_directory_or_the_state_directory(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert load({}, {"XDG_RUNTIME_DIR": "/run/user/7"}, _empty(config)).auth_file == Path("/run/user/7/connmgr/auth")
+    for environment in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}):
+        assert load({}, environment, config).auth_file == Path("/state/connmgr/auth")
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Settings().port = 1  # type: ignore[misc]
+
+
+def _empty(config: Path) -> Path:
+    config.write_text("")
+    return config
