@@ -1,0 +1,284 @@
+"""The daemon's endpoints as methods, one class a group: ``/shell/exec`` is ``client.shell.exec``."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Protocol
+
+from connmgr.client.http import BYTES, HttpSession
+from connmgr.client.results import (
+    Category,
+    Connection,
+    ConnectionType,
+    FileEntry,
+    RawResult,
+    Result,
+    ShellInfo,
+    VaultStatus,
+    Version,
+    to_path,
+)
+from connmgr.client.transfer import Download, Progress, Upload
+
+Path = str | os.PathLike[str]
+
+
+class Post(Protocol):
+    """Sends fields to an endpoint and returns its answer."""
+
+    def __call__(self, path: str, /, **fields: Any) -> Any: ...
+
+
+class _Group:
+    def __init__(self, post: Post) -> None:
+        self._post = post
+
+
+class Categories(_Group):
+    """``/category``."""
+
+    def query(self, filter: str = "*") -> list[str]:
+        """Return the ids of the categories whose path the filter matches."""
+        return list(self._post("/category/query", filter=filter)["found"])
+
+    def info(self, categories: Sequence[str]) -> list[Category]:
+        """Describe categories; one that is unknown fails the whole request."""
+        return [Category.read(one) for one in self._post("/category/info", categories=list(categories))["infos"]]
+
+    def add(self, name: str, parent: str) -> str:
+        """Return the id of the category ``name`` under ``parent``, which is added where there is none."""
+        return str(self._post("/category/add", name=name, parent=parent)["category"])
+
+    def remove(self, categories: Sequence[str], *, children: bool = False, contents: bool = False) -> None:
+        """Remove categories; what lies below moves up, and connections to the default one, unless they go too."""
+        options = {"removeChildrenCategories": children, "removeContents": contents}
+        self._post("/category/remove", categories=list(categories), **options)
+
+
+class Connections(_Group):
+    """``/connection``."""
+
+    def query(self, connection: str = "*", *, category: str = "*", type: str = "*") -> list[str]:
+        """Return the ids of the connections that all three filters match."""
+        filters = {"categoryFilter": category, "connectionFilter": connection, "typeFilter": type}
+        return list(self._post("/connection/query", **filters)["found"])
+
+    def info(self, connections: Sequence[str]) -> list[Connection]:
+        """Describe connections; one that is unknown fails the whole request."""
+        return [Connection.read(one) for one in self._post("/connection/info", connections=list(connections))["infos"]]
+
+    def add(self, name: str, data: Mapping[str, Any], *, validate: bool = False, category: str | None = None) -> str:
+        """Store a connection, or find the equivalent one, and return its id; ``data`` holds its ``type`` too."""
+        more = {} if category is None else {"category": category}
+        return str(self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)["connection"])
+
+    def update(
+        self,
+        connection: str,
+        *,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        category: str | None = None,
+        validate: bool = False,
+    ) -> None:
+        """Change what is given; ``data`` replaces all of it, with its ``type``."""
+        changes = {"name": name, "data": None if data is None else dict(data), "category": category}
+        given = {key: value for key, value in changes.items() if value is not None}
+        self._post("/connection/update", connection=connection, validate=validate, **given)
+
+    def remove(self, connections: Sequence[str]) -> None:
+        """Remove connections, and those that run over them."""
+        self._post("/connection/remove", connections=list(connections))
+
+    def refresh(self, connection: str) -> None:
+        """Open a connection to see whether it can be, and store what is found."""
+        self._post("/connection/refresh", connection=connection)
+
+    def types(self) -> list[ConnectionType]:
+        """Describe the installed connection types."""
+        return [ConnectionType.read(one) for one in self._post("/connection/types")["types"]]
+
+
+class Shells(_Group):
+    """``/shell``."""
+
+    def start(self, connection: str) -> ShellInfo:
+        """Start a connection's shell, unless it runs, and describe it."""
+        return ShellInfo.read(self._post("/shell/start", connection=connection))
+
+    def exec(
+        self,
+        connection: str,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run a command in a connection's running shell; ``timeout`` in seconds.
+
+        :raises ClientError: it was not run, or not to its end; not because it failed.
+        """
+        options = _given(timeout=timeout, stdin=stdin, cwd=cwd, env=env)
+        return Result.read(self._post("/shell/exec", connection=connection, command=command, **options))
+
+    def exec_bytes(
+        self,
+        connection: str,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> RawResult:
+        """As :meth:`exec`, with input and output byte by byte."""
+        encoded = None if stdin is None else base64.b64encode(stdin).decode()
+        options = _given(timeout=timeout, stdin=encoded, cwd=cwd, env=env)
+        fields = {"connection": connection, "command": command, "encoding": "base64"}
+        return RawResult.read(self._post("/shell/exec", **fields, **options))
+
+    def stop(self, connection: str) -> None:
+        """Stop a connection's shell."""
+        self._post("/shell/stop", connection=connection)
+
+
+class Files(_Group):
+    """``/fs``; paths are absolute, relative to the shell's directory, or begin with ``~/``."""
+
+    def __init__(self, post: Post, session: HttpSession) -> None:
+        super().__init__(post)
+        self._session = session
+
+    def blob(self, source: bytes | IO[bytes], progress: Progress | None = None) -> str:
+        """Store bytes, or what is left of a file, with the daemon and return the blob's id."""
+        if isinstance(source, bytes):
+            return str(self._session.send("/fs/blob", source, BYTES)["blob"])
+        upload = Upload(source, progress)
+        return str(self._session.finish(self._session.open("/fs/blob", upload, BYTES, upload.length))["blob"])
+
+    def write(self, connection: str, blob: str, path: Path, *, mode: int | None = None) -> None:
+        """Put a blob into a file; ``mode`` is that of a new one."""
+        options = {} if mode is None else {"mode": f"{mode:04o}"}
+        self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
+
+    def upload(
+        self,
+        connection: str,
+        source: bytes | IO[bytes],
+        path: Path,
+        *,
+        mode: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Put bytes, or what is left of a file that is open for reading, into a file of the far side."""
+        self.write(connection, self.blob(source, progress), path, mode=mode)
+
+    def open(self, connection: str, path: Path) -> Download:
+        """Begin to read a file; to be closed before the client's next request."""
+        body = self._session.encoded(connection=connection, path=to_path(path))
+        return Download(self._session.open("/fs/read", body), self._session.close)
+
+    def read(self, connection: str, path: Path) -> bytes:
+        """Return the content of a file."""
+        with self.open(connection, path) as content:
+            return b"".join(content)
+
+    def download(self, connection: str, path: Path, target: IO[bytes], progress: Progress | None = None) -> int:
+        """Write the content of a file to ``target``, and return how many bytes it has."""
+        with self.open(connection, path) as content:
+            received = 0
+            for piece in content:
+                target.write(piece)
+                received += len(piece)
+                if progress is not None:
+                    progress(received, content.size)
+        return received
+
+    def script(self, connection: str, blob: str) -> str:
+        """Put a blob into a new executable file that goes with the shell, and return its path."""
+        return str(self._post("/fs/script", connection=connection, blob=blob)["path"])
+
+    def list(self, connection: str, path: Path) -> list[FileEntry]:
+        """List a directory."""
+        return [
+            FileEntry.read(one) for one in self._post("/fs/list", connection=connection, path=to_path(path))["entries"]
+        ]
+
+    def stat(self, connection: str, path: Path, *, follow: bool = True) -> FileEntry:
+        """Describe a file."""
+        return FileEntry.read(self._post("/fs/stat", connection=connection, path=to_path(path), follow=follow))
+
+    def remove(self, connection: str, path: Path, *, recursive: bool = False) -> None:
+        """Remove a file or directory."""
+        self._post("/fs/remove", connection=connection, path=to_path(path), recursive=recursive)
+
+    def mkdir(self, connection: str, path: Path, *, mode: int | None = None, parents: bool = False) -> None:
+        """Make a directory."""
+        options = {} if mode is None else {"mode": f"{mode:04o}"}
+        self._post("/fs/mkdir", connection=connection, path=to_path(path), parents=parents, **options)
+
+    def move(self, connection: str, source: Path, target: Path, *, overwrite: bool = False) -> None:
+        """Give a file another path on the same machine."""
+        paths = {"source": to_path(source), "target": to_path(target)}
+        self._post("/fs/move", connection=connection, overwrite=overwrite, **paths)
+
+
+class Secrets(_Group):
+    """``/secret``."""
+
+    def encrypt(self, value: str, principals: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the encrypted form of ``value``."""
+        options = {} if principals is None else {"principals": list(principals)}
+        return dict(self._post("/secret/encrypt", value=value, **options)["encrypted"])
+
+    def decrypt(self, encrypted: Mapping[str, Any]) -> str:
+        """Return the value of what :meth:`encrypt` has returned."""
+        return str(self._post("/secret/decrypt", encrypted=dict(encrypted))["decrypted"])
+
+
+class Vault(_Group):
+    """``/vault``; what is unlocked is unlocked for this client's session alone."""
+
+    def status(self) -> VaultStatus:
+        """Return whether the vault has users, and what this session may decrypt."""
+        return VaultStatus.read(self._post("/vault/status"))
+
+    def unlock(self, user: str, passphrase: str) -> None:
+        """Unlock a user for this session."""
+        self._post("/vault/unlock", user=user, passphrase=passphrase)
+
+    def lock(self) -> None:
+        """Forget the user that this session has unlocked."""
+        self._post("/vault/lock")
+
+    def add_user(self, user: str, passphrase: str) -> None:
+        """Add a user."""
+        self._post("/vault/user/add", user=user, passphrase=passphrase)
+
+    def change_passphrase(self, user: str, passphrase: str, new: str) -> None:
+        """Give a user another passphrase."""
+        self._post("/vault/user/passphrase", user=user, passphrase=passphrase, newPassphrase=new)
+
+    def remove_user(self, user: str, *, force: bool = False) -> list[str]:
+        """Remove a user, and return the ids of connections with secrets that the user could read."""
+        return list(self._post("/vault/user/remove", user=user, force=force)["connections"])
+
+
+class DaemonItself(_Group):
+    """``/daemon``."""
+
+    def version(self) -> Version:
+        """Return the versions of the API, the daemon and its runtime."""
+        return Version.read(self._post("/daemon/version"))
+
+    def stop(self) -> None:
+        """Have the daemon stop."""
+        self._post("/daemon/stop")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

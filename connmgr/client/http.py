@@ -1,0 +1,198 @@
+"""Requests to the daemon over one kept connection, with the handshake that they need."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from connmgr import paths
+from connmgr.client.errors import AccessDenied, Unreachable, from_answer
+
+BLOCK = 256 * 1024
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+Body = bytes | IO[bytes] | Iterable[bytes]
+
+
+class HttpSession:
+    """A session with the daemon; for one thread at a time.
+
+    ``token`` is that of a session which exists already. Without one, or when it is not valid any more, the first
+    request is preceded by a handshake.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        auth_file: Path,
+        api_key: str | None,
+        *,
+        name: str,
+        timeout: float,
+        token: str | None = None,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {base_url}")
+        self.base_url = base_url
+        self.auth_file = auth_file
+        self.api_key = api_key
+        self.name = name
+        self.timeout = timeout
+        self.token = token
+        self._connection = _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK)
+
+    def close(self) -> None:
+        """Close the connection; a later request opens it again."""
+        self._connection.close()
+
+    def send(self, path: str, body: bytes, content_type: str = JSON) -> Any:
+        """Send ``body`` and return the answer: a dict, empty where there is nothing to say, or raw bytes.
+
+        :raises ClientError: the answer is an error, or there is none.
+        """
+        return self.finish(self.open(path, body, content_type))
+
+    def finish(self, response: http.client.HTTPResponse) -> Any:
+        """Read the rest of an answer and return it as :meth:`send` does."""
+        content = self._content(response)
+        if response.headers.get_content_type() != JSON:
+            return content
+        return json.loads(content) if content else {}
+
+    @staticmethod
+    def encoded(**fields: Any) -> bytes:
+        """Return ``fields`` as a JSON object."""
+        return json.dumps(fields).encode()
+
+    def open(
+        self, path: str, body: Body, content_type: str = JSON, length: int | None = None
+    ) -> http.client.HTTPResponse:
+        """Send ``body`` and return the answer, whose content is still to be read before the next request.
+
+        A ``body`` that is not bytes is sent as it is read, ``length`` bytes of it where that is given; for one that
+        cannot be sent twice the token is tried beforehand.
+        :raises ClientError: the answer is an error, or there is none.
+        """
+        fresh = self.token is None
+        if self.token is None:
+            self.shake_hands()
+        elif not isinstance(body, bytes):
+            self.send("/daemon/version", b"{}")
+        try:
+            return self._request(path, body, content_type, length)
+        except AccessDenied as error:
+            # The daemon was restarted, or the token not used for long; nothing was done with the request.
+            if error.code != "invalid_token" or fresh or not isinstance(body, bytes):
+                raise
+        self.shake_hands()
+        return self._request(path, body, content_type, length)
+
+    def shake_hands(self) -> None:
+        """Get a new token.
+
+        :raises ClientError: the credential is refused, or the daemon cannot be reached.
+        """
+        self.token = None
+        auth = {"type": "apiKey", "key": self.api_key} if self.api_key else self._local_auth()
+        body = self.encoded(auth=auth, client={"type": "api", "name": self.name})
+        answer = json.loads(self._content(self._request("/handshake", body, JSON)))
+        self.token = str(answer["sessionToken"])
+
+    def _local_auth(self) -> dict[str, str]:
+        try:
+            return {"type": "local", "authFileContent": self.auth_file.read_text()}
+        except OSError as error:
+            message = f"The auth file {self.auth_file} cannot be read ({error.strerror}): is the daemon running?"
+            raise Unreachable(message, sent=False) from error
+
+    def _request(self, path: str, body: Body, content_type: str, length: int | None = None) -> http.client.HTTPResponse:
+        headers = {"Content-Type": content_type}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if length is not None:
+            headers["Content-Length"] = str(length)
+        self._connect()
+        response = self._exchange(path, body, headers)
+        if response.status != 200:
+            content = self._content(response)
+            raise from_answer(response.status, content, response.headers.get("Retry-After"))
+        return response
+
+    def _connect(self) -> None:
+        try:
+            self._connection.close_if_stale()
+            if self._connection.sock is None:
+                self._connection.connect()
+        except OSError as error:
+            self._connection.close()
+            raise Unreachable(f"No daemon answers at {self.base_url}: {_reason(error)}", sent=False) from error
+
+    def _exchange(self, path: str, body: Body, headers: dict[str, str]) -> http.client.HTTPResponse:
+        connection = self._connection
+        try:
+            try:
+                connection.request("POST", path, body, headers, encode_chunked="Content-Length" not in headers)
+            except (BrokenPipeError, ConnectionResetError):
+                # Refused before it was sent whole: the answer may be there to read.
+                return connection.getresponse()
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._lost(error) from error
+        except BaseException:
+            # Interrupted: what the daemon still sends must not be taken for the next answer.
+            connection.close()
+            raise
+
+    def _content(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._lost(error) from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _lost(self, error: Exception) -> Unreachable:
+        return Unreachable(f"The daemon at {self.base_url} does not answer: {_reason(error)}", sent=True)
+
+
+class _Connection(http.client.HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close_if_stale(self) -> None:
+        """Close the connection if the daemon has: sending on it would fail when the request is under way already."""
+        if self.sock is None:
+            return
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        if poll.poll(0):
+            self.close()
+
+
+def default_url() -> str:
+    """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, by default that of a daemon without settings."""
+    return url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", os.environ.get("CONNMGR_PORT") or paths.DEFAULT_PORT)
+
+
+def url_of(host: str, port: int | str) -> str:
+    """Return the URL of a daemon that listens on ``host``; an address that means all is reached on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _reason(error: Exception) -> str:
+    strerror = getattr(error, "strerror", None)
+    return f"{strerror or error or type(error).__name__}"

@@ -1,0 +1,222 @@
+"""What the daemon's answers hold, as values with types."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Category:
+    """A category; ``name`` is its path from the root, ``parent`` None at a root."""
+
+    id: str
+    parent: str | None
+    name: tuple[str, ...]
+    last_used: datetime
+    last_modified: datetime
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, info: Mapping[str, Any]) -> Category:
+        return cls(
+            id=info["category"],
+            parent=info["parentCategory"],
+            name=tuple(info["name"]),
+            last_used=_time(info["lastUsed"]),
+            last_modified=_time(info["lastModified"]),
+            config=info["config"],
+        )
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A stored connection.
+
+    ``name`` and ``category`` are paths, the latter without the root. ``data`` holds the type's fields, secrets in
+    their encrypted form. ``usage`` is None where no installed plugin offers the type.
+    """
+
+    id: str
+    category: tuple[str, ...]
+    name: tuple[str, ...]
+    type: str
+    data: dict[str, Any]
+    usage: str | None
+    last_used: datetime
+    last_modified: datetime
+    state: dict[str, Any]
+    cache: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """The name as one text, ``web/root``."""
+        return "/".join(self.name)
+
+    @classmethod
+    def read(cls, info: Mapping[str, Any]) -> Connection:
+        return cls(
+            id=info["connection"],
+            category=tuple(info["category"]),
+            name=tuple(info["name"]),
+            type=info["type"],
+            data={name: value for name, value in info["rawData"].items() if name != "type"},
+            usage=info["usageCategory"],
+            last_used=_time(info["lastUsed"]),
+            last_modified=_time(info["lastModified"]),
+            state=info["state"],
+            cache=info["cache"],
+        )
+
+
+@dataclass(frozen=True)
+class ConnectionType:
+    """An installed type of connections; ``schema`` is the JSON Schema of its data."""
+
+    name: str
+    usage: str
+    description: str
+    distribution: str
+    version: str
+    schema: dict[str, Any]
+
+    @classmethod
+    def read(cls, info: Mapping[str, Any]) -> ConnectionType:
+        return cls(
+            name=info["type"],
+            usage=info["usageCategory"],
+            description=info["description"],
+            distribution=info["distribution"],
+            version=info["version"],
+            schema=info["schema"],
+        )
+
+
+@dataclass(frozen=True)
+class ShellInfo:
+    """A running shell; ``dialect`` is a number of docs/API.md, ``temp`` a directory on the far side."""
+
+    dialect: int
+    os_type: str
+    os_name: str
+    tty_state: str
+    temp: str
+
+    @classmethod
+    def read(cls, info: Mapping[str, Any]) -> ShellInfo:
+        return cls(info["shellDialect"], info["osType"], info["osName"], info["ttyState"], info["temp"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command has printed, as text without its final newline; ``truncated`` where some of it was dropped."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    truncated: bool
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> Result:
+        return cls(answer["exitCode"], answer["stdout"], answer["stderr"], answer.get("truncated", False))
+
+
+@dataclass(frozen=True)
+class RawResult:
+    """What a command has printed, byte by byte; ``truncated`` where some of it was dropped."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> RawResult:
+        stdout, stderr = (base64.b64decode(answer.get(name, "")) for name in ("stdout", "stderr"))
+        return cls(answer["exitCode"], stdout, stderr, answer.get("truncated", False))
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file on the far side; ``size`` in bytes, ``mode`` its permission bits, ``target`` where a link leads.
+
+    Names that are not UTF-8 hold surrogates, as those of :mod:`os` do.
+    """
+
+    name: str
+    type: str
+    size: int
+    mode: int
+    modified: datetime
+    uid: int
+    gid: int
+    owner: str
+    group: str
+    target: str | None
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> FileEntry:
+        return cls(
+            name=_from_path(entry["name"]),
+            type=entry["type"],
+            size=entry["size"],
+            mode=int(entry["mode"], 8),
+            modified=_time(entry["modified"]),
+            uid=entry["uid"],
+            gid=entry["gid"],
+            owner=entry["owner"],
+            group=entry["group"],
+            target=None if entry["target"] is None else _from_path(entry["target"]),
+        )
+
+
+@dataclass(frozen=True)
+class VaultStatus:
+    """Whether the vault has users, the one that this session has unlocked, and whose secrets it can decrypt."""
+
+    has_users: bool
+    user: str | None
+    principals: tuple[str, ...]
+    users: tuple[str, ...]
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> VaultStatus:
+        return cls(answer["hasUsers"], answer["user"], tuple(answer["principals"]), tuple(answer["users"]))
+
+
+@dataclass(frozen=True)
+class Version:
+    """The level of the API, with and without connmgr's version, that version alone, and the runtime."""
+
+    api: str
+    canonical: str
+    build: str
+    runtime: str
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> Version:
+        return cls(answer["version"], answer["canonicalVersion"], answer["buildVersion"], answer["jvmVersion"])
+
+
+def to_path(path: str | os.PathLike[str]) -> str | dict[str, str]:
+    """Return ``path`` as the daemon takes it; surrogates stand for bytes that are not UTF-8."""
+    text = os.fspath(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return {"base64": base64.b64encode(text.encode(errors="surrogateescape")).decode()}
+    return text
+
+
+def _from_path(path: str | Mapping[str, str]) -> str:
+    if isinstance(path, str):
+        return path
+    return base64.b64decode(path["base64"]).decode(errors="surrogateescape")
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,106 @@
+"""Files that are sent and received piece by piece."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import IO
+
+from connmgr.client.errors import ClientError, Unreachable
+
+PIECE = 256 * 1024
+SOURCE_FAILED = "source_failed"
+"""The code of the error that what was to be sent could not be read."""
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that have passed, and those that there are in all, or None where that is not known."""
+
+
+class Download:
+    """The content of a file on its way; iterating yields its pieces. ``size`` is in bytes.
+
+    It holds the client's connection until it is closed, as a context manager does.
+    """
+
+    def __init__(self, response: http.client.HTTPResponse, close: Callable[[], None]) -> None:
+        self._response = response
+        self._close = close
+        self._received = 0
+        self.size = int(response.headers["Content-Length"])
+
+    def __enter__(self) -> Download:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the file's bytes.
+
+        :raises Unreachable: it broke off before its end.
+        """
+        while self._received < self.size:
+            try:
+                piece = self._response.read1(PIECE)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._broken() from error
+            if not piece:
+                raise self._broken()
+            self._received += len(piece)
+            yield piece
+
+    def close(self) -> None:
+        """Let go of the connection; the rest of a file that was not read whole is given up."""
+        if self._received < self.size:
+            self._close()
+        self._response.close()
+
+    def _broken(self) -> Unreachable:
+        return Unreachable(f"The file broke off after {self._received} of {self.size} bytes.", sent=True)
+
+
+class Upload:
+    """Reads ``source`` while it is being sent, and tells ``progress``; ``length`` is what is left of a regular file."""
+
+    def __init__(self, source: IO[bytes], progress: Progress | None) -> None:
+        self._source = source
+        self._progress = progress
+        self.length = _length(source)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the bytes to send.
+
+        :raises ClientError: the file cannot be read, or has become shorter meanwhile.
+        """
+        sent = 0
+        while self.length is None or sent < self.length:
+            wanted = PIECE if self.length is None else min(PIECE, self.length - sent)
+            try:
+                piece = self._source.read(wanted)
+            except OSError as error:
+                message = f"The file to send cannot be read: {error.strerror or error}"
+                raise ClientError(message, SOURCE_FAILED, 0) from error
+            if not piece:
+                break
+            sent += len(piece)
+            yield piece
+            if self._progress is not None:
+                self._progress(sent, self.length)
+        if self.length is not None and sent < self.length:
+            raise ClientError(f"The file to send ended after {sent} of {self.length} bytes.", SOURCE_FAILED, 0)
+
+
+def _length(source: IO[bytes]) -> int | None:
+    try:
+        status = os.fstat(source.fileno())
+        if stat.S_ISREG(status.st_mode):
+            return max(0, status.st_size - source.tell())
+    except (OSError, io.UnsupportedOperation, AttributeError):
+        pass
+    return None
