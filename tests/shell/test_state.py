@@ -54,7 +54,7 @@ def test_odd_values_last(posix: Session) -> None:
 def test_odd_values_last_in_fish() -> None:
     with local_session("fish") as session:
         for value in ODD_VALUES:
-            run(session, "set -gx ODD " + ("".join(f"\\x{byte:02x}" for byte in value) or "''"))
+            run(session, "set -gx ODD " + ("".join(f"\\X{byte:02x}" for byte in value) or "''"))
             assert exported(session, b"ODD") == [value]
         run(session, "set -e ODD")
         assert exported(session, b"ODD") == []
