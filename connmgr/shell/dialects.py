@@ -40,12 +40,11 @@ class Dialect:
     def hello(self, nonce: str, *, merged: bool) -> bytes:
         """Return the text that turns a freshly started shell into a supervisor and makes it describe itself.
 
-        The channel's streams move to descriptors 8 and 9, out of the reach of commands; where there is but one stream
-        (``merged``), both are that one. Signals that a command sends to ``$$`` meet a trap that does nothing; an
-        ignored signal would be ignored by every command too.
+        Where the channel has but one stream of output (``merged``), both descriptors are that one. Signals that a
+        command sends to ``$$`` meet a trap that does nothing; an ignored one would be ignored by every command too.
         """
         return _HELLO.substitute(
-            stderr=1 if merged else 2,
+            merge="exec 9>&8" if merged else ":",
             end_of_stderr="" if merged else 'echo "\n$2" >&9;',
             builtin=self.builtin,
             exports=self.exports,
@@ -54,7 +53,7 @@ class Dialect:
         ).encode()
 
 
-_HELLO = Template(r"""exec 8>&1 9>&${stderr} >/dev/null 2>&1
+_HELLO = Template(r"""${merge}
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo "
 $$2$$1" >&8;}
@@ -98,7 +97,7 @@ DIALECTS = (
     Dialect(1, ("bash",), options=("--norc", "--noprofile")),
     Dialect(2, ("dash",)),
     Dialect(3, ("ash",)),
-    Dialect(4, ("zsh",), options=("-f",), builtin="builtin", exports=_ZSH_EXPORTS),
+    Dialect(4, ("zsh",), options=("-f", "+i"), builtin="builtin", exports=_ZSH_EXPORTS),
     Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh")),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
     Dialect(5, ("ksh", "ksh93", "ksh93u+m"), fork='ulimit -Ht "$(ulimit -Ht)";'),
@@ -123,6 +122,11 @@ def dialect_of(name: str) -> Dialect:
 SHELL_NAMES = tuple(dialect.names[0] for dialect in DIALECTS)
 
 
+# The channel's output moves out of the reach of commands, and of shells that take themselves for interactive ones where
+# it is a terminal.
+_MOVED = "8>&1 9>&2 >/dev/null 2>&1"
+
+
 @cache
 def boot_script() -> str:
     """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor.
@@ -133,11 +137,12 @@ def boot_script() -> str:
     supervisors = [dialect for dialect in DIALECTS if not dialect.interpreter]
     interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
     branches = "".join(
-        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options)) + ";; " for dialect in supervisors
+        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _MOVED)) + ";; "
+        for dialect in supervisors
     )
     return (
         'n=$1; shift; [ $# -gt 0 ] || set -- "${SHELL:-/bin/sh}"; w=${1##*/}; '
         'case "$w ${2:-}" in "busybox sh"|"busybox ash") w=ash;; esac; '
         'p=$(command -v "$1") || w=missing; echo; echo "$n $w $p"; '
-        f"case $w in {branches}{interpreted}) exec /bin/sh;; esac"
+        f"case $w in {branches}{interpreted}) exec /bin/sh {_MOVED};; esac"
     )

@@ -17,9 +17,8 @@ from connmgr.shell.frame import new_nonce
 PRINTED_LIMIT = 300
 """How many characters of what a program printed an error's message quotes."""
 
-# A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)). Its
-# stderr must not be a terminal too, or the shell would take itself for an interactive one.
-_RAW = 'stty raw -echo; echo; echo "$0"; exec "$@" 2>/dev/null'
+# A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)).
+_RAW = 'stty raw -echo; echo; echo "$0"; exec "$@"'
 # Where the streams are apart, each says for itself where the login ends: what is behind belongs to the program.
 _AS_IT_IS = '[ -t 2 ] || echo "$0." >&2; echo; echo "$0"; exec "$@"'
 

@@ -37,6 +37,8 @@ _IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset 
 _PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]*: ?$"
 _REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry, try|su: sorry")
 _WANTED = re.compile(r"(?i)password|authentication|terminal is required to")
+_TERMINAL = re.compile(r"\btty\b")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _EXPIRED = (
     rb"(?i)changing password for|password (?:is|has) expired|"
     rb"(?:change|reset) your password (?:immediately|and try)|new password: ?$"
@@ -106,36 +108,43 @@ class ShellEnvironment(Wrapper):
         return bool(data["elevated"])
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
-        method, password = data["method"], data.get("password")
-        prompt = dialogue.prompt if method == "sudo" else _PASSWORD_PROMPT
+        prompt = dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
+        answered = False
         try:
-            if not dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):
-                return
-            if password is None:
-                raise AuthFailed(f"{method} wants a password, and the connection has none.")
-            if not password.isprintable():
-                raise AuthFailed(f"{method} cannot be given the password: it has characters that no prompt takes.")
-            dialogue.send_secret(password)
-            step = dialogue.expect([dialogue.ready, _EXPIRED, prompt], STEP_TIMEOUT)
-            if step == 1:
-                raise ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
-            if step == 2:
-                raise AuthFailed(f"{method} refused the password.")
+            if dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):
+                dialogue.send_secret(self._answer(data))
+                answered = True
+                step = dialogue.expect([dialogue.ready, _EXPIRED, prompt], STEP_TIMEOUT)
+                self._check(step, data["method"])
         except ElevationFailed as error:
-            raise self._explained(error, dialogue.printed, data) from error
+            raise self._explained(error, dialogue.printed, data, answered) from error
 
-    def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any]) -> Exception:
-        """Return why the program ended."""
-        method, silent = data["method"], data.get("password") is None
-        if "tty" in printed and not self.needs_pty(data):
+    def _answer(self, data: Mapping[str, Any]) -> str:
+        password: str | None = data.get("password")
+        if password is None:
+            raise AuthFailed(f"{data['method']} wants a password, and the connection has none.")
+        if _CONTROL.search(password):
+            raise AuthFailed(f"{data['method']} cannot be given the password: it has characters that no prompt takes.")
+        return password
+
+    def _check(self, step: int, method: str) -> None:
+        if step == 1:
+            raise ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
+        if step == 2:
+            raise AuthFailed(f"{method} refused the password.")
+
+    def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any], answered: bool) -> Exception:
+        """Return why the program ended, having been given a password or not."""
+        method = data["method"]
+        if "is not allowed to" in printed:
+            return ElevationFailed(f"{method} is not allowed to run /bin/sh as {data['user']} there.")
+        if _TERMINAL.search(printed) and not self.needs_pty(data):
             return TerminalRequired(printed)
         if f"{method}: not found" in printed:
             return ElevationFailed(f"{method} is not installed there.")
-        if "is not allowed to" in printed:
-            return ElevationFailed(f"{method} is not allowed to run /bin/sh as {data['user']} there.")
-        if silent and _WANTED.search(printed):
+        if data.get("password") is None and _WANTED.search(printed):
             return AuthFailed(f"{method} wants a password, and the connection has none.")
-        if not silent and _REFUSED.search(printed):
+        if answered and _REFUSED.search(printed):
             return AuthFailed(f"{method} refused the password.")
         return error
 

@@ -128,18 +128,8 @@ class Machine:
         """Return the words that, before an argv, run it on the machine: as root, or as ``user`` in its home."""
         # The mark is looked for each time: whatever goes wrong, nothing is to be run on the real machine. The root is
         # entered too, because a namespace begins at the real one even where the tests run in a chroot.
-        words = [
-            "nsenter",
-            "--target",
-            str(self._holder.pid),
-            "--mount",
-            "--root",
-            "--wd",
-            "--",
-            "/bin/sh",
-            "-c",
-            _ENTER,
-        ]
+        words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--root", "--wd", "--"]
+        words += ["/bin/sh", "-c", _ENTER]
         if user is None:
             return [*words, "/"]
         become = ["setpriv", "--reuid", user.name, "--regid", user.name, "--init-groups", "--reset-env", "--"]
@@ -197,15 +187,15 @@ class Machine:
     @contextmanager
     def without(self, name: str) -> Iterator[None]:
         """Take a program away for a while."""
-        path = os.path.realpath(shell_path(name))
-        layer = f"lowerdir={os.path.dirname(path)},upperdir=/run/without/upper,workdir=/run/without/work"
+        path = Path(shell_path(name)).resolve()
+        layer = f"lowerdir={path.parent},upperdir=/run/without/upper,workdir=/run/without/work"
         self.run("mkdir", "-p", "/run/without/upper", "/run/without/work")
-        self.run("mount", "-t", "overlay", "overlay", "-o", layer, os.path.dirname(path))
-        self.run("rm", path)
+        self.run("mount", "-t", "overlay", "overlay", "-o", layer, str(path.parent))
+        self.run("rm", str(path))
         try:
             yield
         finally:
-            self.run("umount", "--lazy", os.path.dirname(path))
+            self.run("umount", "--lazy", str(path.parent))
             self.run("rm", "-rf", "/run/without")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a user of a :class:`tests.plugins.machine.Machine` is reached from: this machine, ssh, or ssh through another."""
+"""Where a user of the tests' machine is reached from: this machine, ssh, or ssh through another."""
 
 from __future__ import annotations
 
@@ -110,3 +110,9 @@ def session_on(transport: Transport, shell: str | None = None, max_output: int =
         yield session
     finally:
         session.stop(5)
+
+
+def attempt(transport: Transport) -> None:
+    """Open a session and stop it, for tests in which that fails."""
+    with session_on(transport):
+        pass

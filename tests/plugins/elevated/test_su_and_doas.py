@@ -8,7 +8,7 @@ import pytest
 
 from connmgr.errors import AuthFailed, ConnmgrError, ElevationFailed
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine
-from tests.plugins.places import LOCAL, PLACES, Places, elevate, session_on
+from tests.plugins.places import LOCAL, PLACES, Places, attempt, elevate, session_on
 from tests.shell.shells import assert_usable, out
 
 pytestmark = pytest.mark.needs("machine", "su", "doas", "sshd", "bash")
@@ -19,7 +19,11 @@ GRANTED = {
     "su": ("", {"method": "su", "password": ROOT_PASSWORD}, "root"),
     "su to another user": ("", {"method": "su", "user": "{other}", "password": "another one's"}, "other"),
     "doas": ("permit {user}", {"method": "doas", "password": OWN}, "root"),
-    "doas to another user": ("permit {user} as {other}", {"method": "doas", "user": "{other}", "password": OWN}, "other"),
+    "doas to another user": (
+        "permit {user} as {other}",
+        {"method": "doas", "user": "{other}", "password": OWN},
+        "other",
+    ),
     "doas without a password": ("permit nopass {user}", {"method": "doas"}, "root"),
     "doas, no password needed, though stored": ("permit nopass {user}", {"method": "doas", "password": OWN}, "root"),
     "doas that keeps the environment": ("permit keepenv {user}", {"method": "doas", "password": OWN}, "root"),
@@ -28,9 +32,7 @@ GRANTED = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", GRANTED)
-def test_granted(
-    machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str
-) -> None:
+def test_granted(machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str) -> None:
     rules, fields, identity = GRANTED[case]
     fields = {name: value.format(other=other.name) for name, value in fields.items()}
     machine.allow(doas=rules.format(user=user.name, other=other.name))
@@ -72,8 +74,7 @@ def test_refused(machine: Machine, places: Places, user: Inhabitant, place: str,
     machine.allow(doas=rules.format(user=user.name))
     started = time.monotonic()
     with places.reach(place, user) as inner, pytest.raises(error, match=words) as caught:
-        with session_on(elevate(inner, **fields)):
-            pass
+        attempt(elevate(inner, **fields))
     assert time.monotonic() - started < 10, "a person waited longer than promised"
     assert OWN not in caught.value.message
     assert machine.refusals == ("wrong password" in case), "the password was offered more or less than once"
@@ -82,19 +83,23 @@ def test_refused(machine: Machine, places: Places, user: Inhabitant, place: str,
 @pytest.mark.parametrize("method", ["sudo", "su", "doas"])
 def test_root_needs_no_password(machine: Machine, places: Places, other: Inhabitant, method: str) -> None:
     machine.allow(doas="permit nopass root")
-    with places.reach(LOCAL, machine.root) as inner:
-        with session_on(elevate(inner, method=method, user=other.name)) as session:
-            assert out(session, "id -un") == f"{other.name}\n"
-            assert session.info.tty_state == "none"
+    with (
+        places.reach(LOCAL, machine.root) as inner,
+        session_on(elevate(inner, method=method, user=other.name)) as session,
+    ):
+        assert out(session, "id -un") == f"{other.name}\n"
+        assert session.info.tty_state == "none"
 
 
 @pytest.mark.parametrize("method", ["su", "doas"])
 @pytest.mark.parametrize("place", PLACES)
 def test_missing(machine: Machine, places: Places, user: Inhabitant, place: str, method: str) -> None:
-    with machine.without(method), places.reach(place, user) as inner:
-        with pytest.raises(ElevationFailed, match=f"{method} is not installed there"):
-            with session_on(elevate(inner, method=method, password=OWN)):
-                pass
+    with (
+        machine.without(method),
+        places.reach(place, user) as inner,
+        pytest.raises(ElevationFailed, match=f"{method} is not installed there"),
+    ):
+        attempt(elevate(inner, method=method, password=OWN))
 
 
 ACCOUNTS = {
@@ -111,8 +116,7 @@ def test_accounts(machine: Machine, places: Places, user: Inhabitant, case: str)
     machine.run(*change, target.name)
     started = time.monotonic()
     with places.reach(LOCAL, user) as inner, pytest.raises(error, match=words):
-        with session_on(elevate(inner, method="su", user=target.name, password=target.password)):
-            pass
+        attempt(elevate(inner, method="su", user=target.name, password=target.password))
     assert time.monotonic() - started < 10
 
 
@@ -125,8 +129,8 @@ def test_other_languages(
     password = ROOT_PASSWORD if method == "su" else OWN
     with places.reach(LOCAL, user, {"LANGUAGE": "de:fr", **locale}) as inner:
         for data, error in (({"password": "wrong"}, "refused"), ({}, "has none")):
-            with pytest.raises(AuthFailed, match=error), session_on(elevate(inner, method=method, **data)):
-                pass
+            with pytest.raises(AuthFailed, match=error):
+                attempt(elevate(inner, method=method, **data))
         with session_on(elevate(inner, method=method, password=password)) as session:
             (name, value), *_ = locale.items()
             assert out(session, f'echo "${name}/${{LC_ALL-unset}}/${{LC_CONNMGR-unset}}"') == (
@@ -142,8 +146,8 @@ def test_a_refusal_that_the_machine_delays(
     machine.allow(f"{user.name} ALL=(ALL) ALL", doas=f"permit {user.name}")
     with machine.delaying(method), places.reach(place, user) as inner:
         started = time.monotonic()
-        with pytest.raises(AuthFailed), session_on(elevate(inner, method=method, password="wrong")):
-            pass
+        with pytest.raises(AuthFailed):
+            attempt(elevate(inner, method=method, password="wrong"))
         assert time.monotonic() - started < 5
 
 
@@ -155,6 +159,5 @@ def test_a_program_that_asks_with_echo_gives_no_secret_away(
     machine.write(f"{user.home}/bin/{method}", fake, 0o755, user)
     environment = {"PATH": f"{user.home}/bin:/usr/bin:/bin"}
     with places.reach(LOCAL, user, environment) as inner, pytest.raises(ConnmgrError) as caught:
-        with session_on(elevate(inner, method=method, password="a password to keep")):
-            pass
+        attempt(elevate(inner, method=method, password="a password to keep"))
     assert "keep" not in caught.value.message

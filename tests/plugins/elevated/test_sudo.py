@@ -8,7 +8,7 @@ import pytest
 
 from connmgr.errors import AuthFailed, ElevationFailed
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine
-from tests.plugins.places import LOCAL, PLACES, Places, elevate, session_on
+from tests.plugins.places import LOCAL, PLACES, Places, attempt, elevate, session_on
 from tests.shell.shells import assert_usable, out
 
 pytestmark = pytest.mark.needs("machine", "sudo", "sshd", "bash")
@@ -44,9 +44,7 @@ GRANTED = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", GRANTED)
-def test_granted(
-    machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str
-) -> None:
+def test_granted(machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str) -> None:
     rules, fields = GRANTED[case]
     fields = {name: value.format(other=other.name, other_uid=other.uid) for name, value in fields.items()}
     machine.allow(*(rule.format(user=user.name) for rule in rules))
@@ -93,15 +91,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(
-    machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str
-) -> None:
+def test_refused(machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str) -> None:
     rules, fields, error, words = REFUSED[case]
     machine.allow(*(rule.format(user=user.name, other=other.name) for rule in rules))
     started = time.monotonic()
     with places.reach(place, user) as inner, pytest.raises(error, match=words) as caught:
-        with session_on(elevate(inner, **fields)):
-            pass
+        attempt(elevate(inner, **fields))
     assert time.monotonic() - started < 10, "a person waited longer than promised"
     assert "password" not in fields or fields["password"] not in caught.value.message.split()
     assert OWN not in caught.value.message
@@ -111,9 +106,8 @@ def test_refused(
 @pytest.mark.parametrize("place", PLACES)
 def test_a_password_given_before_counts_on(machine: Machine, places: Places, user: Inhabitant, place: str) -> None:
     machine.allow("Defaults timestamp_type=global", ALL.format(user=user.name))
-    with places.reach(place, user) as inner:
-        with session_on(elevate(inner, password=OWN)) as session:
-            assert_usable(session)
+    with places.reach(place, user) as inner, session_on(elevate(inner, password=OWN)) as session:
+        assert_usable(session)
         with session_on(elevate(inner, password="wrong, but not asked for")) as session:
             assert out(session, "id -un") == "root\n"
         with session_on(elevate(inner)) as session:
@@ -137,8 +131,7 @@ def test_accounts(machine: Machine, places: Places, case: str, terminal: bool) -
     machine.allow(*(["Defaults requiretty"] if terminal else []), ALL.format(user=user.name))
     started = time.monotonic()
     with places.reach(LOCAL, user) as inner, pytest.raises((AuthFailed, ElevationFailed), match=words) as caught:
-        with session_on(elevate(inner, password=user.password)):
-            pass
+        attempt(elevate(inner, password=user.password))
     assert time.monotonic() - started < 10
     assert OWN not in caught.value.message
 
@@ -153,8 +146,8 @@ def test_other_languages(
     with places.reach(LOCAL, user, environment) as inner:
         machine.allow(*rules)
         for data, error in (({"password": "wrong"}, "refused"), ({}, "has none")):
-            with pytest.raises(AuthFailed, match=error), session_on(elevate(inner, **data)):
-                pass
+            with pytest.raises(AuthFailed, match=error):
+                attempt(elevate(inner, **data))
         with session_on(elevate(inner, password=OWN)) as session:
             (name, value), *_ = locale.items()
             assert out(session, f'echo "${name}/${{LC_ALL-unset}}/${{LC_CONNMGR-unset}}"') == (
@@ -165,7 +158,9 @@ def test_other_languages(
 @pytest.mark.parametrize("place", PLACES)
 def test_sudo_is_missing(machine: Machine, places: Places, user: Inhabitant, place: str) -> None:
     machine.allow(ALL.format(user=user.name))
-    with machine.without("sudo"), places.reach(place, user) as inner:
-        with pytest.raises(ElevationFailed, match="sudo is not installed there"):
-            with session_on(elevate(inner, password=OWN)):
-                pass
+    with (
+        machine.without("sudo"),
+        places.reach(place, user) as inner,
+        pytest.raises(ElevationFailed, match="sudo is not installed there"),
+    ):
+        attempt(elevate(inner, password=OWN))

@@ -1,0 +1,149 @@
+"""Elevation between any two users' shells, in any place, and within another elevation; and environments without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from connmgr.errors import AuthFailed, ElevationFailed
+from connmgr.plugin import Transport
+from connmgr.shell.session import Session
+from connmgr_local.transport import LocalTransport
+from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
+from tests.plugins.places import LOCAL, PLACES, SSH, Places, elevate, session_on
+from tests.shell.shells import assert_usable, out, run
+
+pytestmark = pytest.mark.needs("machine", "sudo", "su", "doas", "sshd", "bash", "dash", "zsh", "fish", "tcsh")
+
+OWN = "correct horse battery"
+SHELLS = {"bash": 1, "dash": 2, "zsh": 4, "fish": 6, "tcsh": 7}
+METHODS = ("sudo", "su", "doas")
+
+
+@pytest.fixture(scope="module")
+def users(running_machine: Machine) -> dict[str, Inhabitant]:
+    """A user of each login shell."""
+    return {shell: running_machine.add_user(shell_path(shell)) for shell in SHELLS}
+
+
+def permit(machine: Machine, user: Inhabitant) -> None:
+    machine.allow(f"{user.name} ALL=(ALL) ALL", doas=f"permit {user.name}")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_login_shell_of_the_target(
+    machine: Machine, places: Places, users: dict[str, Inhabitant], shell: str, method: str
+) -> None:
+    permit(machine, users["bash"])
+    with places.reach(LOCAL, users["bash"]) as inner:
+        transport = elevate(inner, method=method, user=users[shell].name, password=OWN)
+        with session_on(transport) as session:
+            assert session.info.shell_dialect == SHELLS[shell]
+            assert out(session, "id -un") == f"{users[shell].name}\n"
+            assert_usable(session)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("place", [LOCAL, SSH])
+def test_login_shell_of_the_caller(
+    machine: Machine, places: Places, users: dict[str, Inhabitant], place: str, shell: str, method: str
+) -> None:
+    permit(machine, users[shell])
+    password = ROOT_PASSWORD if method == "su" else OWN
+    with (
+        places.reach(place, users[shell]) as inner,
+        session_on(elevate(inner, method=method, password=password)) as session,
+    ):
+        assert out(session, "id -un") == "root\n"
+        assert_usable(session)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("method", METHODS)
+def test_session_shell(machine: Machine, places: Places, user: Inhabitant, method: str, shell: str) -> None:
+    permit(machine, user)
+    password = ROOT_PASSWORD if method == "su" else OWN
+    with (
+        places.reach(LOCAL, user) as inner,
+        session_on(elevate(inner, method=method, password=password), shell) as session,
+    ):
+        assert session.info.shell_dialect == SHELLS[shell]
+        assert out(session, "id -un") == "root\n"
+        assert_usable(session)
+
+
+@contextmanager
+def nested(
+    places: Places, place: str, user: Inhabitant, other: Inhabitant, steps: tuple[str, str]
+) -> Iterator[Session]:
+    """Open a session of root over ``other`` over ``user``, by a method each."""
+    first = {"method": steps[0], "user": other.name, "password": other.password if steps[0] == "su" else OWN}
+    second = {"method": steps[1], "password": ROOT_PASSWORD if steps[1] == "su" else other.password}
+    with places.reach(place, user) as inner, session_on(elevate(elevate(inner, **first), **second)) as session:
+        yield session
+
+
+@pytest.mark.parametrize("second", METHODS)
+@pytest.mark.parametrize("first", METHODS)
+@pytest.mark.parametrize("place", PLACES)
+def test_elevated_within_elevated(
+    machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, first: str, second: str
+) -> None:
+    machine.allow(
+        f"{user.name} ALL=(ALL) ALL",
+        f"{other.name} ALL=(ALL) ALL",
+        doas=f"permit {user.name} as {other.name}\npermit {other.name}",
+    )
+    if (first, second) == ("su", "doas"):
+        # util-linux's `su -c` takes the controlling terminal away from other users, on which alone doas asks.
+        with pytest.raises(ElevationFailed, match="doas"), nested(places, place, user, other, (first, second)):
+            pass
+        return
+    with nested(places, place, user, other, (first, second)) as session:
+        assert out(session, "id -un") == "root\n"
+        assert session.info.tty_state == ("none" if first == second == "sudo" else "merged")
+        assert_usable(session)
+    assert machine.refusals == 0
+
+
+def test_the_refusal_of_an_outer_login(machine: Machine, places: Places, user: Inhabitant, other: Inhabitant) -> None:
+    machine.allow(f"{user.name} ALL=(ALL) ALL", doas=f"permit {other.name}")
+    with places.reach(LOCAL, user) as inner, ExitStack() as stack:
+        first = elevate(inner, user=other.name, password=OWN)
+        with pytest.raises(AuthFailed, match="doas refused the password"):
+            stack.enter_context(session_on(elevate(first, method="doas", password="wrong")))
+        wrong = elevate(inner, user=other.name, password="wrong")
+        with pytest.raises(AuthFailed, match="sudo refused the password"):
+            stack.enter_context(session_on(elevate(wrong, method="doas", password=other.password)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sessions_one_after_the_other_leave_nothing(
+    machine: Machine, places: Places, user: Inhabitant, method: str
+) -> None:
+    permit(machine, user)
+    password = ROOT_PASSWORD if method == "su" else OWN
+    with places.reach(SSH, user) as inner:
+        for _ in range(10):
+            with session_on(elevate(inner, method=method, password=password)) as session:
+                assert run(session, "true").exit_code == 0
+    assert machine.remains(user) == []
+
+
+def plain(inner: Transport, **fields: object) -> Transport:
+    return elevate(inner, elevated=False, **fields)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_not_elevated_it_is_a_shell_of_its_own(shell: str) -> None:
+    local = LocalTransport()
+    try:
+        with session_on(plain(local, password="unused"), shell) as session:
+            assert session.info.shell_dialect == SHELLS[shell]
+            assert_usable(session)
+    finally:
+        local.close()
