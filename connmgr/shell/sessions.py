@@ -218,6 +218,9 @@ class Sessions:
                 if result.exit_code:
                     printed = bytes(result.stderr or result.stdout).decode(errors="replace").strip()[:200]
                     raise ShellStartFailed(f"commands: {text!r} exited with {result.exit_code}. {printed}")
+            if self._closing.is_set():
+                # Whoever closes the others did not see this one.
+                raise Stopping("The daemon is shutting down.")
             cleanup.pop_all()
         return Shell(session, chain)
 
