@@ -99,7 +99,7 @@ def _matches(
 ) -> sa.ColumnElement[bool]:
     if at is None:
         return path.op("GLOB")(pattern)
-    if not pattern.strip("*/"):
+    if pattern and not pattern.strip("*/"):
         return depth == at
     return sa.and_(depth == at, path.op("GLOB")(pattern))
 

@@ -211,6 +211,7 @@ def test_wildcards_mean_what_their_definition_says(pattern: str, path: str) -> N
 
 
 @examined
+@example(pattern="")
 @given(pattern=pieces | rich)
 def test_both_databases_find_what_matches(stocked: Database, pattern: str) -> None:
     try:
