@@ -119,8 +119,12 @@ def _commands() -> dict[str, set[str]]:
     def walk(command: click.Command, words: tuple[str, ...]) -> None:
         parameters = [option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)]
         found[" ".join(words)] = {option for option in parameters if option.startswith("-")} | {"--help"}
-        for name, inner in getattr(command, "commands", {}).items():
-            walk(inner, (*words, name))
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None, f"{words} lists {name}, and does not have it"
+                walk(inner, (*words, name))
 
     walk(main, ())
     return found
