@@ -1,0 +1,8 @@
+#!/bin/sh
+# Find categories by their path; * alone means all.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /category/query <<END
+{"filter": "*"}
+END

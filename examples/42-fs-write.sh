@@ -1,0 +1,8 @@
+#!/bin/sh
+# Put the bytes into a file, in one step.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /fs/write <<END
+{"connection": "$(cat "$state/connection")", "blob": "$(cat "$state/blob")", "path": "$state/files/hello", "mode": "0640"}
+END

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Give the file another name.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /fs/move <<END
+{"connection": "$(cat "$state/connection")", "source": "$state/files/hello", "target": "$state/files/greeting"}
+END

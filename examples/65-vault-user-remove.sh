@@ -1,0 +1,11 @@
+#!/bin/sh
+# Remove the user, in a session that has unlocked one.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /vault/unlock <<END
+{"user": "example", "passphrase": "second example passphrase"}
+END
+post /vault/user/remove <<END
+{"user": "example"}
+END

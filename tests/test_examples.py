@@ -1,0 +1,143 @@
+"""The examples, each run as its reader would run it, in their order, against one daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Daemon
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("[0-9]*.sh"))
+
+Result = subprocess.CompletedProcess[str]
+
+
+def documents(text: str) -> list[Any]:
+    """Return the JSON documents that ``text`` is a row of."""
+    found, rest = [], text.strip()
+    while rest:
+        document, end = json.JSONDecoder().raw_decode(rest)
+        found.append(document)
+        rest = rest[end:].strip()
+    return found
+
+
+class Examples:
+    """A daemon, and what each example printed."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        port = daemon.url.rpartition(":")[2]
+        self._environment = {**daemon.environment, "CONNMGR_PORT": port}
+        self._printed: dict[str, str] = {}
+        self._order = list(SCRIPTS)
+
+    def run(self, *command: str) -> Result:
+        return subprocess.run(
+            command, env=self._environment, cwd="/", capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def printed(self, script: str) -> str:
+        """Return what ``script`` printed, having run all that come before it."""
+        while script not in self._printed:
+            following = self._order.pop(0)
+            done = self.run(str(EXAMPLES / following))
+            assert (following, done.returncode, done.stderr) == (following, 0, ""), done.stdout
+            self._printed[following] = done.stdout
+        return self._printed[script]
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
+    daemon = Daemon(tmp_path_factory.mktemp("examples"))
+    yield Examples(daemon)
+    daemon.stop()
+
+
+def keys(*names: str) -> Callable[[list[Any]], bool]:
+    return lambda answers: set(answers[-1]) == set(names)
+
+
+def nothing(answers: list[Any]) -> bool:
+    return answers == []
+
+
+EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
+    "01-handshake.sh": keys("sessionToken"),
+    "02-daemon-version.sh": keys("version", "canonicalVersion", "buildVersion", "jvmVersion", "pro"),
+    "10-category-query.sh": lambda answers: len(answers[0]["found"]) == 2,
+    "11-category-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["all connections"],
+    "12-category-add.sh": keys("category"),
+    "20-connection-types.sh": lambda answers: "local" in [kind["type"] for kind in answers[0]["types"]],
+    "21-connection-add.sh": keys("connection"),
+    "22-connection-query.sh": lambda answers: len(answers[0]["found"]) == 1,
+    "23-connection-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["example shell"],
+    "24-connection-update.sh": nothing,
+    "25-connection-refresh.sh": nothing,
+    "30-shell-start.sh": keys("shellDialect", "osType", "osName", "ttyState", "temp"),
+    "31-shell-exec.sh": lambda answers: answers == [{"exitCode": 3, "stdout": "Linux", "stderr": "oops"}],
+    "40-fs-mkdir.sh": nothing,
+    "41-fs-blob.sh": keys("blob"),
+    "42-fs-write.sh": nothing,
+    "44-fs-stat.sh": lambda answers: (answers[0]["size"], answers[0]["mode"]) == (19, "0640"),
+    "45-fs-move.sh": nothing,
+    "46-fs-list.sh": lambda answers: [entry["name"] for entry in answers[0]["entries"]] == ["greeting"],
+    "47-fs-script.sh": lambda answers: answers[1]["stdout"] == f"I am {answers[0]['path']}",
+    "48-fs-remove.sh": nothing,
+    "50-secret-encrypt.sh": keys("encrypted"),
+    "51-secret-decrypt.sh": lambda answers: answers == [{"decrypted": "correct horse battery staple"}],
+    "60-vault-user-add.sh": nothing,
+    "61-vault-unlock.sh": nothing,
+    "62-vault-status.sh": lambda answers: answers[0]["user"] == "example",
+    "63-vault-user-passphrase.sh": nothing,
+    "64-vault-lock.sh": nothing,
+    "65-vault-user-remove.sh": keys("connections"),
+    "70-shell-stop.sh": nothing,
+    "71-connection-remove.sh": nothing,
+    "72-category-remove.sh": nothing,
+    "99-daemon-stop.sh": nothing,
+}
+
+
+def test_session_py_prints_what_it_did(examples: Examples) -> None:
+    examples.printed("01-handshake.sh")
+    done = examples.run(sys.executable, str(EXAMPLES / "session.py"))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("running on ")
+    assert lines[1:] == ["exit code 3 and 'hello from /'", "refused: command_timeout"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_example_prints_the_answer_that_it_is_about(examples: Examples, script: str) -> None:
+    printed = examples.printed(script)
+    if script == "43-fs-read.sh":
+        assert printed == "Hello from connmgr\n"
+    else:
+        assert EXPECTED[script](documents(printed)), printed
+
+
+def test_every_endpoint_has_an_example(daemon: Daemon) -> None:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{daemon.url}/openapi.json", timeout=30) as response:
+        paths = set(json.load(response)["paths"])
+    sent = {script: re.findall(r"(?:post |\$url)(/[a-z/]+)", (EXAMPLES / script).read_text()) for script in SCRIPTS}
+    assert {path for found in sent.values() for path in found} == paths
+    for script, found in sent.items():
+        assert script[3:].removesuffix(".sh") in {path[1:].replace("/", "-") for path in found}
+
+
+def test_what_the_examples_keep_is_for_their_user_alone(examples: Examples) -> None:
+    examples.printed("01-handshake.sh")
+    state = examples.daemon.home / "run" / "connmgr-examples"
+    for path in (state, *state.iterdir()):
+        assert path.stat().st_mode & 0o077 == 0
