@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -155,3 +157,21 @@ def test_a_directory_that_is_not_there_is_named(chroot_daemon: Daemon) -> None:
         chroot_daemon.client.post("/connection/add", name="nowhere", data=data, validate=True)
     assert (refusal.value.code, refusal.value.status) == ("shell_start_failed", 400)
     assert "No shell in /no/such/jail: chroot: cannot change root directory" in refusal.value.message
+
+
+@pytest.mark.needs("root", "busybox")
+def test_the_session_of_the_guide_goes_as_it_is_written(
+    chroot_daemon: Daemon, jail: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNMGR_PORT", chroot_daemon.url.rpartition(":")[2])
+    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(chroot_daemon.auth_file))
+    guide = (ROOT / "docs" / "PLUGINS.md").read_text()
+    [session] = re.findall(r"^```python\n(>>> .*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    # Python shows where a class is defined, the guide from where it is imported.
+    session = session.replace("connmgr.client.ClientError", f"{ClientError.__module__}.ClientError")
+    test = doctest.DocTestParser().get_doctest(session.replace("/srv/jail", str(jail)), {}, "PLUGINS.md", None, 0)
+    assert len(test.examples) > 5
+    report: list[str] = []
+    doctest.DocTestRunner().run(test, out=report.append, clear_globs=False)
+    test.globs["daemon"].close()
+    assert not report, "".join(report)
