@@ -140,7 +140,7 @@ why=$( { : 3>"$t"; } 2>&1); because "$why"
 )
 """``path size sha256 mode nonce``. ``ok`` when it is ready for the content, and ``ok`` when that is in its place."""
 
-# GNU find knows names of owners after the first look; stat looks each up again, which is most of its time.
+# GNU find takes half of stat's time, but on a terminal it prints names otherwise than they are: never on one, then.
 _DESCRIBING = r"""
 if find . -prune -printf "" 2>/dev/null; then how=find format="$mark %m=%y:%s:%T@:%U:%G:%u:%g:/%p\n"
 elif stat -c %n . >/dev/null 2>&1; then how=-c format="$mark %f:%s:%Y:%u:%g:%U:%G:/%n"
@@ -167,7 +167,7 @@ cd "$p" 2>/dev/null && [ -r . ] || no permission_denied
       if [ -e "$n" ] || [ -L "$n" ]; then stat "$how" "$format" -- "$n"; fi
     done
   fi
-} 2>/dev/null
+} 2>/dev/null | cat
 printf '%s end' "$mark"
 """
 )
@@ -187,7 +187,7 @@ link=
 {
   if [ "$how" = find ]; then find ${2:+-L} "$p" -prune -printf "$format"
   else stat ${2:+-L} "$how" "$format" -- "$p"; fi
-} 2>/dev/null
+} 2>/dev/null | cat
 printf '%s target %s' "$mark" "$link"
 """
 )

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr.fs import files
+from connmgr.fs.blobs import Blobs
+from connmgr.fs.files import Place
+from connmgr_local.transport import LocalTransport
+from tests.fs.far_sides import stored
+
+# A machine with users, sudo and sshd, and the ways to it.
+from tests.plugins.elevated.conftest import home_of_the_daemon, machine, places, running_machine, user  # noqa: F401
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Iterator[Blobs]:
+    kept = Blobs(tmp_path / "spool", quota=1 << 30, ttl=600)
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def write(blobs: Blobs) -> Write:
+    """A function that writes bytes into a file: ``write(place, path, content, mode)``."""
+
+    def put(place: Place, path: bytes, content: bytes, mode: int | None = None) -> None:
+        with stored(blobs, content) as blob:
+            files.write(place, path, blob, mode)
+
+    return put
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty directory, in which the sessions of the tests are."""
+    path = tmp_path / "folder"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def here(folder: Path) -> Iterator[Place]:
+    """``folder`` on this machine, as it is."""
+    transport = LocalTransport()
+    yield Place(transport, bytes(folder))
+    transport.close()

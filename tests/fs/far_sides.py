@@ -1,0 +1,124 @@
+"""Far sides to work with files on: other shells as /bin/sh, other tools, and blobs to write there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from connmgr.fs.blobs import Blob, Blobs
+from connmgr.fs.files import Place, Reading
+from connmgr.plugin import Channel, Transport
+from connmgr_local.transport import LocalTransport
+from tests.components import program
+
+OWNER = object()
+SHELLS = [
+    pytest.param("dash", marks=pytest.mark.needs("dash")),
+    pytest.param("bash", marks=pytest.mark.needs("bash")),
+    pytest.param("busybox", marks=pytest.mark.needs("busybox")),
+    pytest.param("mksh", marks=pytest.mark.needs("mksh")),
+    pytest.param("ksh93", marks=pytest.mark.needs("ksh93")),
+    pytest.param("zsh", marks=pytest.mark.needs("zsh")),
+]
+NECESSARY = "cat chmod chown head ls mkdir mv printf readlink rm rmdir wc".split()
+"""What no system is without."""
+
+ODD_NAMES = [
+    b"plain",
+    b"two words ",
+    b'it\'s "quoted"',
+    b"new\nline\n",
+    b"\n",
+    b"-rf",
+    b"--",
+    b"$(touch x)`touch x`$HOME",
+    b"*",
+    b"[a-z]?",
+    b"~root",
+    b"#!;&|<>(){}\\",
+    b"tab\tbell\a\x7f\x01",
+    b"\xff\xfe\x80 not UTF-8",
+    "größe ✓".encode(),
+    b"100%s%n\\n\\0101",
+    b"o space left",
+    b"x" * 255,
+]
+"""Names of files that some program or other reads as something else."""
+
+
+class Elsewhere(Transport):
+    """This machine with another /bin/sh and with the tools of one directory alone."""
+
+    def __init__(self, shell: Path, tools: str, home: Path) -> None:
+        self._local = LocalTransport()
+        self._words = ["/usr/bin/env", "-i", f"HOME={home}", f"PATH={tools}", str(shell)]
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        assert argv[0] == "/bin/sh"
+        return self._local.open_channel([*self._words, *argv[1:]], pty=pty, timeout=timeout)
+
+    def close(self) -> None:
+        self._local.close()
+
+
+def shell_called_sh(directory: Path, name: str) -> Path:
+    """Return a link ``sh`` to a shell, by which the shell knows that it is to behave as one."""
+    path = program(name)
+    assert path
+    link = directory / f"as-{name}" / "sh"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    return link
+
+
+def busybox_tools(directory: Path) -> str:
+    """Return a directory of busybox's tools."""
+    busybox = program("busybox")
+    assert busybox
+    tools = directory / "busybox-tools"
+    tools.mkdir()
+    for name in [*NECESSARY, *"cp find sha256sum stat sync uname ps".split()]:
+        (tools / name).symlink_to(busybox)
+    return str(tools)
+
+
+def chosen_tools(directory: Path, names: Sequence[str]) -> str:
+    """Return a directory of the named tools of this machine alone."""
+    tools = directory / "chosen-tools"
+    tools.mkdir()
+    for name in names:
+        found = shutil.which(name)
+        assert found, name
+        (tools / name).symlink_to(found)
+    return str(tools)
+
+
+@contextmanager
+def stored(blobs: Blobs, content: bytes) -> Iterator[Blob]:
+    """Lend a blob of the given content."""
+    spool = blobs.spool()
+    for start in range(0, len(content), 1 << 16):
+        spool.append(content[start : start + (1 << 16)])
+    with blobs.borrowed(OWNER, blobs.store(OWNER, spool)) as blob:
+        yield blob
+
+
+def content_of(place: Place, path: bytes) -> bytes:
+    """Read a file to its end."""
+    reading = Reading(place, path)
+    try:
+        content = b"".join(reading)
+    finally:
+        reading.close()
+    assert len(content) == reading.size
+    return content
+
+
+def litter(directory: Path) -> list[str]:
+    """Return what unfinished writes have left in a directory."""
+    return [name for name in os.listdir(directory) if name.startswith(".connmgr-")]
