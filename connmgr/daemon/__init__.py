@@ -22,6 +22,7 @@ from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.channel import Uploads
 from connmgr.daemon.files import private_directory
+from connmgr.daemon.memory import return_large_blocks
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
 from connmgr.daemon.storage import database_url, key_store
@@ -49,6 +50,7 @@ def serve(settings: Settings) -> None:
     _start_logging(settings)
     _raise_file_limit()
     harden()
+    return_large_blocks()
     with contextlib.ExitStack() as cleanup:
         private_directory(settings.data_dir, "data directory")
         cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
