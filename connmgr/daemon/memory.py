@@ -12,9 +12,9 @@ LARGE_BLOCK = 256 * 1024
 def return_large_blocks() -> None:
     """Have the C library give blocks of 256 KiB and more back to the system as soon as they are freed.
 
-    glibc otherwise raises that threshold with use (mallopt(3)), and each thread's arena keeps what it once held: after
-    eight commands at once with 12 MB of output each, the daemon kept 230 MiB; with it, 5 MiB. Other C libraries are left
-    alone.
+    glibc otherwise raises that threshold with use (mallopt(3)), and each thread's arena keeps what it once held. After
+    eight commands at once with 12 MB of output each the daemon kept 230 MiB; with it, 5 MiB. Other C libraries are
+    left alone.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
