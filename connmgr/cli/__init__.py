@@ -2,33 +2,78 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import click
 
 from connmgr import __version__
-from connmgr.cli.api_key import api_key
-from connmgr.cli.plugins import plugins
-from connmgr.cli.serve import serve
-from connmgr.cli.vault import vault
+from connmgr.cli import exits
+from connmgr.client import ClientError
 from connmgr.errors import ConnmgrError
+
+COMMANDS = {
+    "serve": "serve",
+    "status": "status",
+    "stop": "stop",
+    "ls": "ls",
+    "info": "info",
+    "add": "add",
+    "edit": "edit",
+    "rm": "rm",
+    "mv": "mv",
+    "category": "category",
+    "exec": "exec",
+    "shell": "shell",
+    "cp": "cp",
+    "import-ssh-config": "import_ssh_config",
+    "encrypt": "secret",
+    "decrypt": "secret",
+    "vault": "vault",
+    "plugins": "plugins",
+    "api-key": "api_key",
+    "completion": "completion",
+}
+"""Each command and the module of this package that has it, loaded when the command is used."""
 
 
 class Commands(click.Group):
-    """Says in one line what went wrong, and exits with 1."""
+    """Loads a command when it is asked for, and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"connmgr.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ConnmgrError as error:
             raise click.ClickException(error.message) from error
+        except ClientError as error:
+            raise exits.failure(error) from error
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            raise click.exceptions.Exit(exits.INTERRUPTED) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--url", metavar="URL", help="The daemon to talk to.  [default: where this user's daemon listens]")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Authenticate with the API key that this file holds, instead of the auth file.",
+)
+@click.option("--unlock", metavar="USER", help="Unlock a vault user for this command; asks for the passphrase.")
 @click.version_option(__version__, prog_name="connmgr", message="%(prog)s %(version)s")
-def main() -> None:
-    """Manage connections to machines, over an HTTP API on this machine."""
+def main(**_: object) -> None:
+    """Manage connections to machines, and work on them.
 
-
-for command in (serve, api_key, plugins, vault):
-    main.add_command(command)
+    A CONNECTION is named by its path (web/root), by the end or another part of it that no other connection has, or by
+    its uuid; category/path works too.
+    """

@@ -1,4 +1,4 @@
-"""``connmgr vault``: work on the vault while no daemon does."""
+"""``connmgr vault``: its users, and work on it while no daemon does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 import click
 
 from connmgr.cli.options import read_settings, setting_options
+from connmgr.cli.vault_session import lock, status, unlock, user
 
 
 @click.group()
 def vault() -> None:
     """Look after the vault."""
+
+
+for command in (status, unlock, lock, user):
+    vault.add_command(command)
 
 
 @vault.command(name="rotate-key")

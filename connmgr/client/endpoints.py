@@ -20,7 +20,7 @@ from connmgr.client.results import (
     Version,
     to_path,
 )
-from connmgr.client.transfer import Download, Progress, Upload
+from connmgr.client.transfer import Download, Progress, Source, Upload
 
 Path = str | os.PathLike[str]
 
@@ -153,8 +153,8 @@ class Files(_Group):
         super().__init__(post)
         self._session = session
 
-    def blob(self, source: bytes | IO[bytes], progress: Progress | None = None) -> str:
-        """Store bytes, or what is left of a file, with the daemon and return the blob's id."""
+    def blob(self, source: bytes | Source, progress: Progress | None = None) -> str:
+        """Store bytes, what is left of a file, or what another client downloads, and return the blob's id."""
         if isinstance(source, bytes):
             return str(self._session.send("/fs/blob", source, BYTES)["blob"])
         upload = Upload(source, progress)
@@ -168,7 +168,7 @@ class Files(_Group):
     def upload(
         self,
         connection: str,
-        source: bytes | IO[bytes],
+        source: bytes | Source,
         path: Path,
         *,
         mode: int | None = None,

@@ -65,13 +65,19 @@ class Download:
         return Unreachable(f"The file broke off after {self._received} of {self.size} bytes.", sent=True)
 
 
-class Upload:
-    """Reads ``source`` while it is being sent, and tells ``progress``; ``length`` is what is left of a regular file."""
+Source = IO[bytes] | Download
 
-    def __init__(self, source: IO[bytes], progress: Progress | None) -> None:
+
+class Upload:
+    """Reads ``source`` while it is being sent, and tells ``progress``.
+
+    ``length`` is what is left of a regular file, or the size of a download.
+    """
+
+    def __init__(self, source: Source, progress: Progress | None) -> None:
         self._source = source
         self._progress = progress
-        self.length = _length(source)
+        self.length = source.size if isinstance(source, Download) else _length(source)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the bytes to send.
@@ -79,21 +85,23 @@ class Upload:
         :raises ClientError: the file cannot be read, or has become shorter meanwhile.
         """
         sent = 0
-        while self.length is None or sent < self.length:
-            wanted = PIECE if self.length is None else min(PIECE, self.length - sent)
-            try:
-                piece = self._source.read(wanted)
-            except OSError as error:
-                message = f"The file to send cannot be read: {error.strerror or error}"
-                raise ClientError(message, SOURCE_FAILED, 0) from error
-            if not piece:
-                break
+        for piece in self._source if isinstance(self._source, Download) else self._pieces(self._source):
             sent += len(piece)
             yield piece
             if self._progress is not None:
                 self._progress(sent, self.length)
         if self.length is not None and sent < self.length:
             raise ClientError(f"The file to send ended after {sent} of {self.length} bytes.", SOURCE_FAILED, 0)
+
+    def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
+        left = self.length
+        try:
+            while piece := source.read(PIECE if left is None else min(PIECE, left)):
+                left = None if left is None else left - len(piece)
+                yield piece
+        except OSError as error:
+            message = f"The file to send cannot be read: {error.strerror or error}"
+            raise ClientError(message, SOURCE_FAILED, 0) from error
 
 
 def _length(source: IO[bytes]) -> int | None:

@@ -57,12 +57,13 @@ class Destination:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def resolve(host: str, port: int | None = None, user: str | None = None) -> Destination:
+def resolve(host: str, port: int | None = None, user: str | None = None, *, file: Path | None = None) -> Destination:
     """Return how to reach ``host``; a given ``port`` or ``user`` outranks the configuration.
 
+    ``file`` is read instead of the user's and the system's, as ``ssh -F`` does.
     :raises TransportUnsupported: the configuration cannot be read, or asks for what this program does not do.
     """
-    options = _Options(host, user)
+    options = _Options(host, user, file)
     final = options.read_files(final=False)
     if final:
         options.read_files(final=True)
@@ -72,8 +73,9 @@ def resolve(host: str, port: int | None = None, user: str | None = None) -> Dest
 class _Options:
     """The options that apply to one host, gathered file by file: the first value of each wins."""
 
-    def __init__(self, alias: str, user: str | None) -> None:
+    def __init__(self, alias: str, user: str | None, file: Path | None = None) -> None:
         self._alias = alias
+        self._file = file
         self._user = user
         self._local_user = getpass.getuser()
         self._values: dict[str, list[str]] = {}
@@ -83,8 +85,9 @@ class _Options:
     def read_files(self, *, final: bool) -> bool:
         """Read the user's and the system's file; return whether some block waits for the final reading."""
         self._final = final
-        self._read(Path.home() / ".ssh" / "config", Path.home() / ".ssh", active=True, depth=0)
-        self._read(SYSTEM / "ssh_config", SYSTEM, active=True, depth=0)
+        self._read(self._file or Path.home() / ".ssh" / "config", Path.home() / ".ssh", active=True, depth=0)
+        if self._file is None:
+            self._read(SYSTEM / "ssh_config", SYSTEM, active=True, depth=0)
         return self._wants_final
 
     def _read(self, path: Path, base: Path, *, active: bool, depth: int) -> None:

@@ -64,6 +64,21 @@ def _arguments(text: str) -> list[str]:
     return words[:comment]
 
 
+def aliases(path: Path, depth: int = 16) -> list[str]:
+    """Return the hosts that the file at ``path``, or one that it includes, names without a pattern; in their order.
+
+    :raises TransportUnsupported: a file is refused, cannot be read, or cannot be understood.
+    """
+    found: dict[str, None] = {}
+    for _, keyword, arguments in lines(path, strict=True):
+        if keyword == "host":
+            found |= dict.fromkeys(name for name in arguments if not set(name) & set("*?!"))
+        elif keyword == "include" and depth:
+            for file in included(arguments, Path.home() / ".ssh"):
+                found |= dict.fromkeys(aliases(file, depth - 1))
+    return list(found)
+
+
 def included(names: Sequence[str], base: Path) -> Iterator[Path]:
     """Yield the files that the patterns ``names`` mean, those that are not absolute below ``base``."""
     for name in names:

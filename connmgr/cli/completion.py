@@ -1,0 +1,52 @@
+"""``connmgr completion``: what a shell needs to complete commands, options and the names of connections."""
+
+from __future__ import annotations
+
+import re
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+)
+
+PROGRAM = "connmgr"
+VARIABLE = "_CONNMGR_COMPLETE"
+
+
+class Bash(BashComplete):
+    """Quotes what it inserts: click leaves that to bash, which does not do it for completions from a function."""
+
+    @staticmethod
+    def _check_version() -> None:
+        """Leave the version of bash to bash: asking takes a process."""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        quoted = re.sub(r"([^A-Za-z0-9_@%+=:,./~-])", r"\\\1", item.value)
+        return f"{item.type},{quoted}"
+
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
+
+
+def register() -> None:
+    """Have click answer completions of bash with our class."""
+    add_completion_class(Bash)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print what makes a shell complete commands, options and, from the running daemon, names of connections.
+
+    \b
+    bash:  eval "$(connmgr completion bash)"             in ~/.bashrc
+    zsh:   eval "$(connmgr completion zsh)"              in ~/.zshrc, after compinit
+    fish:  connmgr completion fish | source              in ~/.config/fish/config.fish
+    """
+    click.echo(_SHELLS[shell](context.find_root().command, {}, PROGRAM, VARIABLE).source())

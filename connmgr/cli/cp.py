@@ -1,0 +1,196 @@
+"""``connmgr cp``: copy a file to or from a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import click
+from click.shell_completion import CompletionItem
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.exec import in_shell
+from connmgr.cli.exits import Failure
+from connmgr.cli.names import ConnectionName, find
+from connmgr.client import Client, ClientError, FileEntry, Progress
+
+STREAM = "-"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A path on a connection; an empty one is the shell's directory."""
+
+    connection: str
+    path: str
+
+    def named(self, name: str) -> Remote:
+        """Return the path of ``name`` within this one."""
+        return Remote(self.connection, f"{self.path.rstrip('/')}/{name}" if self.path else name)
+
+    @property
+    def is_directory(self) -> bool:
+        return not self.path or self.path.endswith("/")
+
+
+class Place(ConnectionName):
+    """A local path, ``CONNECTION:path``, or ``-``."""
+
+    name = "path"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        files = [CompletionItem(incomplete, type="file")]
+        return files if _is_local(incomplete) else super().shell_complete(ctx, param, incomplete) or files
+
+
+@click.command()
+@click.argument("source", type=Place())
+@click.argument("target", type=Place())
+@click.option("--mode", metavar="OCTAL", help="Permissions of a new file.  [default: those of SOURCE]")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress, which otherwise is shown on a terminal.")
+def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:
+    """Copy a file between this machine and a connection, or from one connection to another.
+
+    CONNECTION:path is a file of a connection; a path that is not absolute and does not begin with ~/ starts from the
+    directory that its shell is in. A path that begins with / . or ~ is one of this machine, and - is standard input
+    or output. A directory as TARGET takes the file under its own name. The file appears under its name once it is
+    there whole.
+    """
+    bits = _bits(mode)
+    client = connect()
+    start, end = _place(client, source), _place(client, target)
+    with _progress(source, quiet=quiet) as progress:
+        if isinstance(start, Remote) and isinstance(end, Remote):
+            _across(client, start, end, bits, progress)
+        elif isinstance(start, Remote) and isinstance(end, str):
+            _down(client, start, end, bits, progress)
+        elif isinstance(start, str) and isinstance(end, Remote):
+            _up(client, start, end, bits, progress)
+        else:
+            raise click.UsageError("One of the two must be a file of a connection, CONNECTION:path.")
+
+
+def _place(client: Client, text: str) -> Remote | str:
+    if _is_local(text) or ":" not in text:
+        return text
+    name, _, path = text.partition(":")
+    return Remote(find(client, name), path)
+
+
+def _is_local(text: str) -> bool:
+    return text == STREAM or text.startswith(("/", ".", "~"))
+
+
+def _bits(mode: str | None) -> int | None:
+    if mode is None:
+        return None
+    try:
+        bits = int(mode, 8)
+    except ValueError:
+        bits = -1
+    if not 0 <= bits <= 0o7777:
+        raise click.BadParameter(f"{mode!r} is not an octal mode such as 0644.", param_hint="--mode")
+    return bits
+
+
+def _up(client: Client, start: str, end: Remote, mode: int | None, progress: Progress | None) -> None:
+    if start == STREAM and end.is_directory:
+        raise click.UsageError("What comes from standard input has no name: name the file.")
+    try:
+        with contextlib.ExitStack() as stack:
+            file = sys.stdin.buffer if start == STREAM else stack.enter_context(Path(start).expanduser().open("rb"))
+            if mode is None and start != STREAM:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
+            blob = client.fs.blob(file, progress)
+    except OSError as error:
+        raise Failure(f"{start}: {error.strerror}") from error
+    _write(client, blob, end, Path(start).name, mode)
+
+
+def _write(client: Client, blob: str, end: Remote, name: str, mode: int | None) -> None:
+    target = end.named(name) if end.is_directory else end
+    try:
+        in_shell(client, end.connection, lambda: client.fs.write(end.connection, blob, target.path, mode=mode))
+    except ClientError as error:
+        if error.code != "wrong_file_type" or end.is_directory or _stat(client, end).type != "directory":
+            raise
+        client.fs.write(end.connection, blob, end.named(name).path, mode=mode)
+
+
+def _stat(client: Client, place: Remote) -> FileEntry:
+    return in_shell(client, place.connection, lambda: client.fs.stat(place.connection, place.path))
+
+
+def _down(client: Client, start: Remote, end: str, mode: int | None, progress: Progress | None) -> None:
+    if end == STREAM:
+        in_shell(client, start.connection, lambda: _send(client, start, sys.stdout.buffer, progress))
+        return
+    bits = mode if mode is not None else _stat(client, start).mode & 0o777 & ~_umask()
+    target = Path(end).expanduser()
+    if target.is_dir():
+        target /= Path(start.path).name
+    try:
+        with _replacing(target, bits) as file:
+            in_shell(client, start.connection, lambda: _send(client, start, file, progress))
+    except OSError as error:
+        raise Failure(f"{target}: {error.strerror}") from error
+
+
+def _send(client: Client, start: Remote, file: IO[bytes], progress: Progress | None) -> None:
+    client.fs.download(start.connection, start.path, file, progress)
+    file.flush()
+
+
+def _across(client: Client, start: Remote, end: Remote, mode: int | None, progress: Progress | None) -> None:
+    entry = _stat(client, start)
+    with client.clone() as reading, reading.fs.open(start.connection, start.path) as content:
+        blob = client.fs.blob(content, progress)
+    _write(client, blob, end, Path(start.path).name, entry.mode & 0o777 if mode is None else mode)
+
+
+@contextlib.contextmanager
+def _replacing(target: Path, mode: int) -> Iterator[IO[bytes]]:
+    """Open a new file that takes the place of ``target`` when it is whole; a device or pipe is written to itself."""
+    if target.exists() and not target.is_file():
+        with target.open("wb") as device:
+            yield device
+        return
+    target = Path(os.path.realpath(target))
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        draft.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else mode)
+        draft.replace(target)
+    except BaseException:
+        draft.unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextlib.contextmanager
+def _progress(name: str, *, quiet: bool) -> Iterator[Progress | None]:
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(text, *columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(Path(name).name, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -1,0 +1,67 @@
+"""Exit codes, and how errors become them."""
+
+from __future__ import annotations
+
+import click
+
+from connmgr.client import AccessDenied, ClientError, Unreachable
+
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+DENIED = 4
+NOT_FOUND = 5
+TIMED_OUT = 124
+NOT_RUN = 125
+INTERRUPTED = 130
+
+MEANINGS = {
+    0: "done; of `exec` and `shell`: the command exited with 0",
+    FAILED: "the daemon refused the request or could not carry it out, or one of several failed",
+    USAGE: "the command line is wrong",
+    UNREACHABLE: "no daemon answers",
+    DENIED: "the daemon does not accept the credential, a passphrase is wrong, or a secret is locked",
+    NOT_FOUND: "no connection or category has that name, or several have",
+    TIMED_OUT: "`exec`: the command ran longer than `--timeout` and was killed",
+    NOT_RUN: "`exec`: connmgr itself failed, for any of the reasons above; the command was not run, or not to its end",
+    INTERRUPTED: "interrupted with Ctrl-C",
+}
+"""What each exit code says; others are those of a command that ``exec`` has run, 128 + N where signal N ended it."""
+
+_LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
+_UNKNOWN = {"unknown_connection", "unknown_category"}
+
+
+class Failure(click.ClickException):
+    """Ends the program with a message and an exit code."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        coded(self, exit_code)
+
+
+def coded(error: click.ClickException, exit_code: int) -> click.ClickException:
+    """Return ``error``, which now ends the program with ``exit_code``."""
+    error.exit_code = exit_code  # type: ignore[misc] # click declares it for the class, and reads it from the instance
+    return error
+
+
+def failure(error: ClientError) -> Failure:
+    """Return what the command line makes of an error of the daemon's."""
+    return Failure(_advised(error), _code(error))
+
+
+def _code(error: ClientError) -> int:
+    if isinstance(error, Unreachable):
+        return FAILED if error.sent else UNREACHABLE
+    if isinstance(error, AccessDenied) or error.code in _LOCKED:
+        return DENIED
+    return NOT_FOUND if error.code in _UNKNOWN else FAILED
+
+
+def _advised(error: ClientError) -> str:
+    if isinstance(error, Unreachable) and not error.sent:
+        return f"{error.message}\n`connmgr serve` starts a daemon."
+    if error.code in ("secret_locked", "vault_locked"):
+        return f"{error.message}\n`connmgr vault unlock USER` unlocks the vault until it is locked again."
+    return error.message

@@ -1,0 +1,178 @@
+"""``connmgr import-ssh-config``: the hosts of an SSH configuration as connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.exits import FAILED
+from connmgr.cli.ls import described
+from connmgr.cli.names import find_category
+from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.client import Client
+from connmgr.errors import ConnmgrError
+
+if TYPE_CHECKING:
+    from connmgr_ssh.config import Destination, Hop
+
+USUAL = Path("~/.ssh/config")
+
+NEW, PRESENT, DIFFERENT, LEFT_OUT = "new", "there already", "name taken", "left out"
+
+
+@dataclass
+class Host:
+    """A host of the file: the connection that it becomes, which goes through the one called ``via``.
+
+    ``outcome`` is what is, or would be, done with it; ``note`` says where it leads, or why it is left out.
+    """
+
+    name: str
+    data: dict[str, Any] = field(default_factory=dict)
+    via: str | None = None
+    note: str = ""
+    outcome: str = NEW
+    id: str | None = None
+
+
+@click.command(name="import-ssh-config")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option("--apply", is_flag=True, help="Add them; without it nothing is changed.")
+@click.option("--category", metavar="PATH", help="Where to put them.  [default: default]")
+@json_option
+def import_ssh_config(file: Path | None, category: str | None, *, apply: bool, as_json: bool) -> None:
+    """Show which hosts of an SSH configuration would be added as connections, and with --apply add them.
+
+    Hosts of ~/.ssh/config are added by their alias: the daemon reads that file at each connection, so that it goes on
+    deciding about them. Hosts of another FILE are added with what it says of them: HostName, Port, User, the first
+    IdentityFile, and ProxyJump as a connection to go through. Hosts with a ProxyCommand are left out. What is there
+    already is not added again, and a connection of another kind that has the name is left alone.
+    """
+    client = connect()
+    where = None if category is None else find_category(client, category)
+    hosts = list(_read(file))
+    known = _Known(client)
+    for host in hosts:
+        known.judge(host, hosts)
+        if apply and host.outcome == NEW:
+            host.id = client.connection.add(host.name, host.data, category=where)
+    if as_json:
+        shown = [{"name": h.name, "outcome": h.outcome, "connection": h.id, "note": h.note} for h in hosts]
+        print_json(shown)
+    elif hosts:
+        print_table([(host.outcome, host.name, host.note) for host in hosts])
+    new = sum(host.outcome == NEW for host in hosts)
+    if not as_json:
+        said = "added" if apply else "would be added; --apply adds them" if new else "would be added"
+        click.echo(f"{new} of {len(hosts)} {said}", err=True)
+    if any(host.outcome in (DIFFERENT, LEFT_OUT) for host in hosts):
+        raise click.exceptions.Exit(FAILED)
+
+
+class _Known:
+    """The SSH connections that the vault holds already, to compare with."""
+
+    def __init__(self, client: Client) -> None:
+        kind = next(one for one in client.connection.types() if one.name == "ssh")
+        properties = kind.schema["properties"].items()
+        self._defaults = {name: one["default"] for name, one in properties if one.get("default") is not None}
+        self._infos = described(client, "*", kind="ssh")
+
+    def judge(self, host: Host, hosts: list[Host]) -> None:
+        """Decide what is to be done with ``host``; those that it goes through are decided upon already."""
+        if host.outcome == LEFT_OUT:
+            return
+        if host.via is not None:
+            gateway = next(one for one in hosts if one.name == host.via)
+            if gateway.outcome in (LEFT_OUT, DIFFERENT):
+                host.outcome, host.note = LEFT_OUT, f"goes through {gateway.name}, which is not added"
+                return
+            # Not yet known in a dry run where it is new, and then no stored connection has it either.
+            host.data["gateway"] = gateway.id
+        wanted = self._whole(host.data)
+        same = next((info for info in self._infos if self._whole(info["rawData"]) == wanted), None)
+        if same is not None:
+            host.outcome, host.id = PRESENT, same["connection"]
+        elif any(info["name"] == [host.name.lower()] for info in self._infos):
+            host.outcome, host.note = DIFFERENT, "another SSH connection has this name: change or remove it first"
+
+    def _whole(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._defaults, **{name: value for name, value in data.items() if value is not None}}
+
+
+def _read(file: Path | None) -> Iterator[Host]:
+    """Yield the hosts of ``file``, each after those that it goes through."""
+    from connmgr_ssh.config import resolve
+    from connmgr_ssh.config_file import aliases
+
+    path = file or USUAL.expanduser()
+    usual = path.resolve() == USUAL.expanduser().resolve()
+    named = aliases(path)
+    seen: dict[str, Host] = {}
+    for alias in named:
+        try:
+            destination = resolve(alias, file=None if usual else path)
+            if usual:
+                seen[alias] = Host(alias, {"type": "ssh", "host": alias}, note=_note(destination))
+                yield seen[alias]
+            else:
+                yield from _explicit(alias, destination, path, named, seen)
+        except ConnmgrError as error:
+            seen[alias] = Host(alias, note=error.message, outcome=LEFT_OUT)
+            yield seen[alias]
+
+
+def _explicit(
+    name: str, destination: Destination, file: Path, named: list[str], seen: dict[str, Host]
+) -> Iterator[Host]:
+    """Yield ``name`` and, before it, the hosts of its ProxyJump that were not ``seen`` yet."""
+    if name in seen:
+        return
+    # Before those that it goes through, so that a circle comes to an end.
+    seen[name] = host = Host(name, _data(destination), note=_note(destination))
+    for hop in destination.jumps:
+        jump = _name(hop)
+        yield from _through(hop, jump, host.via, file, named, seen)
+        host.via = jump
+    yield host
+
+
+def _through(
+    hop: Hop, name: str, via: str | None, file: Path, named: list[str], seen: dict[str, Host]
+) -> Iterator[Host]:
+    from connmgr_ssh.config import resolve
+
+    destination = resolve(hop.host, hop.port, hop.user, file=file)
+    if name in named:
+        yield from _explicit(name, destination, file, named, seen)
+    elif name not in seen:
+        seen[name] = Host(name, _data(destination), via, _note(destination))
+        yield seen[name]
+
+
+def _name(hop: Hop) -> str:
+    user = f"{hop.user}@" if hop.user else ""
+    return f"{user}{hop.host}:{hop.port}" if hop.port else f"{user}{hop.host}"
+
+
+def _data(destination: Destination) -> dict[str, Any]:
+    import getpass
+
+    data: dict[str, Any] = {"type": "ssh", "host": destination.host, "port": destination.port}
+    if destination.user != getpass.getuser():
+        data["user"] = destination.user
+    if destination.identity_files:
+        data["identity"] = {"file": destination.identity_files[0]}
+        if destination.certificate_files:
+            data["identity"]["certificate"] = destination.certificate_files[0]
+    return data
+
+
+def _note(destination: Destination) -> str:
+    jumps = "".join(f" through {_name(hop)}" for hop in destination.jumps)
+    return f"{destination.user}@{destination}{jumps}"

@@ -1,0 +1,54 @@
+"""``connmgr info``: all that is stored of a connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.output import ago, json_option, print_json, print_table
+from connmgr.client import Connection
+
+SECRET = "(secret)"  # noqa: S105 - what is shown in its place
+
+
+@click.command()
+@click.argument("connection", type=ConnectionName())
+@click.option("--refresh", is_flag=True, help="Open it first, and close it again, to see whether it can be.")
+@json_option
+def info(connection: str, *, refresh: bool, as_json: bool) -> None:
+    """Show a connection; secrets stay encrypted."""
+    client = connect()
+    id = find(client, connection)
+    if refresh:
+        client.connection.refresh(id)
+    answer = client.post("/connection/info", connections=[id])["infos"][0]
+    if as_json:
+        print_json(answer)
+        return
+    one = Connection.read(answer)
+    rows = [
+        ("name", one.path),
+        ("uuid", one.id),
+        ("category", "/".join(one.category)),
+        ("type", one.type),
+        *((name, value) for name, value in _flat(one.data)),
+        ("last used", ago(one.last_used)),
+        ("last modified", ago(one.last_modified)),
+        *((f"seen: {name}", str(value)) for name, value in one.state.items()),
+    ]
+    print_table(rows)
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping) and "encryptedToken" in value:
+            yield prefix + name, SECRET
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,74 @@
+"""``connmgr ls``: the stored connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.names import visible
+from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised
+from connmgr.client import Client, Connection
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+AT_ONCE = 2000
+
+
+@click.command()
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.option("--category", metavar="GLOB", default="*", help="Only those in categories whose path this matches.")
+@click.option("--type", "kind", metavar="GLOB", default="*", help="Only those whose type this matches.")
+@json_option
+def ls(pattern: str, category: str, kind: str, *, as_json: bool) -> None:
+    """List connections: their type, what was last seen of them, and when they were last used.
+
+    GLOB matches whole paths and ignores case: * within a segment, ** across segments, ? [abc] {a,b}. On a terminal
+    it is a tree by category, elsewhere one line a connection.
+    """
+    infos = described(connect(), pattern, category, kind)
+    if as_json:
+        print_json(infos)
+        return
+    connections = sorted((Connection.read(info) for info in infos), key=lambda one: (one.category, one.name))
+    if on_terminal():
+        _print_tree(connections)
+    else:
+        print_table([("/".join([*one.category, *one.name]), *_columns(one)) for one in connections])
+
+
+def described(client: Client, pattern: str, category: str = "*", kind: str = "*") -> list[dict[str, Any]]:
+    """Return what the daemon says of the connections that the filters match."""
+    found = client.connection.query(pattern, category=category, type=kind)
+    parts = [found[start : start + AT_ONCE] for start in range(0, len(found), AT_ONCE)]
+    return [info for part in parts for info in client.post("/connection/info", connections=part)["infos"]]
+
+
+def _columns(one: Connection) -> tuple[str, str, str]:
+    return one.type, summarised(one.state) or "-", ago(one.last_used)
+
+
+def _print_tree(connections: list[Connection]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
+    branches: dict[tuple[str, ...], Tree] = {(): Tree("", hide_root=True)}
+    grouped: dict[tuple[str, ...], list[Connection]] = {}
+    for one in connections:
+        grouped.setdefault(one.category, []).append(one)
+    for category, members in grouped.items():
+        for depth in range(1, len(category) + 1):
+            if category[:depth] not in branches:
+                label = Text(visible(category[depth - 1]), style="bold")
+                branches[category[:depth]] = branches[category[: depth - 1]].add(label)
+        table = Table.grid(padding=(0, 2))
+        for one in members:
+            kind, seen, used = _columns(one)
+            style = "red" if "error" in one.state else "green"
+            table.add_row(visible(one.path), Text(kind, "cyan"), Text(visible(seen), style), Text(used, "dim"))
+        branches[category].add(table)
+    Console(highlight=False).print(branches[()])

@@ -1,0 +1,21 @@
+"""``connmgr mv``: give a connection another name or category."""
+
+from __future__ import annotations
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.names import ConnectionName, find, find_category
+
+
+@click.command()
+@click.argument("connection", type=ConnectionName())
+@click.argument("name", required=False)
+@click.option("--category", metavar="PATH", help="The category to move it to.")
+def mv(connection: str, name: str | None, category: str | None) -> None:
+    """Rename a connection, or move it to another category; its uuid stays."""
+    if name is None and category is None:
+        raise click.UsageError("Nothing to change: give NAME, --category or both.")
+    client = connect()
+    where = None if category is None else find_category(client, category)
+    client.connection.update(find(client, connection), name=name, category=where)

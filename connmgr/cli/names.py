@@ -1,0 +1,117 @@
+"""Names of connections and categories, as people give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+SHOWN = 20
+"""How many candidates an ambiguous name lists."""
+
+COMPLETED = 500
+COMPLETION_TIMEOUT = 1.0
+
+
+class ConnectionName(click.types.StringParamType):
+    """The name of a connection; completed with those that the daemon has, silently with none where it does not run."""
+
+    name = "connection"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in _completions(ctx, incomplete)]
+
+
+def find(client: Client, name: str) -> str:
+    """Return the uuid of the connection that ``name`` means.
+
+    That is its uuid, or else the first of these that any connection has: its path, the end of its path, its category
+    and path or the end of those, a part of its path.
+    :raises Failure: there is none, or there are several, which are listed.
+    """
+    if UUID.fullmatch(name):
+        return name.lower()
+    literal = escape(name)
+    found = client.connection.query(f"**/{literal}")
+    if len(found) > 1:
+        exact = client.connection.query(literal)
+        found = exact or found
+    found = found or _in_category(client, name) or client.connection.query(f"**{literal}**")
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise Failure(f"No connection is called {name!r}; `connmgr ls` lists them.", NOT_FOUND)
+    raise Failure(_ambiguous(name, client.connection.info(found[:SHOWN]), len(found)), NOT_FOUND)
+
+
+def _in_category(client: Client, name: str) -> list[str]:
+    found: list[str] = []
+    segments = name.split("/")
+    for at in range(1, len(segments)):
+        category, connection = (escape("/".join(part)) for part in (segments[:at], segments[at:]))
+        found += client.connection.query(connection, category=f"**/{category}")
+    return found
+
+
+def _ambiguous(name: str, candidates: Iterable[Connection], count: int) -> str:
+    lines = sorted(f"  {one.id}  {visible(qualified(one))}" for one in candidates)
+    if count > len(lines):
+        lines.append(f"  and {count - len(lines)} more")
+    return "\n".join([f"{name!r} may be any of {count} connections:", *lines])
+
+
+def find_category(client: Client, name: str) -> str:
+    """Return the uuid of the category with the path ``name``, with or without the root.
+
+    :raises Failure: there is none.
+    """
+    if UUID.fullmatch(name):
+        return name.lower()
+    if name in ("", "/"):
+        return ROOT_CATEGORY
+    found = client.category.query(escape(name.strip("/")))
+    if not found:
+        raise Failure(f"No category is called {name!r}; `connmgr category ls` lists them.", NOT_FOUND)
+    if len(found) > 1:
+        # With and without the root; the one that the whole path names is meant.
+        wanted = name.strip("/").lower().split("/")
+        found = [one.id for one in client.category.info(found) if list(one.name) == wanted] or found
+    return found[0]
+
+
+def qualified(connection: Connection) -> str:
+    """Return a connection's category and path as one text."""
+    return "/".join([*connection.category, *connection.name])
+
+
+def escape(name: str) -> str:
+    """Return a filter that means ``name`` itself."""
+    return re.sub(r"[*?\[\]{},]", lambda found: f"[{found[0]}]", name)
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with what would control a terminal made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _completions(context: click.Context, incomplete: str) -> list[str]:
+    from connmgr.cli.daemon import connect
+
+    try:
+        with context.scope(cleanup=False):
+            client = connect(COMPLETION_TIMEOUT)
+        prefix = escape(incomplete)
+        found = client.connection.query(f"{prefix}**")[:COMPLETED]
+        connections = client.connection.info(found)
+        client.close()
+    except (ClientError, click.ClickException, OSError):
+        return []
+    paths = [connection.path for connection in connections]
+    unique = {path for path in paths if paths.count(path) == 1}
+    return sorted(one.path if one.path in unique else qualified(one) for one in connections)

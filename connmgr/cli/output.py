@@ -1,0 +1,58 @@
+"""What commands print: JSON for programs, tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+import click
+
+from connmgr.cli.names import visible
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_STEPS = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
+
+
+def json_option(command: Command) -> Command:
+    """Give a command the flag ``--json``, its argument ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
+    """Print rows in columns."""
+    cells = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(f"{indent}{line.rstrip()}")
+
+
+def on_terminal() -> bool:
+    """Whether a person sees what is printed."""
+    return sys.stdout.isatty()
+
+
+def ago(moment: datetime) -> str:
+    """Return how long ago ``moment`` was, such as ``5 min ago``."""
+    amount = max(0.0, (datetime.now(timezone.utc) - moment).total_seconds())
+    for size, unit in _STEPS:
+        if amount < size:
+            return f"{int(amount)} {unit} ago"
+        amount /= size
+    return f"{int(amount)} y ago"
+
+
+def summarised(state: dict[str, Any]) -> str:
+    """Return in a few words what was last seen of a connection."""
+    if "error" in state:
+        return str(state["error"])
+    return str(state.get("osName") or "")

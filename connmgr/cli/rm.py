@@ -1,0 +1,28 @@
+"""``connmgr rm``: remove connections."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.names import ConnectionName, find, qualified, visible
+
+
+@click.command()
+@click.argument("connections", metavar="CONNECTION...", type=ConnectionName(), nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rm(connections: tuple[str, ...], *, yes: bool) -> None:
+    """Remove connections, and those that run over them; their shells are stopped.
+
+    It asks first; where there is no terminal to ask on, --yes is needed.
+    """
+    client = connect()
+    ids = list(dict.fromkeys(find(client, name) for name in connections))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("There is no terminal to ask on: give --yes.")
+        names = ", ".join(visible(qualified(one)) for one in client.connection.info(ids))
+        click.confirm(f"Remove {names}, and what runs over it?", abort=True, err=True)
+    client.connection.remove(ids)

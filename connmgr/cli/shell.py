@@ -1,0 +1,116 @@
+"""``connmgr shell``: one command after the other, by hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from connmgr import paths
+from connmgr.cli.daemon import connect
+from connmgr.cli.exec import in_shell
+from connmgr.cli.exits import INTERRUPTED, failure
+from connmgr.cli.names import ConnectionName, find, visible
+from connmgr.client import Client, ClientError
+
+HISTORY_LENGTH = 5000
+LEAVING = {"exit", "logout"}
+
+
+@click.command()
+@click.argument("connection", type=ConnectionName())
+def shell(connection: str) -> None:
+    """Run commands on a connection line by line, with a history; Ctrl-D or exit leaves, and the shell stays.
+
+    It is no terminal: output appears when a command has ended, commands read no input, and programs that draw on the
+    screen or ask questions, such as editors, pagers and passwd, do not work. The directory and exported variables last
+    from one line to the next; functions, aliases and other variables do not. Ctrl-C kills the command that runs.
+    Where standard input is no terminal its lines are run without a prompt.
+    """
+    client = connect()
+    id = find(client, connection)
+    client.shell.start(id)
+    name = client.connection.info([id])[0].path
+    status = 0
+    lines = _typed(client, id, name) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    for line in lines:
+        words = line.split()
+        if not words:
+            continue
+        if words[0] in LEAVING and len(words) <= 2:
+            status = int(words[1]) % 256 if len(words) == 2 and words[1].isdecimal() else status
+            break
+        status = _run(client, id, line)
+    raise click.exceptions.Exit(status)
+
+
+def _run(client: Client, id: str, line: str) -> int:
+    try:
+        result = in_shell(client, id, lambda: client.shell.exec_bytes(id, line))
+    except ClientError as error:
+        problem = failure(error)
+        problem.show()
+        return problem.exit_code
+    except KeyboardInterrupt:
+        # The client has let go of its connection, upon which the daemon kills the command.
+        click.echo("^C", err=True)
+        return INTERRUPTED
+    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+        stream.buffer.write(output)
+        if output and not output.endswith(b"\n") and sys.stdin.isatty():
+            stream.buffer.write(b"\n")
+        stream.flush()
+    if result.truncated:
+        click.echo("connmgr: output beyond the daemon's max-output is missing", err=True)
+    return result.exit_code
+
+
+def _typed(client: Client, id: str, name: str) -> Iterator[str]:
+    """Yield the lines that a person types, until Ctrl-D."""
+    import readline
+
+    history = paths.state_directory(os.environ) / "history"
+    _read_history(history)
+    readline.set_auto_history(False)
+    readline.set_history_length(HISTORY_LENGTH)
+    try:
+        while True:
+            try:
+                line = input(f"{visible(name)}:{_directory(client, id)}> ")
+            except KeyboardInterrupt:
+                click.echo()
+                continue
+            except EOFError:
+                click.echo()
+                return
+            # As shells do: what begins with a blank is not remembered.
+            if line.strip() and not line.startswith(" "):
+                readline.add_history(line)
+            yield line
+    finally:
+        _write_history(history)
+
+
+def _directory(client: Client, id: str) -> str:
+    try:
+        return visible(in_shell(client, id, lambda: client.shell.exec(id, "pwd", timeout=10)).stdout) or "?"
+    except ClientError:
+        return "?"
+
+
+def _read_history(path: Path) -> None:
+    import readline
+
+    if path.exists():
+        readline.read_history_file(path)
+
+
+def _write_history(path: Path) -> None:
+    import readline
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    readline.write_history_file(path)

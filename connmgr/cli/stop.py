@@ -1,0 +1,34 @@
+"""``connmgr stop``: end the daemon."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.exits import Failure
+from connmgr.client import ClientError, Unreachable
+
+TIMEOUT = 20.0
+INTERVAL = 0.05
+
+
+@click.command()
+def stop() -> None:
+    """Stop the daemon, and wait until it has stopped: commands that run get a few seconds to end by themselves."""
+    client = connect(TIMEOUT)
+    client.daemon.stop()
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        try:
+            client.daemon.version()
+        except Unreachable as error:
+            if not error.sent:
+                click.echo("The daemon has stopped.")
+                return
+        except ClientError:
+            # It still answers, that it is stopping.
+            pass
+        time.sleep(INTERVAL)
+    raise Failure(f"The daemon still runs after {TIMEOUT:g} seconds.")

@@ -1,0 +1,81 @@
+"""``connmgr vault status``, ``unlock``, ``lock`` and ``user``: who may read the vault's secrets, now and at all."""
+
+from __future__ import annotations
+
+import click
+
+from connmgr.cli.daemon import ask_passphrase, connect, forget_session, keep_session
+from connmgr.cli.output import json_option, print_json, print_table
+
+
+@click.command()
+@json_option
+def status(*, as_json: bool) -> None:
+    """Show whether the vault has users, and who is unlocked."""
+    found = connect().vault.status()
+    if as_json:
+        print_json(
+            {"hasUsers": found.has_users, "user": found.user, "principals": found.principals, "users": found.users}
+        )
+        return
+    rows = [("users", "yes" if found.has_users else "none: every client may read its secrets")]
+    if found.has_users:
+        rows.append(("unlocked", found.user or "nobody"))
+    if found.users:
+        rows.append(("all users", ", ".join(found.users)))
+    print_table([*rows, ("readable", ", ".join(found.principals) or "nothing")])
+
+
+@click.command()
+@click.argument("user")
+def unlock(user: str) -> None:
+    """Unlock a user for this and later commands, until connmgr vault lock or the end of the daemon.
+
+    Asks for the passphrase on the terminal; without one it is a line of standard input. Later commands of yours, in any
+    terminal, continue the session that this one begins: its token is kept in a file beside the auth file that only you
+    can read. connmgr --unlock USER unlocks for a single command instead, and keeps nothing.
+    """
+    client = connect()
+    client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
+    keep_session(client)
+
+
+@click.command()
+def lock() -> None:
+    """Lock the vault again after connmgr vault unlock."""
+    connect().vault.lock()
+    forget_session()
+
+
+@click.group()
+def user() -> None:
+    """Look after the vault's users."""
+
+
+@user.command()
+@click.argument("name", metavar="USER")
+def add(name: str) -> None:
+    """Add a user; the first one locks the vault for everybody else. Asks for the passphrase."""
+    connect().vault.add_user(name, ask_passphrase(f"Passphrase of {name}", confirm=True))
+
+
+@user.command()
+@click.argument("name", metavar="USER")
+def passphrase(name: str) -> None:
+    """Give a user another passphrase; asks for both, or reads them as two lines."""
+    old = ask_passphrase(f"Passphrase of {name}")
+    connect().vault.change_passphrase(name, old, ask_passphrase("New passphrase", confirm=True))
+
+
+@user.command()
+@click.argument("name", metavar="USER")
+@click.option("--force", is_flag=True, help="Even where secrets are lost to everyone by it.")
+@json_option
+def rm(name: str, *, force: bool, as_json: bool) -> None:
+    """Remove a user, and list the connections whose secrets it could read: change those at their source."""
+    client = connect()
+    readable = client.vault.remove_user(name, force=force)
+    if as_json:
+        print_json({"connections": readable})
+    elif readable:
+        print_table([(one.id, one.path) for one in client.connection.info(readable)])
