@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import fcntl
 import os
 import re
 import shutil
@@ -35,26 +36,45 @@ def run(*argv: str | Path, cwd: Path, environment: dict[str, str] | None = None)
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment into which connmgr and the example were installed, each built from its sources.
+    """The programs of an environment into which connmgr and the example were installed, each built from its sources."""
+    base = tmp_path_factory.getbasetemp()
+    # All test processes of a run share it.
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "chroot-example"
+    with directory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "complete").exists():
+            directory.mkdir()
+            install(directory)
+            (directory / "complete").touch()
+    return directory / "environment" / "bin"
 
-    The libraries that both need are those of the environment that runs the tests.
-    """
-    directory = tmp_path_factory.mktemp("chroot-example")
+
+def install(directory: Path) -> None:
+    """Make ``directory``/environment; connmgr's libraries in it are those of the environment that runs the tests."""
     sources = directory / "connmgr"
+    sources.mkdir()
     for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        sources.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, sources)
     for name in ("connmgr", "plugins"):
         shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(EXAMPLE, directory / "example", ignore=shutil.ignore_patterns("__pycache__"))
-    environment = directory / "environment"
-    venv.create(environment)
-    python = environment / "bin" / "python"
+    venv.create(directory / "environment")
+    python = directory / "environment" / "bin" / "python"
     packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=directory).strip())
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-deps", sources, directory / "example", cwd=directory)
-    return environment / "bin"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "--disable-pip-version-check",
+        "install",
+        "--no-compile",
+    ]
+    # Once, and not for each of the two builds.
+    run(*pip, "--ignore-installed", "setuptools >= 70.1", cwd=directory)
+    run(*pip, "--no-deps", "--no-build-isolation", sources, directory / "example", cwd=directory)
 
 
 @pytest.fixture(scope="module")
