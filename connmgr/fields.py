@@ -83,19 +83,19 @@ class Boolean(fields.Boolean):
 
 
 class _LockedSchema(Schema):
-    encryptedValue = Text(required=True)
-    type = Text(required=True, validate=validate.Equal("locked"))
+    encryptedValue = Text(required=True, metadata={"description": "Base64."})
+    type = Text(required=True, validate=validate.Equal("locked"), metadata={"description": "Always locked."})
 
 
 class _TokenSchema(Schema):
-    token = Text(required=True)
+    token = Text(required=True, metadata={"description": "Base64."})
 
 
 class EncryptedSchema(Schema):
     """The encrypted form of a secret, as ``/secret/encrypt`` returns it; opaque to clients."""
 
-    encryptedToken = fields.Nested(_TokenSchema, required=True)
-    secret = fields.Nested(_LockedSchema, required=True)
+    encryptedToken = fields.Nested(_TokenSchema, required=True, metadata={"description": "Who may open it."})
+    secret = fields.Nested(_LockedSchema, required=True, metadata={"description": "What is kept secret."})
 
 
 class Secret(fields.Field[Any]):
@@ -133,9 +133,7 @@ class Reference(fields.String):
             raise ValidationError("Not a connection's uuid.") from None
 
 
-def map_secrets(
-    schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]
-) -> dict[str, Any]:
+def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """Return a copy of loaded ``data`` with each value of a :class:`Secret` field, nested ones too, put through ``change``.
 
     Secrets that are absent or null are left as they are.

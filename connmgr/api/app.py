@@ -29,9 +29,7 @@ from connmgr.errors import Stopping
 
 logger = logging.getLogger("connmgr.request")
 
-GROUPS = tuple(
-    part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon)
-)
+GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon))
 
 
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:

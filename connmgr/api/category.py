@@ -20,16 +20,18 @@ group = Group("category", "The tree of categories that connections are sorted in
 
 
 class CategoryInfoRequest(Schema):
-    categories = fields.List(Id(), required=True)
+    categories = fields.List(Id(), required=True, metadata={"description": "What to describe."})
 
 
 class CategoryInfo(Schema):
-    category = Id(required=True)
+    category = Id(required=True, metadata={"description": "Its uuid."})
     parentCategory = Id(required=True, allow_none=True, metadata={"description": "Null at a root."})
     name = fields.List(fields.String(), required=True, metadata={"description": "The path from the root."})
-    lastUsed = UtcTime(required=True)
-    lastModified = UtcTime(required=True)
-    config = fields.Dict(required=True)
+    lastUsed = UtcTime(
+        required=True, metadata={"description": "When one of its connections was last used, or it was made."}
+    )
+    lastModified = UtcTime(required=True, metadata={"description": "When it was last changed."})
+    config = fields.Dict(required=True, metadata={"description": "Empty in this version."})
 
 
 class CategoryInfoResponse(Schema):
@@ -41,20 +43,20 @@ class CategoryQueryRequest(Schema):
 
 
 class CategoryQueryResponse(Schema):
-    found = fields.List(Id(), required=True)
+    found = fields.List(Id(), required=True, metadata={"description": "In the order of their paths."})
 
 
 class CategoryAddRequest(Schema):
-    name = Text(required=True)
-    parent = Id(required=True)
+    name = Text(required=True, metadata={"description": "Upper and lower case make no difference."})
+    parent = Id(required=True, metadata={"description": "The category to add it to."})
 
 
 class CategoryAddResponse(Schema):
-    category = Id(required=True)
+    category = Id(required=True, metadata={"description": "Its uuid."})
 
 
 class CategoryRemoveRequest(Schema):
-    categories = fields.List(Id(), required=True)
+    categories = fields.List(Id(), required=True, metadata={"description": "What to remove."})
     removeChildrenCategories = Boolean(
         required=True, metadata={"description": "Remove what lies below too; otherwise it moves up."}
     )

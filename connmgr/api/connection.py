@@ -31,20 +31,20 @@ class ConnectionQueryRequest(Schema):
 
 
 class ConnectionQueryResponse(Schema):
-    found = fields.List(Id(), required=True)
+    found = fields.List(Id(), required=True, metadata={"description": "In the order of their paths."})
 
 
 class ConnectionInfoRequest(Schema):
-    connections = fields.List(Id(), required=True)
+    connections = fields.List(Id(), required=True, metadata={"description": "What to describe."})
 
 
 class ConnectionInfo(Schema):
-    connection = Id(required=True)
+    connection = Id(required=True, metadata={"description": "Its uuid."})
     category = fields.List(fields.String(), required=True, metadata={"description": "The path, without the root."})
     name = fields.List(
         fields.String(), required=True, metadata={"description": "The path; one that runs in another begins with that."}
     )
-    type = fields.String(required=True)
+    type = fields.String(required=True, metadata={"description": "One that `/connection/types` lists."})
     rawData = fields.Dict(required=True, metadata={"description": "`type` and its fields; secrets stay encrypted."})
     usageCategory = fields.String(
         required=True,
@@ -53,10 +53,13 @@ class ConnectionInfo(Schema):
             "description": "`shell`, `tunnel`, `command` or `group`; null where no installed plugin offers the type."
         },
     )
-    lastUsed = UtcTime(required=True)
-    lastModified = UtcTime(required=True)
+    lastUsed = UtcTime(
+        required=True,
+        metadata={"description": "When its shell was last used, to the minute; at first when it was made."},
+    )
+    lastModified = UtcTime(required=True, metadata={"description": "When its name, data or category was last changed."})
     state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
-    cache = fields.Dict(required=True)
+    cache = fields.Dict(required=True, metadata={"description": "Empty in this version."})
 
 
 class ConnectionInfoResponse(Schema):
@@ -64,7 +67,7 @@ class ConnectionInfoResponse(Schema):
 
 
 class ConnectionAddRequest(Schema):
-    name = Text(required=True)
+    name = Text(required=True, metadata={"description": "It need not be the only one of this name."})
     data = fields.Dict(keys=Text(), required=True, metadata=DATA)
     validate_first = Boolean(
         data_key="validate",
@@ -75,14 +78,14 @@ class ConnectionAddRequest(Schema):
 
 
 class ConnectionAddResponse(Schema):
-    connection = Id(required=True)
+    connection = Id(required=True, metadata={"description": "Its uuid."})
 
 
 class ConnectionUpdateRequest(Schema):
-    connection = Id(required=True)
-    name = Text()
+    connection = Id(required=True, metadata={"description": "What to change."})
+    name = Text(metadata={"description": "The new name."})
     data = fields.Dict(keys=Text(), metadata={"description": "All of it anew; the type stays what it is."})
-    category = Id()
+    category = Id(metadata={"description": "The category to move it to."})
     validate_first = Boolean(
         data_key="validate",
         load_default=False,
@@ -91,30 +94,30 @@ class ConnectionUpdateRequest(Schema):
 
 
 class ConnectionRemoveRequest(Schema):
-    connections = fields.List(Id(), required=True)
+    connections = fields.List(Id(), required=True, metadata={"description": "What to remove."})
 
 
 class ConnectionRefreshRequest(Schema):
-    connection = Id(required=True)
+    connection = Id(required=True, metadata={"description": "What to open."})
 
 
 class TypeInfo(Schema):
-    type = fields.String(required=True)
-    usageCategory = fields.String(required=True)
-    description = fields.String(required=True)
+    type = fields.String(required=True, metadata={"description": "Its name, the `type` of data."})
+    usageCategory = fields.String(required=True, metadata={"description": "`shell`, `tunnel`, `command` or `group`."})
+    description = fields.String(required=True, metadata={"description": "One sentence for people."})
     distribution = fields.String(required=True, metadata={"description": "The package that brings it."})
-    version = fields.String(required=True)
+    version = fields.String(required=True, metadata={"description": "Of that package."})
     schema = fields.Dict(required=True, metadata={"description": "JSON Schema of `data`, with an example."})
 
 
 class ProblemInfo(Schema):
-    plugin = fields.String(required=True)
-    distribution = fields.String(required=True)
-    reason = fields.String(required=True)
+    plugin = fields.String(required=True, metadata={"description": "Its entry point, or the type in question."})
+    distribution = fields.String(required=True, metadata={"description": "The package that brings it."})
+    reason = fields.String(required=True, metadata={"description": "Why it is not used."})
 
 
 class TypesResponse(Schema):
-    types = fields.List(fields.Nested(TypeInfo), required=True)
+    types = fields.List(fields.Nested(TypeInfo), required=True, metadata={"description": "By name."})
     problems = fields.List(
         fields.Nested(ProblemInfo), required=True, metadata={"description": "Plugins that are not used, and why."}
     )

@@ -30,7 +30,7 @@ def pages(spec: APISpec) -> flask.Blueprint:
 
     @cache
     def rendered() -> tuple[str, str]:
-        html = flask.render_template("docs.html", **_view(json.loads(described())))
+        html = flask.render_template("docs.html", **view(json.loads(described())), rich=rich)
         style = _STYLE.search(html)
         digest = hashlib.sha256((style[1] if style else "").encode()).digest()
         allowed = f"'sha256-{base64.b64encode(digest).decode()}'"
@@ -52,8 +52,8 @@ def pages(spec: APISpec) -> flask.Blueprint:
     return blueprint
 
 
-def _view(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the template shows of an OpenAPI ``description``."""
+def view(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a template shows of an OpenAPI ``description``: its ``info`` and its ``groups`` of operations."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, operations in description["paths"].items():
         methods = [method for method in ("get", "post") if method in operations]
@@ -65,7 +65,6 @@ def _view(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "info": description["info"],
         "groups": [(name, texts.get(name, ""), operations) for name, operations in groups.items()],
-        "rich": rich,
     }
 
 
@@ -78,12 +77,20 @@ def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
         "anchor": path.strip("/").replace("/", "-"),
         "summary": operation.get("summary", ""),
         "paragraphs": operation.get("description", "").split("\n\n"),
+        "request_raw": _raw(operation.get("requestBody")),
+        "response_raw": _raw(operation["responses"]["200"]),
         "request": list(_rows(request.get("schema", {}), schemas)),
         "request_example": _pretty(request.get("example")),
         "response": list(_rows(response.get("schema", {}), schemas)),
         "response_example": _pretty(response.get("example")),
         "errors": [(status, answer["description"]) for status, answer in sorted(responses.items())],
     }
+
+
+def _raw(body: Mapping[str, Any] | None) -> str:
+    """Return what a body is that is bytes instead of JSON, or nothing."""
+    raw = body is not None and "application/octet-stream" in body.get("content", {})
+    return str(body["description"]) if body is not None and raw else ""
 
 
 def _content(body: Mapping[str, Any] | None) -> Mapping[str, Any]:

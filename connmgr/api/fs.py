@@ -58,6 +58,7 @@ class FilePath(fields.Field[bytes]):
                     "required": ["base64"],
                     "additionalProperties": False,
                 },
+                *([{"type": "null"}] if self.allow_none else []),
             ],
             **self.metadata,
         }
@@ -158,7 +159,7 @@ class RemovePathRequest(PathRequest):
 
 
 class MkdirRequest(PathRequest):
-    mode = Mode()
+    mode = Mode(metadata={"description": "Of the new directory, in octal."})
     parents = Boolean(
         load_default=False,
         metadata={"description": "Whether missing parents are made, and a directory that exists is no error."},

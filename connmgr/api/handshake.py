@@ -55,8 +55,8 @@ class HandshakeClient(Schema):
 
 
 class HandshakeRequest(Schema):
-    auth = fields.Nested(HandshakeAuth, required=True)
-    client = fields.Nested(HandshakeClient, required=True)
+    auth = fields.Nested(HandshakeAuth, required=True, metadata={"description": "What lets the client in."})
+    client = fields.Nested(HandshakeClient, required=True, metadata={"description": "Who it says it is."})
 
 
 class HandshakeResponse(Schema):

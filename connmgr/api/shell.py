@@ -112,8 +112,10 @@ class ExecRequest(Schema):
 
 class ExecResponse(Schema):
     exitCode = fields.Integer(required=True, metadata={"description": "128 + N where signal N ended the command."})
-    stdout = fields.String(required=True)
-    stderr = fields.String(required=True)
+    stdout = fields.String(required=True, metadata={"description": "What it printed."})
+    stderr = fields.String(
+        required=True, metadata={"description": "What it printed there; empty where `ttyState` is `merged`."}
+    )
     truncated = fields.Boolean(
         metadata={"description": "Only present, and true, where output beyond `max-output` was dropped."}
     )

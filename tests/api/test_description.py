@@ -6,7 +6,9 @@ import base64
 import hashlib
 import json
 import re
+import runpy
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -14,6 +16,8 @@ import pytest
 
 from tests.api.wire import send
 from tests.daemon import Daemon
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +48,27 @@ def test_every_operation_is_described_with_what_it_takes_and_answers(description
 
 def test_every_schema_and_field_of_a_request_is_described(description: dict[str, Any]) -> None:
     for path, operation in operations(description):
-        if "requestBody" in operation:
-            content = operation["requestBody"]["content"]["application/json"]
-            name = content["schema"]["$ref"].rpartition("/")[2]
-            schema = description["components"]["schemas"][name]
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if content:
+            schema = resolved(description, content["schema"])
             assert schema["additionalProperties"] is False, path
+            assert undescribed(description, schema, path) == []
+
+
+def resolved(description: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    reference = schema.get("$ref") or next((part["$ref"] for part in schema.get("allOf", ()) if "$ref" in part), "")
+    found: dict[str, Any] = description["components"]["schemas"].get(reference.rpartition("/")[2], schema)
+    return found
+
+
+def undescribed(description: dict[str, Any], schema: dict[str, Any], path: str) -> list[str]:
+    """Return the fields of ``schema``, nested ones too, that nothing is said about."""
+    missing = []
+    for name, field in schema.get("properties", {}).items():
+        if not field.get("description"):
+            missing.append(f"{path} {name}")
+        missing += undescribed(description, resolved(description, field), f"{path} {name}")
+    return missing
 
 
 def test_every_example_satisfies_its_schema(description: dict[str, Any]) -> None:
@@ -124,6 +144,12 @@ def test_the_page_allows_its_own_style_and_nothing_else(daemon: Daemon) -> None:
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     policy = answer.headers["Content-Security-Policy"]
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'"
+
+
+def test_the_reference_in_the_documentation_is_this_description(description: dict[str, Any]) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "api-reference"))
+    written = (ROOT / "docs" / "API.md").read_text().partition(script["BEGIN"])[2]
+    assert written == "\n" + script["reference"](description), "run scripts/api-reference"
 
 
 def test_the_description_has_no_secrets_or_places_of_this_daemon(daemon: Daemon, description: dict[str, Any]) -> None:
