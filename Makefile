@@ -23,8 +23,9 @@ check: $(INSTALLED)check ## Check style, formatting and types
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
 	@$(BIN)/python -m benchmarks
 
-docs: $(INSTALLED)test ## Check the documentation against the program
-	@$(BIN)/pytest tests/test_docs.py
+docs: $(INSTALLED)test ## Write the description of the commands, and check all documentation against the program
+	@$(BIN)/python scripts/describe_cli.py
+	@$(BIN)/pytest tests/test_docs.py tests/cli/test_description.py
 
 clean: ## Remove everything that the other targets made
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -156,7 +156,8 @@ def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
     commands = _commands()
     wrong = []
     for line in _command_lines():
-        words = re.split(r"[|&;<>]", line.removeprefix("$ "))[0].split()[1:]
+        # What follows a lone -- is a command for somewhere else.
+        words = re.split(r"[|&;<>]| -- ", line.removeprefix("$ "))[0].split()[1:]
         name = ""
         while words and f"{name} {words[0]}".strip() in commands:
             name = f"{name} {words.pop(0)}".strip()

@@ -55,6 +55,7 @@ HOMES = {
     "pexpect": "connmgr.shell.login",
     "psutil": "connmgr.shell",
     "click": "connmgr.cli",
+    "rich": "connmgr.cli",
     "platformdirs": "connmgr.paths",
     "tomli": "connmgr.settings",
     "pluggy": "connmgr.plugin connmgr.hookspecs connmgr.registry",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import click
@@ -37,6 +38,10 @@ COMMANDS = {
 """Each command and the module of this package that has it, loaded when the command is used."""
 
 
+VARIABLE = "_CONNMGR_COMPLETE"
+"""Set by the scripts of ``connmgr completion`` when they ask for completions."""
+
+
 class Commands(click.Group):
     """Loads a command when it is asked for, and turns errors into one line and an exit code."""
 
@@ -49,6 +54,13 @@ class Commands(click.Group):
         module = importlib.import_module(f"connmgr.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
+
+    def main(self, *arguments: Any, **more: Any) -> Any:
+        if VARIABLE in os.environ:
+            from connmgr.cli import completion
+
+            completion.register()
+        return super().main(*arguments, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -66,6 +78,7 @@ class Commands(click.Group):
 @click.option("--url", metavar="URL", help="The daemon to talk to.  [default: where this user's daemon listens]")
 @click.option(
     "--api-key-file",
+    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
     help="Authenticate with the API key that this file holds, instead of the auth file.",
 )

@@ -15,11 +15,29 @@ from click.shell_completion import (
 )
 
 PROGRAM = "connmgr"
-VARIABLE = "_CONNMGR_COMPLETE"
+
+
+_BASH = """\
+%(complete_func)s() {
+    local IFS=$'\\n' completion
+    COMPREPLY=()
+    while read -r completion; do
+        case $completion in
+            dir,*) compopt -o dirnames ;;
+            file,*) compopt -o default ;;
+            plain,*) COMPREPLY+=("${completion#plain,}") ;;
+        esac
+    done < <(COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD %(complete_var)s=bash_complete "$1" 2>/dev/null)
+    [[ ${COMPREPLY[0]-} != *: ]] || compopt -o nospace
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
 
 
 class Bash(BashComplete):
-    """Quotes what it inserts: click leaves that to bash, which does not do it for completions from a function."""
+    """Quotes what it inserts, which bash does not do for completions from a function, and click's script undoes."""
+
+    source_template = _BASH
 
     @staticmethod
     def _check_version() -> None:
@@ -39,7 +57,7 @@ def register() -> None:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands, options and, from the running daemon, names of connections.
@@ -49,4 +67,4 @@ def completion(context: click.Context, shell: str) -> None:
     zsh:   eval "$(connmgr completion zsh)"              in ~/.zshrc, after compinit
     fish:  connmgr completion fish | source              in ~/.config/fish/config.fish
     """
-    click.echo(_SHELLS[shell](context.find_root().command, {}, PROGRAM, VARIABLE).source())
+    click.echo(_SHELLS[shell](context.find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())

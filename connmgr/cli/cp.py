@@ -47,7 +47,9 @@ class Place(ConnectionName):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         files = [CompletionItem(incomplete, type="file")]
-        return files if _is_local(incomplete) else super().shell_complete(ctx, param, incomplete) or files
+        if _is_local(incomplete):
+            return files
+        return [CompletionItem(f"{item.value}:") for item in super().shell_complete(ctx, param, incomplete)] or files
 
 
 @click.command()

@@ -43,7 +43,13 @@ class ExecCommand(click.Command):
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True)
 @click.option("--all", "everywhere", is_flag=True, help="CONNECTION is a GLOB: run it on all that it matches.")
 @click.option(
-    "-j", "--jobs", type=click.IntRange(1, 64), default=JOBS, show_default=True, help="With --all: how many at once."
+    "-j",
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1, 64),
+    default=JOBS,
+    show_default=True,
+    help="With --all: how many at once.",
 )
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="Kill it after so long.")
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.exits import FAILED
 from connmgr.cli.ls import described
 from connmgr.cli.names import find_category
 from connmgr.cli.output import json_option, print_json, print_table
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 USUAL = Path("~/.ssh/config")
 
-NEW, PRESENT, DIFFERENT, LEFT_OUT = "new", "there already", "name taken", "left out"
+NEW, ADDED, PRESENT, DIFFERENT, LEFT_OUT = "new", "added", "there already", "name taken", "left out"
 
 
 @dataclass
@@ -60,18 +59,14 @@ def import_ssh_config(file: Path | None, category: str | None, *, apply: bool, a
     for host in hosts:
         known.judge(host, hosts)
         if apply and host.outcome == NEW:
-            host.id = client.connection.add(host.name, host.data, category=where)
+            host.id, host.outcome = client.connection.add(host.name, host.data, category=where), ADDED
     if as_json:
         shown = [{"name": h.name, "outcome": h.outcome, "connection": h.id, "note": h.note} for h in hosts]
         print_json(shown)
     elif hosts:
         print_table([(host.outcome, host.name, host.note) for host in hosts])
-    new = sum(host.outcome == NEW for host in hosts)
-    if not as_json:
-        said = "added" if apply else "would be added; --apply adds them" if new else "would be added"
-        click.echo(f"{new} of {len(hosts)} {said}", err=True)
-    if any(host.outcome in (DIFFERENT, LEFT_OUT) for host in hosts):
-        raise click.exceptions.Exit(FAILED)
+    if not as_json and any(host.outcome == NEW for host in hosts):
+        click.echo("Nothing was changed; --apply adds those that are new.", err=True)
 
 
 class _Known:

@@ -1,0 +1,259 @@
+"""Writes docs/CLI.md and the man page docs/connmgr.1 from the commands themselves.
+
+Run it with ``python scripts/describe_cli.py``; with ``--check`` it writes nothing, and exits with 1 where a file is not
+as it would be written.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import cleandoc
+from pathlib import Path
+
+import click
+
+from connmgr.cli import main
+from connmgr.cli.exits import MEANINGS
+
+DOCS = Path(__file__).parent.parent / "docs"
+VERBATIM = "\b"
+WIDTH = 130
+
+SECTIONS = {
+    "Naming connections": """
+        A CONNECTION is named by its path, as `connmgr ls` shows it: `web`, or `web/root` for one that runs in
+        another. The end of the path will do, and so will any part of it, as long as one connection alone has
+        it; where several do, they are listed and nothing happens. A category may stand before the path
+        (`customers/web`), and the uuid always works. Letter case makes no difference.
+
+        A GLOB is matched with whole paths: `*` within one segment, `**` across segments, `?`, `[abc]`,
+        `[!abc]`, `{a,b}`. Quote it, so that your own shell leaves it alone.
+        """,
+    "Secrets": """
+        Passwords, passphrases and keys are never taken from the command line, where every user of the machine
+        can read them. They are asked for on the terminal, without being shown; in scripts they come from
+        standard input:
+
+        `connmgr add ssh web host=web.example --secret password < password-file`
+
+        Where the vault has users, its secrets can be read in a session that has unlocked one. Each command is a
+        session of its own. `connmgr vault unlock USER` begins one that later commands continue, in any
+        terminal, until `connmgr vault lock` or the end of the daemon; what identifies it is kept in the file
+        `session` beside the auth file, which only you can read. `connmgr --unlock USER exec web -- id` unlocks
+        for one command, and keeps nothing.
+        """,
+    "Running commands": """
+        `connmgr exec web -- ls -l /srv` starts the shell of a connection where it does not run, runs the
+        command in it and leaves it running, so that the next command takes milliseconds. The words after `--`
+        are joined by blanks, as ssh does, and are one command of the far shell's language: quote what it is to
+        see as one word, and what your own shell is to leave alone, as in `connmgr exec web -- 'cd /srv && ls
+        *.log'`. The directory and exported variables last from one command to the next, for all that use the
+        connection.
+
+        Output is printed when the command has ended; it reads nothing unless `--stdin` is given. Ctrl-C, or the
+        end of `connmgr exec` in any other way, kills the command with all that it has started.
+
+        `connmgr exec --all 'web*' -j 20 -- uptime` runs it on every connection that the GLOB matches, twenty at
+        a time, and prints a line for each as it finishes: its name, `ok`, the exit code or what went wrong, the
+        time that it took, and the first line of output. Its summary goes to standard error.
+        """,
+    "JSON": """
+        With `--json` a command prints what the daemon answers, in the form that docs/API.md describes. Messages
+        for people go to standard error, and never mix with it.
+        """,
+}
+
+ENVIRONMENT = {
+    "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` or config.toml says it.",
+    "CONNMGR_AUTH_FILE": "The file that authenticates local clients, where it is not in its usual place.",
+    "CONNMGR_CONFIG": "Another file than config.toml; every setting of docs/OPERATIONS.md is a variable too.",
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """A command, by the words that call it."""
+
+    words: str
+    usage: str
+    paragraphs: list[str]
+    options: list[tuple[str, str]]
+
+
+def commands() -> Iterator[Described]:
+    """Yield each command that does something, in the order of the help."""
+    yield from _below(main, click.Context(main, info_name="connmgr"))
+
+
+def _below(command: click.Command, context: click.Context) -> Iterator[Described]:
+    if not isinstance(command, click.Group):
+        yield _described(command, context)
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        if inner is not None and not inner.hidden:
+            yield from _below(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def _described(command: click.Command, context: click.Context) -> Described:
+    pieces = " ".join(command.collect_usage_pieces(context))
+    return Described(
+        words=context.command_path,
+        usage=f"{context.command_path} {pieces}".strip(),
+        paragraphs=cleandoc(command.help or "").split("\n\n"),
+        options=_options(command, context),
+    )
+
+
+def _options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    found = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    return [(_names(one), _meaning(one)) for one in found]
+
+
+def _names(option: click.Option) -> str:
+    # Not as click would put it, which differs from one version of it to the next.
+    names = ", ".join(sorted(option.opts, key=len))
+    if option.is_flag:
+        return names
+    if option.metavar is None:
+        raise ValueError(f"{names} needs a metavar, for the documentation.")
+    return f"{names} {option.metavar}"
+
+
+def _meaning(option: click.Option) -> str:
+    shown = f" [default: {option.default}]" if option.show_default else ""
+    return re.sub(r"\s+", " ", f"{option.help}{shown}")
+
+
+def _sections() -> Iterator[tuple[str, list[str]]]:
+    for title, text in SECTIONS.items():
+        yield title, [re.sub(r"\s*\n\s*", " ", paragraph) for paragraph in cleandoc(text).split("\n\n")]
+
+
+def markdown() -> str:
+    """Return docs/CLI.md."""
+    all_commands = list(commands())
+    lines = [
+        "# The command line",
+        "",
+        "Written by `make docs` from the commands themselves. `--help` after any command says the same.",
+        "",
+        _markdown_text(cleandoc(main.help or "").split("\n\n")[0]),
+        "",
+    ]
+    for title, paragraphs in _sections():
+        lines += [f"## {title}", "", "\n\n".join(map(_filled, paragraphs)), ""]
+    lines += ["## Exit codes", "", "| Exit code | Meaning |", "|---|---|"]
+    lines += [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
+    lines += ["", "Any other is that of the command which `connmgr exec` has run: 128 + N where signal N ended it.", ""]
+    lines += ["## Environment", "", "| Variable | Meaning |", "|---|---|"]
+    lines += [
+        f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |" for names, text in ENVIRONMENT.items()
+    ]
+    lines += ["", "## Options of every command", "", "They stand before the command: `connmgr --unlock alice ls`.", ""]
+    lines += _markdown_options(_options(main, click.Context(main, info_name="connmgr")))
+    lines += ["", "## Commands", ""]
+    for one in all_commands:
+        lines += [f"### {one.words}", "", "```", one.usage, "```", ""]
+        for paragraph in one.paragraphs:
+            lines += [_markdown_text(paragraph), ""]
+        if one.options:
+            lines += [*_markdown_options(one.options), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown_text(paragraph: str) -> str:
+    if paragraph.startswith(VERBATIM):
+        return "```\n" + paragraph.removeprefix(VERBATIM).strip("\n") + "\n```"
+    return _filled(_escaped(paragraph))
+
+
+def _filled(paragraph: str) -> str:
+    # A line that began with a lone - or # would be a list or a heading.
+    lines = textwrap.wrap(re.sub(r"\s+", " ", paragraph), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return re.sub(r"\n([-#+>]|\d+\.)(?= )", r" \1", "\n".join(lines))
+
+
+def _markdown_options(options: list[tuple[str, str]]) -> list[str]:
+    cells = [(option.replace("|", r"\|"), _escaped(text)) for option, text in options]
+    rows = [f"| `{option}` | {text} |" for option, text in cells]
+    return ["| Option | Meaning |", "|---|---|", *rows]
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([*|\[\]<>_])", r"\\\1", text)
+
+
+def man_page() -> str:
+    """Return docs/connmgr.1, in the man macros."""
+    lines = [
+        '.TH CONNMGR 1 "" "connmgr" "User Commands"',
+        ".SH NAME",
+        r"connmgr \- manage connections to machines, and work on them",
+        ".SH SYNOPSIS",
+        r".B connmgr",
+        r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGUMENTS\fR]",
+        ".SH DESCRIPTION",
+        "A daemon keeps connections to machines, and shells on them. This program runs it, and is a client of it.",
+        ".SH OPTIONS",
+        *_man_options(_options(main, click.Context(main, info_name="connmgr"))),
+        ".SH COMMANDS",
+    ]
+    for one in commands():
+        lines += [f".SS {_roff(one.usage)}"]
+        for number, paragraph in enumerate(one.paragraphs):
+            lines += [".PP"] if number else []
+            lines += _man_text(paragraph)
+        lines += _man_options(one.options)
+    for title, paragraphs in _sections():
+        lines.append(f".SH {title.upper()}")
+        for number, paragraph in enumerate(paragraphs):
+            lines += [*([".PP"] if number else []), _roff(paragraph.replace("`", ""))]
+    lines.append(".SH EXIT STATUS")
+    for code, meaning in MEANINGS.items():
+        lines += [".TP", f".B {code}", _roff(meaning.replace("`", ""))]
+    lines += [".PP", "Any other is that of the command that exec has run, 128 + N where signal N ended it."]
+    lines.append(".SH ENVIRONMENT")
+    for names, text in ENVIRONMENT.items():
+        lines += [".TP", f".B {_roff(names)}", _roff(text.replace("`", ""))]
+    return "\n".join(lines) + "\n"
+
+
+def _man_text(paragraph: str) -> list[str]:
+    if paragraph.startswith(VERBATIM):
+        verbatim = paragraph.removeprefix(VERBATIM).strip("\n").splitlines()
+        return [".nf", *(_roff(line) for line in verbatim), ".fi"]
+    return [_roff(re.sub(r"\s*\n\s*", " ", paragraph))]
+
+
+def _man_options(options: list[tuple[str, str]]) -> list[str]:
+    return [line for option, text in options for line in (".TP", f".B {_roff(option)}", _roff(text))]
+
+
+def _roff(text: str) -> str:
+    text = text.replace("\\", r"\e").replace("-", r"\-")
+    # A line that begins with one of these would be an instruction.
+    return rf"\&{text}" if text.startswith((".", "'")) else text
+
+
+def run(*, check: bool) -> int:
+    """Write both files, or with ``check`` return 1 where one differs."""
+    outdated = []
+    for name, text in (("CLI.md", markdown()), ("connmgr.1", man_page())):
+        path = DOCS / name
+        if not path.exists() or path.read_text() != text:
+            outdated.append(name)
+            if not check:
+                path.write_text(text)
+    if check and outdated:
+        sys.stderr.write(f"Not as the commands are: {', '.join(outdated)}; `make docs` writes them anew.\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(check="--check" in sys.argv[1:]))
