@@ -62,7 +62,7 @@ def mapped(subject: str, doing: str, deadline: Deadline) -> Iterator[None]:
         raise
     except TimeoutError as error:
         raise deadline.expired(subject, doing) from error
-    except (OSError, EOFError, ssh_exception.SSHException, ValueError) as error:
+    except (OSError, EOFError, ssh_exception.SSHException) as error:
         raise operation_error(error, subject, doing) from error
 
 
@@ -102,7 +102,6 @@ _TABLE: tuple[tuple[type[Exception], type[OperationError], str], ...] = (
     (ssh_exception.CouldNotCanonicalize, HostUnresolved, "{subject} has no canonical name."),
     (ssh_exception.ProxyCommandFailure, HostUnreachable, "The proxy command for {subject} failed."),
     (ssh_exception.SSHException, HostRefused, "{subject} broke the SSH protocol while {doing}: {error}."),
-    (ValueError, HostRefused, "{subject} sent what is no valid SSH while {doing}."),
 )
 """From the special to the general: the first that fits an exception decides."""
 

@@ -103,7 +103,7 @@ class Link(paramiko.Transport):
         """Exchange versions and keys.
 
         :raises TimeoutError: not within the deadline.
-        :raises Exception: whatever ended the connection; see :mod:`connmgr_ssh.faults`.
+        :raises EOFError | OSError | paramiko.SSHException: the connection ended.
         """
         self.banner_timeout = deadline.left()
         done = threading.Event()
@@ -111,9 +111,17 @@ class Link(paramiko.Transport):
         if not done.wait(deadline.left()):
             raise TimeoutError("The key exchange took too long.")
         if not self.active:
-            error = self.get_exception() or EOFError()
-            # paramiko wraps the peer's end of a connection on which no version was sent.
-            raise error.__context__ if isinstance(error.__context__, EOFError | OSError) else error
+            raise self._reason()
+
+    def _reason(self) -> Exception:
+        error = self.get_exception() or EOFError()
+        # paramiko wraps the peer's end of a connection on which no version was sent.
+        if isinstance(error.__context__, EOFError | OSError):
+            return error.__context__
+        if isinstance(error, EOFError | OSError | SSHException):
+            return error
+        # What a peer sends may trip paramiko up anywhere.
+        return SSHException(f"It makes no sense ({type(error).__name__})")
 
     def _check_banner(self) -> None:
         super()._check_banner()  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import socket
 import struct
 import threading
@@ -159,6 +160,25 @@ def test_a_host_that_announces_a_huge_packet(sshd: Sshd, connect: Connect) -> No
 
     with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError, match="too large a packet"):
         connect(sshd, port=port)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_host_that_sends_nonsense_in_packets(sshd: Sshd, connect: Connect, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def packet() -> bytes:
+        payload = bytes([chance.choice([*range(1, 8), *range(20, 42), *range(50, 62), *range(80, 101)])])
+        payload += chance.randbytes(chance.choice([0, 3, 10, 100, 1000]))
+        padding = 3 + 8 - (len(payload) + 8) % 8
+        return struct.pack(">IB", len(payload) + padding + 1, padding) + payload + bytes(padding)
+
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(b"SSH-2.0-Nonsense\r\n" + b"".join(packet() for _ in range(20)))
+        until_closed(connection)
+
+    with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError) as caught:
+        connect(sshd, port=port, connectTimeout=0.5)
+    assert caught.value.message.isprintable()
 
 
 def test_more_connections_than_the_host_admits(start_sshd: StartSshd, connect: Connect) -> None:

@@ -50,7 +50,6 @@ def test_every_exception_of_paramiko_becomes_one_of_connmgr(kind: type[Exception
         (OSError(113, "No route to host"), "host_unreachable"),
         (BrokenPipeError(32, "Broken pipe"), "host_unreachable"),
         (EOFError(), "host_refused"),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "host_refused"),
         (ssh_exception.IncompatiblePeer("no acceptable ciphers"), "transport_unsupported"),
         (ssh_exception.AuthenticationException("no"), "auth_failed"),
         (ssh_exception.ChannelException(1, "no"), "channel_refused"),
