@@ -17,7 +17,8 @@ _PRELUDE = r"""
 mark=$1 dir=$2; shift 2
 unset CDPATH
 say() { printf '%s %s\n' "$mark" "$*"; }
-no() { say no "$@"; exit 0; }
+tidy() { :; }
+no() { tidy; say no "$@"; exit 0; }
 because() {
   case ${1##*: } in
     *"o space left"*|*"uota exceeded"*) no no_space;;
@@ -34,7 +35,7 @@ resolve() {
   case $1 in
     "~"|"~/"*) [ "$HOME" ] || no no_such_directory; p=$HOME${1#"~"};;
     /*) p=$1;;
-    *) cd "$dir" 2>/dev/null || no no_such_directory; p=./$1;;
+    *) cd -P "$dir" 2>/dev/null || no no_such_directory; p=./$1;;
   esac
 }
 trim() { p=${p%"${p##*[!/]}"}; p=${p:-/}; }
@@ -77,7 +78,7 @@ size=$2 sum=$3 mode=$4
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 alive() { kill -0 "$1" || if [ -d "/proc/$$" ]; then [ -d "/proc/$1" ]; else ps -p "$1"; fi; } >/dev/null
 clear_litter() {
-  for t in "$d"/.connmgr-[0-9]*; do
+  for t in ./.connmgr-[0-9]*; do
     [ -f "$t" ] || continue
     w=${t##*/.connmgr-}
     case $w in *-"$host"-*) alive "${w%%-*}" || rm -f -- "$t";; esac
@@ -95,11 +96,11 @@ flush() {
 }
 overwrite() {
   why=$( { cat <"$f" >"$p"; } 2>&1) || because "$why"
-  flush "$p"; say ok; exit 0
+  flush "$p"; tidy; say ok; exit 0
 }
 receive() {
   set +C
-  f=/proc/self/fd/3; [ -e $f ] || f=$t
+  f=/proc/self/fd/3; [ -e "$f" ] || f=$t
   how=cat; [ ! -t 0 ] || how="head -c $size"
   say ok
   why=$( { $how >&3; } 2>&1) || because "$why"
@@ -116,8 +117,7 @@ receive() {
   esac
   [ ! -d "$p" ] || no wrong_file_type
   why=$(mv -f -- "$t" "$p" 2>&1) || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
-  trap - EXIT
-  flush "$d"; say ok; exit 0
+  flush .; say ok; exit 0
 }
 resolve "$1"
 if [ -L "$p" ]; then p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}; fi
@@ -129,9 +129,12 @@ if [ -e "$p" ]; then
   [ -w "$p" ] || no permission_denied
   kept=$( { stat -c '%a %u:%g' -- "$p" || stat -f '%Mp%Lp %u:%g' -- "$p"; } 2>/dev/null) || kept=unknown
 fi
+cd -P "$d" 2>/dev/null || no permission_denied
+p=./$b
 clear_litter
-t=$d/.connmgr-$$-$host-$5
-trap 'rm -f -- "$t"' EXIT
+t=./.connmgr-$$-$host-$5
+tidy() { rm -f -- "$t"; }
+trap '[ ! -e "$t" ] || tidy' EXIT
 trap 'exit 1' HUP INT TERM PIPE
 mask=$(umask); umask 077; set -C
 receive 3>"$t" 2>/dev/null
@@ -155,7 +158,7 @@ LIST = (
 resolve "$1"
 [ -e "$p" ] || absent -L
 [ -d "$p" ] || no wrong_file_type
-cd "$p" 2>/dev/null && [ -r . ] || no permission_denied
+cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
 """
     + _DESCRIBING
     + r"""
@@ -201,7 +204,7 @@ present
 [ ! -d "$p" ] || trim
 if [ -d "$p" ] && [ ! -L "$p" ]; then
   if [ "$p" -ef / ]; then no permission_denied; fi 2>/dev/null
-  case $(cd "$p" 2>/dev/null && pwd -P) in /|//) no permission_denied;; esac
+  case $(cd -P "$p" 2>/dev/null && pwd -P) in /|//) no permission_denied;; esac
   if [ "$2" ]; then why=$(rm -rf -- "$p" 2>&1); else why=$(rmdir -- "$p" 2>&1); fi || because "$why"
 else
   why=$(rm -f -- "$p" 2>&1) || because "$why"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ SHELLS = [
     pytest.param("ksh93", marks=pytest.mark.needs("ksh93")),
     pytest.param("zsh", marks=pytest.mark.needs("zsh")),
 ]
-NECESSARY = "cat chmod chown head ls mkdir mv printf readlink rm rmdir wc".split()
+NECESSARY = ["cat", "chmod", "chown", "head", "ls", "mkdir", "mv", "printf", "readlink", "rm", "rmdir", "wc"]
 """What no system is without."""
 
 ODD_NAMES = [
@@ -82,7 +81,7 @@ def busybox_tools(directory: Path) -> str:
     assert busybox
     tools = directory / "busybox-tools"
     tools.mkdir()
-    for name in [*NECESSARY, *"cp find sha256sum stat sync uname ps".split()]:
+    for name in [*NECESSARY, *["cp", "find", "sha256sum", "stat", "sync", "uname", "ps"]]:
         (tools / name).symlink_to(busybox)
     return str(tools)
 
@@ -119,6 +118,11 @@ def content_of(place: Place, path: bytes) -> bytes:
     return content
 
 
+def names_in(directory: Path) -> list[str]:
+    """Return the names in a directory, in order."""
+    return sorted(path.name for path in directory.iterdir())
+
+
 def litter(directory: Path) -> list[str]:
     """Return what unfinished writes have left in a directory."""
-    return [name for name in os.listdir(directory) if name.startswith(".connmgr-")]
+    return [name for name in names_in(directory) if name.startswith(".connmgr-")]
