@@ -62,7 +62,7 @@ def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | No
         return None
     if len(pattern) > LONGEST:
         raise InvalidRequest(f"The filter is too long: at most {LONGEST} characters.")
-    expanded = _limited(_Parser(fold(pattern)).text())
+    expanded = map(_merged, _limited(_Parser(fold(pattern)).text()))
     alternatives = dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one)))
     if below_root:
         alternatives |= dict.fromkeys((WITHIN, SEPARATOR, *one) for one in list(alternatives))
@@ -141,6 +141,17 @@ def _ranges(members: str) -> Iterator[tuple[str, str]]:
             yield low, high
 
 
+def _merged(tokens: Alternative) -> Alternative:
+    """Make one token of those for any number of characters that follow each other, as braces can bring about."""
+    merged: list[Token] = []
+    for token in tokens:
+        if isinstance(token, Many) and merged and isinstance(merged[-1], Many):
+            merged[-1] = ACROSS if ACROSS in (token, merged[-1]) else WITHIN
+        else:
+            merged.append(token)
+    return tuple(merged)
+
+
 def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternative]:
     """Yield ``tokens``, and what is left of them where a ``**`` between separators stands for no segment."""
     for at in range(start, len(tokens)):
@@ -153,29 +164,45 @@ def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternati
     yield tokens
 
 
-def matches(alternatives: Iterable[Alternative], path: str) -> bool:
-    """Whether one of ``alternatives`` matches ``path``, in time proportional to the length of both."""
-    return any(_matches(tokens, path) for tokens in alternatives)
+class Matcher:
+    """Tells whether one of some alternatives matches a path: one step a character, however many they are.
 
+    The positions that the alternatives may be at are the bits of one number, moved on all at once.
+    """
 
-def _matches(tokens: Alternative, path: str) -> bool:
-    # A set of positions in the pattern, as the bits of a number, moved on by every character.
-    stays = [sum(1 << at for at, token in enumerate(tokens) if token == ACROSS)]
-    stays.append(stays[0] | sum(1 << at for at, token in enumerate(tokens) if token == WITHIN))
-    skipped = stays[1]
-    positions = _skip(1, skipped)
-    for character in path:
-        moved = positions & stays[character != SEPARATOR]
-        for at, token in enumerate(tokens):
-            if positions >> at & 1 and not isinstance(token, Many):
-                hit = character in token if isinstance(token, OneOf) else character == token
-                moved |= hit << at + 1
-        positions = _skip(moved, skipped)
-    return bool(positions >> len(tokens) & 1)
+    def __init__(self, alternatives: Iterable[Alternative]) -> None:
+        self._starts = self._ends = self._across = self._many = 0
+        self._tokens: list[tuple[int, str | OneOf]] = []
+        bit = 1
+        for alternative in alternatives:
+            self._starts |= bit
+            for token in alternative:
+                if isinstance(token, Many):
+                    self._many |= bit
+                    self._across |= bit if token.across else 0
+                else:
+                    self._tokens.append((bit, token))
+                bit <<= 1
+            self._ends |= bit
+            bit <<= 1
+        self._passed: dict[str, int] = {}
 
+    def __call__(self, path: str) -> bool:
+        """Whether one of the alternatives matches ``path``."""
+        positions = self._starts | (self._starts & self._many) << 1
+        for character in path:
+            stays = self._across if character == SEPARATOR else self._many
+            positions = (positions & self._passes(character)) << 1 | (positions & stays)
+            # No two "any number" follow each other, so that one step reaches what comes after.
+            positions |= (positions & self._many) << 1
+        return bool(positions & self._ends)
 
-def _skip(positions: int, skipped: int) -> int:
-    """Return ``positions`` and those after every "any number" that can be reached by taking none."""
-    while (further := positions | (positions & skipped) << 1) != positions:
-        positions = further
-    return positions
+    def _passes(self, character: str) -> int:
+        """Return the positions whose token takes ``character``."""
+        if character not in self._passed:
+            self._passed[character] = sum(
+                bit
+                for bit, token in self._tokens
+                if (character in token if isinstance(token, OneOf) else character == token)
+            )
+        return self._passed[character]

@@ -56,8 +56,8 @@ class ConnectionQuery:
         if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
             conditions.append(_scanned(tx, connection_table.c.category).in_(ids.where(in_categories)))
         if self._types is not None:
-            types = _types(tx)
-            matching = [type for type in types if glob.matches(self._types, fold(type))]
+            types, matches = _types(tx), glob.Matcher(self._types)
+            matching = [type for type in types if matches(fold(type))]
             if matching != types:
                 conditions.append(_scanned(tx, connection_table.c.type).in_(matching))
         return _ids(tx, connection_table, conditions)
@@ -90,7 +90,8 @@ class PathFilter:
         path = self._table.c.path
         loose = sa.or_(*(path.op("GLOB")(pattern) for pattern in set(map(patterns.loose_glob, alternatives))))
         candidates = tx.execute(sa.select(self._table.c.id, path).where(loose))
-        matching = json.dumps([id for id, path in candidates if glob.matches(alternatives, path)])
+        matches = glob.Matcher(alternatives)
+        matching = json.dumps([id for id, path in candidates if matches(path)])
         return self._table.c.id.in_(sa.select(sa.func.json_each(matching).table_valued("value").c.value))
 
 
@@ -99,7 +100,7 @@ def _matches(
 ) -> sa.ColumnElement[bool]:
     if at is None:
         return path.op("GLOB")(pattern)
-    if pattern and not pattern.strip("*/"):
+    if all(part and not part.strip("*") for part in pattern.split("/")):
         return depth == at
     return sa.and_(depth == at, path.op("GLOB")(pattern))
 
