@@ -141,7 +141,8 @@ def boot_script() -> str:
         for dialect in supervisors
     )
     return (
-        'n=$1; shift; [ $# -gt 0 ] || set -- "${SHELL:-/bin/sh}"; w=${1##*/}; '
+        'n=$1; shift; [ $# -gt 0 ] || { command -v "${SHELL:-}" >/dev/null || SHELL=/bin/sh; set -- "$SHELL"; }; '
+        'w=${1##*/}; '
         'case "$w ${2:-}" in "busybox sh"|"busybox ash") w=ash;; esac; '
         'p=$(command -v "$1") || w=missing; echo; echo "$n $w $p"; '
         f"case $w in {branches}{interpreted}) exec /bin/sh {_MOVED};; esac"

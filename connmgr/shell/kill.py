@@ -31,6 +31,7 @@ processes() {
 }
 descendants() {
   table=$(processes) found=" $root " grown=1
+  [ "$table" ] || exit 1
   while [ "$grown" ]; do
     grown=
     while read -r pid parent; do
