@@ -1,0 +1,110 @@
+"""What is killed in the middle of a write leaves the old file or the new one, and no litter for long."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from connmgr.errors import ConnmgrError
+from connmgr.fs import files
+from connmgr.fs.blobs import Blobs
+from connmgr.fs.files import Place
+from tests.api.wire import LOCAL
+from tests.conftest import StartDaemon
+from tests.fs.conftest import Write
+from tests.fs.far_sides import litter, names_in, stored
+from tests.fs.wire import Caller
+
+pytestmark = pytest.mark.needs("linux")
+
+SIZE = 2_000_000
+ROUNDS = 24
+
+
+def content(number: int) -> bytes:
+    return (b"%07d\n" % number) * (SIZE // 8)
+
+
+def writer(parent: int) -> psutil.Process | None:
+    """Return the sh that writes a file, once there is one below ``parent``."""
+    for process in psutil.Process(parent).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "printf %b" in " ".join(process.cmdline()):
+                return process
+    return None
+
+
+def test_the_writing_shell_is_killed(here: Place, write: Write, folder: Path, blobs: Blobs) -> None:
+    write(here, b"file", content(0))
+    killed = finished = 0
+    for number in range(1, ROUNDS + 1):
+        outcome: list[Exception | None] = []
+
+        def put(number: int = number, outcome: list[Exception | None] = outcome) -> None:
+            try:
+                with stored(blobs, content(number)) as blob:
+                    files.write(here, b"file", blob, None)
+            except ConnmgrError as error:
+                outcome.append(error)
+            else:
+                outcome.append(None)
+
+        before = (folder / "file").read_bytes()
+        writing = threading.Thread(target=put)
+        writing.start()
+        while writing.is_alive() and (process := writer(os.getpid())) is None:
+            time.sleep(0)
+        # Each round a little later.
+        time.sleep(number * 0.002)
+        with suppress(psutil.NoSuchProcess, AttributeError):
+            process.kill()  # type: ignore[union-attr]
+        writing.join()
+        after = (folder / "file").read_bytes()
+        killed, finished = killed + (outcome != [None]), finished + (after == content(number))
+        assert after in (before, content(number)), "a mixture, or neither"
+        assert outcome != [None] or after == content(number), "a write that was confirmed is lost"
+        assert len(litter(folder)) <= 1, "what the last writer left was not cleared"
+    assert killed, "no write was hit"
+    write(here, b"file", b"")
+    assert names_in(folder) == ["file"]
+
+
+def test_the_daemon_is_killed(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_bytes(content(0))
+    home = tmp_path / "home"
+    for number in range(1, 6):
+        daemon = start_daemon(home=home)
+        caller = Caller(daemon)
+        caller.start()
+        blob = caller.blob(content(number))
+        before = (folder / "file").read_bytes()
+
+        def put(caller: Caller = caller, blob: str = blob) -> None:
+            with suppress(OSError, http.client.HTTPException):
+                caller.post("/fs/write", connection=LOCAL, blob=blob, path=str(folder / "file"))
+
+        writing = threading.Thread(target=put)
+        writing.start()
+        while writing.is_alive() and writer(daemon.pid) is None:
+            time.sleep(0)
+        time.sleep(number * 0.005)
+        daemon.kill()
+        writing.join()
+        assert (folder / "file").read_bytes() in (before, content(number)), "a mixture, or neither"
+    last = Caller(start_daemon(home=home))
+    last.start()
+    # Scripts end by themselves when their daemon is gone; it may take them a moment.
+    deadline = time.monotonic() + 20
+    while litter(folder):
+        assert last.write(folder / "file", b"last").status == 200
+        assert time.monotonic() < deadline, litter(folder)
+    assert names_in(folder) == ["file"]
