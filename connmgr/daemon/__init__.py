@@ -7,7 +7,7 @@ import gc
 import ipaddress
 import logging
 import os
-import resource
+import socket
 import sys
 import threading
 import time
@@ -22,7 +22,7 @@ from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.channel import Uploads
 from connmgr.daemon.files import private_directory
-from connmgr.daemon.memory import return_large_blocks
+from connmgr.daemon.process import prepare_process
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
 from connmgr.daemon.storage import database_url, key_store
@@ -31,14 +31,11 @@ from connmgr.fs.blobs import Blobs
 from connmgr.registry import Problem, Registry
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
-from connmgr.secrets.process import harden
 from connmgr.settings import Settings
 from connmgr.shell.sessions import Sessions
 from connmgr.vault import Vault, VaultLock, open_database
 
 logger = logging.getLogger("connmgr.daemon")
-
-OPEN_FILES = 8192
 
 
 def serve(settings: Settings) -> None:
@@ -47,32 +44,16 @@ def serve(settings: Settings) -> None:
     :raises StartupError: it cannot start safely; nothing was changed then, but for directories that were made.
     """
     stop = Stop()
-    _start_logging(settings)
-    _raise_file_limit()
-    harden()
-    return_large_blocks()
+    prepare_process(settings.log_level)
     with contextlib.ExitStack() as cleanup:
         private_directory(settings.data_dir, "data directory")
         cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
         bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
-        database = open_database(database_url(settings))
-        cleanup.callback(database.close)
-        key = load_from(key_store(settings), create=database.empty, verifier=database.key_verifier)
-        vault = Vault(database, key)
+        vault = _open_vault(settings, cleanup)
         registry = _prepared(Registry.load(), settings.data_dir)
-        sessions = Sessions(
-            vault,
-            registry,
-            max_output=settings.max_output,
-            command_timeout=settings.command_timeout,
-            idle_timeout=settings.idle_timeout,
-            start_timeout=settings.start_timeout,
-            orphans=settings.data_dir / "shells.json",
-        )
-        cleanup.callback(sessions.close, CLOSE_SECONDS)
+        sessions = _open_sessions(settings, vault, registry, cleanup)
         auth_file = AuthFile(settings.auth_file)
         cleanup.callback(auth_file.remove)
-        tokens = Tokens(settings.session_ttl)
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
         cleanup.callback(blobs.close)
         services = Services(
@@ -81,22 +62,14 @@ def serve(settings: Settings) -> None:
             registry=registry,
             sessions=sessions,
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-            tokens=tokens,
+            tokens=Tokens(settings.session_ttl),
             anonymous=Caller("anonymous", Access(), time.monotonic()),
             slots=Slots(settings.threads),
             blobs=blobs,
             stopping=lambda: stop.requested,
             stop=stop.request,
         )
-        addresses = Addresses(bound.getsockname()[1], settings.host, settings.allowed_hosts)
-        server = Server(
-            create_app(services, addresses),
-            bound,
-            slots=settings.threads,
-            max_body=settings.max_body,
-            trusted=lambda header: settings.no_auth or tokens.accepts(header),
-            uploads=Uploads(BLOB_PATH, blobs.spool, settings.max_blob),
-        )
+        server = _open_server(services, bound)
         cleanup.callback(server.shut_down)
         stop.wake = server.wake
         _announce(settings, url_of(bound))
@@ -105,7 +78,41 @@ def serve(settings: Settings) -> None:
         guard(auth_file.remove)
         auth_file.remove()
         _finish(server, sessions)
-        tokens.close()
+        services.tokens.close()
+
+
+def _open_vault(settings: Settings, cleanup: contextlib.ExitStack) -> Vault:
+    database = open_database(database_url(settings))
+    cleanup.callback(database.close)
+    key = load_from(key_store(settings), create=database.empty, verifier=database.key_verifier)
+    return Vault(database, key)
+
+
+def _open_sessions(settings: Settings, vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Sessions:
+    sessions = Sessions(
+        vault,
+        registry,
+        max_output=settings.max_output,
+        command_timeout=settings.command_timeout,
+        idle_timeout=settings.idle_timeout,
+        start_timeout=settings.start_timeout,
+        orphans=settings.data_dir / "shells.json",
+    )
+    cleanup.callback(sessions.close, CLOSE_SECONDS)
+    return sessions
+
+
+def _open_server(services: Services, bound: socket.socket) -> Server:
+    settings = services.settings
+    addresses = Addresses(bound.getsockname()[1], settings.host, settings.allowed_hosts)
+    return Server(
+        create_app(services, addresses),
+        bound,
+        slots=settings.threads,
+        max_body=settings.max_body,
+        trusted=lambda header: settings.no_auth or services.tokens.accepts(header),
+        uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob),
+    )
 
 
 def _finish(server: Server, sessions: Sessions) -> None:
@@ -114,23 +121,6 @@ def _finish(server: Server, sessions: Sessions) -> None:
     closing = threading.Thread(target=sessions.close, args=(CLOSE_SECONDS,), name="close-sessions", daemon=True)
     closing.start()
     server.run(until=lambda: not closing.is_alive() and not server.busy, timeout=CLOSE_SECONDS)
-
-
-def _start_logging(settings: Settings) -> None:
-    # What libraries have to say is of no use below a warning, and may be indiscreet.
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("connmgr").setLevel(settings.log_level.upper())
-    # Each request that waits for a thread is no news.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    # A closed stderr must not take the daemon down.
-    logging.raiseExceptions = False
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _prepared(registry: Registry, data_dir: Path) -> Registry:

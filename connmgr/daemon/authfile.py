@@ -33,10 +33,14 @@ class AuthFile:
             self._descriptor = os.open(path, CREATE, 0o600)
         except OSError as error:
             raise StartupError(f"The auth file {path} cannot be made: {error.strerror}.") from error
-        # Held while the daemon lives: another one sees by it that the file is no leftover.
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.fchmod(self._descriptor, 0o600)
-        os.write(self._descriptor, self.content.encode() + b"\n")
+        try:
+            # Held while the daemon lives: another one sees by it that the file is no leftover.
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(self._descriptor, 0o600)
+            os.write(self._descriptor, self.content.encode() + b"\n")
+        except OSError as error:
+            self.remove()
+            raise StartupError(f"The auth file {path} cannot be written: {error.strerror}.") from error
 
     def remove(self) -> None:
         """Remove the file, if it is still this one; calling it again does nothing."""
