@@ -29,7 +29,7 @@ from connmgr.shell.turns import Turns
 POLL = 1.0
 """Seconds between two looks at whether the client is still there."""
 
-KILL_TIMEOUT = 10.0
+KILL_TIMEOUT = 20.0
 """Seconds in which a killed command's processes must be gone, or the session is given up."""
 
 LATE_READS = 64
@@ -218,11 +218,18 @@ class Session:
             if now >= next_look:
                 if abandoned():
                     return "abandoned"
+                self._raise_if_ended()
                 next_look = now + POLL
             out, err = self._channel.recv(min(deadline, next_look) - now)
             stdout.feed(out)
             stderr.feed(err)
         return ""
+
+    def _raise_if_ended(self) -> None:
+        """Notice that the shell is gone where a job of it holds the streams open, so that they do not end."""
+        with contextlib.suppress(TimeoutError):
+            self._channel.exit_status(0)
+            raise EOFError
 
     def _kill(self, cookie: str, stdout: MarkedStream, stderr: MarkedStream) -> None:
         """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""

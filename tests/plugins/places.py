@@ -48,7 +48,7 @@ class Places:
     def sshd(self) -> Sshd:
         """The machine's sshd, which is the gateway to itself too."""
         if self._sshd is None:
-            self._sshd = Sshd({"AcceptEnv": "none"}, inside=self.machine.inside())
+            self._sshd = Sshd({"SetEnv": "LANG=C.UTF-8"}, inside=self.machine.inside())
         return self._sshd
 
     @contextmanager

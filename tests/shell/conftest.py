@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from connmgr.shell.session import Session
+from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 from tests.shell.shells import ALL, OTHER, POSIX, local_session
 
 
@@ -32,4 +33,16 @@ def interpreted(request: pytest.FixtureRequest) -> Iterator[Session]:
 @pytest.fixture
 def bash() -> Iterator[Session]:
     with local_session("bash") as session:
+        yield session
+
+
+@pytest.fixture(params=OTHER[:1])
+def fish(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with local_session(request.param) as session:
+        yield session
+
+
+@pytest.fixture(params=OTHER[1:])
+def tcsh(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with local_session(request.param) as session:
         yield session

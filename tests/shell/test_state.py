@@ -12,7 +12,7 @@ from connmgr.errors import NoSuchDirectory
 from connmgr.shell.dialects import quote
 from connmgr.shell.session import Session
 from connmgr.shell.state import State, parse_environment, parse_exports
-from tests.shell.shells import assert_usable, local_session, out, run
+from tests.shell.shells import assert_usable, out, run
 
 ODD_VALUES = [
     b"",
@@ -50,24 +50,20 @@ def test_odd_values_last(posix: Session) -> None:
     assert_usable(posix)
 
 
-@pytest.mark.needs("fish")
-def test_odd_values_last_in_fish() -> None:
-    with local_session("fish") as session:
-        for value in ODD_VALUES:
-            run(session, "set -gx ODD " + ("".join(f"\\X{byte:02x}" for byte in value) or "''"))
-            assert exported(session, b"ODD") == [value]
-        run(session, "set -e ODD")
-        assert exported(session, b"ODD") == []
+def test_odd_values_last_in_fish(fish: Session) -> None:
+    for value in ODD_VALUES:
+        run(fish, "set -gx ODD " + ("".join(f"\\X{byte:02x}" for byte in value) or "''"))
+        assert exported(fish, b"ODD") == [value]
+    run(fish, "set -e ODD")
+    assert exported(fish, b"ODD") == []
 
 
-@pytest.mark.needs("tcsh")
-def test_values_last_in_csh() -> None:
-    with local_session("tcsh") as session:
-        for value in (b"", b" ", b"x  y", b"'", b'"', b"\\", "h\u00e9".encode(), b"$x `y`"):
-            run(session, b"setenv ODD " + quote(value))
-            assert exported(session, b"ODD") == [value]
-        run(session, "unsetenv ODD")
-        assert exported(session, b"ODD") == []
+def test_values_last_in_csh(tcsh: Session) -> None:
+    for value in (b"", b" ", b"x  y", b"'", b'"', b"\\", "h\u00e9".encode(), b"$x `y`"):
+        run(tcsh, b"setenv ODD " + quote(value))
+        assert exported(tcsh, b"ODD") == [value]
+    run(tcsh, "unsetenv ODD")
+    assert exported(tcsh, b"ODD") == []
 
 
 @pytest.mark.parametrize("name", ["a b", "x'y", "new\nline", "$(x)", "-n", "\u00e9", "*", "\\", " "])

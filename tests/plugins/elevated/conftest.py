@@ -1,31 +1,11 @@
-"""Fixtures of the tests of elevation: a machine with its own users, sudoers and doas.conf, and ways to reach it."""
+"""Fixtures of the tests of elevation: a machine that allows nobody anything, and two of its users."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.plugins.machine import Inhabitant, Machine
-from tests.plugins.places import Places
-
-
-@pytest.fixture(scope="session")
-def home_of_the_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty home directory, whose ~/.ssh says nothing about the tests' hosts."""
-    home = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(home))
-        patch.delenv("SSH_AUTH_SOCK", raising=False)
-        yield home
-
-
-@pytest.fixture(scope="session")
-def running_machine() -> Iterator[Machine]:
-    running = Machine()
-    yield running
-    running.close()
+from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 
 
 @pytest.fixture
@@ -33,14 +13,6 @@ def machine(running_machine: Machine) -> Machine:
     """A machine that allows nobody anything."""
     running_machine.allow()
     return running_machine
-
-
-@pytest.fixture(scope="session")
-def places(running_machine: Machine, home_of_the_daemon: Path) -> Iterator[Places]:
-    """The ways to the machine."""
-    ways = Places(running_machine)
-    yield ways
-    ways.close()
 
 
 @pytest.fixture(scope="session")
