@@ -47,6 +47,7 @@ def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
     for running in started:
         if running.running:
             running.stop()
+        running.close()
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self.kill()
             raise DaemonExitedError("the daemon did not stop in time", None, self.stderr()) from None
-        self._close()
+        self.close()
         if self.process.returncode != 0:
             raise DaemonExitedError("the daemon did not stop cleanly", self.process.returncode, self.stderr())
 
@@ -122,9 +122,10 @@ class Daemon:
         """Kill the daemon at once, as a crash would."""
         self.process.kill()
         self.process.wait()
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Release this side's ends of the connection and the pipe; calling it again does nothing."""
         if "client" in vars(self):
             self.client.close()
         if self.process.stdout is not None:

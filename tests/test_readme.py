@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,34 +18,75 @@ from tests.conftest import StartDaemon
 from tests.daemon import READY
 
 README = Path(__file__).parent.parent / "README.md"
+SESSION = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 VARIABLE = {
-    r"'osName': '[^']*'": "'osName': …",
-    r"'temp': '[^']*'": "'temp': …",
+    r"os_name='[^']*'": "os_name=…",
+    r"temp='[^']*'": "temp=…",
     r"has no address: .*": "has no address: …",
+    r"127\.0\.0\.1:\d+": "127.0.0.1:…",
+    r"CPython [\d.]+": "CPython …",
 }
 """What differs from machine to machine."""
 
 
+def _without_what_varies(text: str) -> str:
+    for pattern, replacement in VARIABLE.items():
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
 class _Checker(doctest.OutputChecker):
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        for pattern, replacement in VARIABLE.items():
-            want, got = re.sub(pattern, replacement, want), re.sub(pattern, replacement, got)
-        return super().check_output(want, got, optionflags)
+        return super().check_output(_without_what_varies(want), _without_what_varies(got), optionflags)
+
+
+def _console(text: str) -> str:
+    """Return what a terminal shows when the commands of ``text`` are typed into bash, one after the other."""
+    commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    script = "".join(f"echo {shlex.quote(chr(36) + chr(32) + command)}\n{command}\n" for command in commands)
+    finished = subprocess.run(
+        ["bash", "-c", script],
+        cwd=README.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return finished.stdout
+
+
+def _python(text: str, names: dict[str, Any]) -> str:
+    """Return what is wrong with ``text``, an interactive session; it leaves its variables in ``names``."""
+    test = doctest.DocTestParser().get_doctest(text, names, "README.md", str(README), 0)
+    assert test.examples
+    report: list[str] = []
+    doctest.DocTestRunner(_Checker()).run(test, out=report.append, clear_globs=False)
+    names.update(test.globs)
+    return "".join(report)
 
 
 @pytest.mark.needs("bash", "linux")
 def test_the_first_session_goes_as_it_is_written(start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = start_daemon(environment={"SHELL": "/bin/bash"})
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
     monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
-    blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README.md", str(README), 0)
-    assert len(test.examples) > 10
-    report: list[str] = []
-    doctest.DocTestRunner(_Checker()).run(test, out=report.append, clear_globs=False)
-    test.globs["daemon"].close()
-    assert not report, "".join(report)
+    blocks = SESSION.findall(README.read_text())
+    assert {language for language, _ in blocks} == {"console", "python"}
+    names: dict[str, Any] = {}
+    try:
+        for language, text in blocks:
+            if language == "python":
+                problem = _python(text, names)
+                assert not problem, problem
+            else:
+                assert _without_what_varies(_console(text)) == _without_what_varies(text)
+    finally:
+        names["client"].close()
+    assert daemon.process.wait(15) == 0, daemon.stderr()
 
 
 def test_the_ready_line_is_the_one_of_the_default_address() -> None:
