@@ -1,0 +1,57 @@
+"""Fixtures of the tests of the command line: the program beside a daemon, and SSH servers behind it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.program import CommandLine
+from tests.daemon import Daemon
+from tests.plugins import users
+from tests.plugins.sshd import Sshd, privilege_separation
+
+StartSshd = Callable[..., Sshd]
+
+
+@pytest.fixture(scope="module")
+def connmgr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """The command line of a user whose daemon runs, shared by the tests of a module."""
+    daemon = Daemon(tmp_path_factory.mktemp("home"), environment={"SHELL": "/bin/bash"})
+    yield CommandLine(daemon)
+    daemon.stop()
+
+
+@pytest.fixture
+def own_connmgr(own_daemon: Daemon) -> CommandLine:
+    """The command line of a user whose daemon is this test's alone."""
+    return CommandLine(own_daemon)
+
+
+@pytest.fixture(scope="session")
+def login() -> Iterator[str]:
+    """Whom to log in as over SSH: a throw-away user where the tests run as root."""
+    if os.geteuid() != 0:
+        yield getpass.getuser()
+        return
+    user = users.create()
+    yield user.name
+    users.remove(user)
+
+
+@pytest.fixture
+def start_sshd(login: str) -> Iterator[StartSshd]:
+    """A function that starts an sshd of the test's own."""
+    started: list[Sshd] = []
+
+    def start(**more: Any) -> Sshd:
+        started.append(Sshd(user=login, **more))
+        return started[-1]
+
+    with privilege_separation():
+        yield start
+        for server in started:
+            server.close()

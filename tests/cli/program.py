@@ -1,0 +1,102 @@
+"""The installed program ``connmgr``, run as a user of a daemon runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+from tests.daemon import Daemon
+from tests.plugins.sshd import Sshd
+
+DIRECTORY = Path(sys.executable).parent
+TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A program that has ended."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def output(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def errors(self) -> str:
+        return self.stderr.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+class CommandLine:
+    """Runs the program in the environment of the user who has started ``daemon``; there is no terminal."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.environment = {
+            **daemon.environment,
+            "PATH": f"{DIRECTORY}:{daemon.environment['PATH']}",
+            "CONNMGR_PORT": daemon.url.rpartition(":")[2],
+            "TERM": "xterm",
+        }
+
+    def __call__(
+        self,
+        *arguments: str,
+        stdin: str | bytes = b"",
+        code: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> Done:
+        """Run it to its end, which must be with the exit code ``code``."""
+        done = subprocess.run(
+            ["connmgr", *arguments],
+            executable=DIRECTORY / "connmgr",
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            env=self.environment | dict(environment or {}),
+            cwd=self.daemon.home,
+            timeout=TIMEOUT,
+            check=False,
+            # Without a terminal to ask on, even where the tests have one.
+            start_new_session=True,
+        )
+        shown = f"connmgr {arguments} exited with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"
+        assert done.returncode == code, shown
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def on_terminal(self, *arguments: str, program: str = "connmgr", columns: int = 120) -> pexpect.spawn:
+        """Start it, or another ``program``, on a terminal of its own."""
+        return pexpect.spawn(
+            str(DIRECTORY / program) if program == "connmgr" else program,
+            list(arguments),
+            env=self.environment,
+            cwd=str(self.daemon.home),
+            timeout=TIMEOUT,
+            encoding="utf-8",
+            dimensions=(50, columns),
+        )
+
+    def add_ssh(self, name: str, server: Sshd, *fields: str) -> str:
+        """Add a connection to ``server``, whose host key it pins, and return its uuid."""
+        key = " ".join(server.host_keys[0].with_suffix(".pub").read_text().split()[:2])
+        data = [f"port={server.port}", f"user={server.user}", f"identity.file={server.client_key}", f"hostKey={key}"]
+        return self("add", "ssh", name, "host=127.0.0.1", *data, *fields).output.strip()
+
+
+def finish(terminal: pexpect.spawn) -> tuple[int | None, str]:
+    """Wait for the program to end, and return its exit code and what it has printed since the last match."""
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    return terminal.exitstatus, str(terminal.before)

@@ -1,0 +1,268 @@
+"""Connections and categories from the command line: adding, naming, showing, changing and removing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE
+from tests.cli.program import CommandLine, finish
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(connmgr: CommandLine) -> Iterator[None]:
+    """Remove what a test has added."""
+    yield
+    client = connmgr.daemon.client
+    added = set(client.connection.query()) - {LOCAL_MACHINE}
+    for id in added & set(client.connection.query()):
+        if id in client.connection.query():
+            client.connection.remove([id])
+    for category in client.category.info(client.category.query()):
+        if len(category.name) == 2 and category.name[1] != "default":
+            client.category.remove([category.id], children=True)
+
+
+def add(connmgr: CommandLine, name: str, *arguments: str) -> str:
+    return connmgr("add", "ssh", name, f"host={name.replace(' ', '-')}.example", *arguments).output.strip()
+
+
+def data(connmgr: CommandLine, name: str) -> dict[str, object]:
+    shown = connmgr("info", name, "--json").json["rawData"]
+    assert isinstance(shown, dict)
+    return shown
+
+
+def test_a_connection_is_added_shown_and_removed(connmgr: CommandLine) -> None:
+    id = add(connmgr, "Web", "port=2222", "agent=yes", "identity.file=~/.ssh/key", "connectTimeout=1.5")
+    shown = connmgr("info", "web", "--json").json
+    assert (shown["connection"], shown["name"], shown["category"]) == (id, ["web"], ["default"])
+    expected = {"host": "Web.example", "port": 2222, "agent": True, "identity": {"file": "~/.ssh/key"}}
+    assert {name: shown["rawData"][name] for name in expected} == expected
+    text = connmgr("info", id).output
+    assert "identity.file" in text
+    assert "~/.ssh/key" in text
+    assert "default/web" in connmgr("ls", "w*").output
+    connmgr("rm", "web", "--yes")
+    assert connmgr("ls", "w*", "--json").json == []
+
+
+def test_an_equivalent_connection_is_not_stored_twice(connmgr: CommandLine) -> None:
+    assert add(connmgr, "web") == connmgr("add", "ssh", "other", "host=web.example").output.strip()
+
+
+def test_the_local_machine_is_described(connmgr: CommandLine) -> None:
+    connmgr("exec", LOCAL_MACHINE, "--", "true")
+    kind, *_ = connmgr("ls", "local machine", "--json").json
+    assert kind["type"] == "local"
+    line = connmgr("ls", "--type", "local").output
+    assert line.startswith("default/local machine  local  ")
+    assert line.rstrip().endswith(" ago")
+
+
+def test_ls_shows_a_tree_on_a_terminal(connmgr: CommandLine) -> None:
+    connmgr("category", "add", "customers/acme")
+    add(connmgr, "web", "--category", "customers/acme")
+    code, shown = finish(connmgr.on_terminal("ls"))
+    assert code == 0
+    assert "└── " in shown
+    lines = [line.strip() for line in shown.splitlines()]
+    assert any("customers" in line and "acme" not in line for line in lines), shown
+    assert any("web" in line and "ssh" in line for line in lines), shown
+
+
+def test_names_cannot_control_the_terminal(connmgr: CommandLine) -> None:
+    connmgr.daemon.client.connection.add("evil\x1b[31m", {"type": "ssh", "host": "evil.example"})
+    assert "evil\\x1b[31m" in connmgr("ls").output
+    assert "\x1b[31mevil" not in finish(connmgr.on_terminal("ls"))[1]
+
+
+class TestNaming:
+    def test_the_end_of_a_path_a_part_and_any_letter_case_will_do(self, connmgr: CommandLine) -> None:
+        id = add(connmgr, "production web 1")
+        inner = connmgr("add", "shellEnvironment", "root", f"host={id}").output.strip()
+        for name in (inner, inner.upper(), "root", "ROOT", "production web 1/root", "1/root", "web 1/ro"):
+            assert connmgr("info", name, "--json").json["connection"] == inner, name
+        assert connmgr("info", "Production Web 1", "--json").json["connection"] == id
+
+    def test_the_whole_path_outranks_the_end_of_another(self, connmgr: CommandLine) -> None:
+        id = add(connmgr, "web")
+        connmgr("add", "shellEnvironment", "web", f"host={add(connmgr, 'outer')}")
+        assert connmgr("info", "web", "--json").json["connection"] == id
+
+    def test_several_candidates_are_listed(self, connmgr: CommandLine) -> None:
+        ids = [add(connmgr, name) for name in ("web1", "web2")]
+        refusal = connmgr("info", "web", code=5).errors
+        assert "may be any of 2 connections" in refusal
+        assert all(id in refusal for id in ids)
+        assert "default/web2" in refusal
+
+    def test_a_category_tells_equal_names_apart(self, connmgr: CommandLine) -> None:
+        ids = {}
+        for category in ("production", "staging/inner"):
+            connmgr("category", "add", category)
+            id = connmgr("add", "ssh", "web", f"host={category.replace('/', '-')}.example", "--category", category)
+            ids[category] = id.output.strip()
+        assert connmgr("info", "web", code=5).errors.count("/web") == 2
+        assert connmgr("info", "production/web", "--json").json["connection"] == ids["production"]
+        for name in ("staging/inner/web", "inner/web"):
+            assert connmgr("info", name, "--json").json["connection"] == ids["staging/inner"]
+
+    def test_special_characters_stand_for_themselves(self, connmgr: CommandLine) -> None:
+        odd = "a*[b]{c,d}?"
+        id = connmgr("add", "ssh", odd, "host=odd.example").output.strip()
+        connmgr("add", "ssh", "axbc?", "host=even.example")
+        assert connmgr("info", odd, "--json").json["connection"] == id
+        assert connmgr("info", "*[b]{", "--json").json["connection"] == id
+
+    def test_an_unknown_name_and_uuid_exit_with_5(self, connmgr: CommandLine) -> None:
+        assert "No connection is called 'nowhere'" in connmgr("info", "nowhere", code=5).errors
+        connmgr("info", LOCAL_MACHINE.replace("f", "a"), code=5)
+
+
+class TestFields:
+    def test_the_schema_names_fields_kinds_and_meanings(self, connmgr: CommandLine) -> None:
+        lines = [line.split(None, 2) for line in connmgr("add", "--schema", "ssh").output.splitlines()]
+        rows = {name: (kind, meaning) for name, kind, meaning in lines}
+        assert rows["host"][0] == "string"
+        assert rows["host"][1].endswith("Required.")
+        assert rows["port"][1].endswith("[default: 22]")
+        assert rows["identity.passphrase"][0] == "secret"
+        assert rows["gateway"][0] == "connection"
+        assert rows["hostKeyChecking"][0] == "strict|acceptNew"
+        assert connmgr("add", "--schema", "ssh", "--json").json["properties"]["type"] == {"const": "ssh"}
+        assert {"local", "ssh", "shellEnvironment"} <= {
+            line.split()[0] for line in connmgr("add", "--schema").output.splitlines()
+        }
+
+    @pytest.mark.parametrize("field", ["password=hunter2", "identity.passphrase=hunter2"])
+    def test_a_secret_in_the_arguments_is_refused_and_not_repeated(self, connmgr: CommandLine, field: str) -> None:
+        refusal = connmgr("add", "ssh", "web", "host=web.example", field, code=2).errors
+        assert f"--secret {field.partition('=')[0]}" in refusal
+        assert "hunter2" not in refusal
+        assert connmgr("ls", "web", "--json").json == []
+
+    def test_a_secret_comes_from_standard_input(self, connmgr: CommandLine) -> None:
+        connmgr("add", "ssh", "web", "host=web.example", "--secret", "password", stdin="two\nlines\n")
+        sealed = data(connmgr, "web")["password"]
+        assert isinstance(sealed, dict)
+        assert connmgr.daemon.client.secret.decrypt(sealed) == "two\nlines"
+        assert "(secret)" in connmgr("info", "web").output
+
+    def test_several_secrets_are_a_line_each(self, connmgr: CommandLine) -> None:
+        both = ("--secret", "password", "--secret", "identity.passphrase")
+        connmgr("add", "ssh", "web", "host=w.example", "identity.file=/k", *both, stdin="one\ntwo\n")
+        shown = connmgr("info", "web", "--json").json["rawData"]
+        decrypt = connmgr.daemon.client.secret.decrypt
+        assert (decrypt(shown["password"]), decrypt(shown["identity"]["passphrase"])) == ("one", "two")
+        refusal = connmgr("add", "ssh", "x", "host=x.example", "identity.file=/k", *both, stdin="one\n", code=2).errors
+        assert "has 1 lines" in refusal
+
+    def test_a_secret_is_asked_for_on_a_terminal_and_not_shown(self, connmgr: CommandLine) -> None:
+        terminal = connmgr.on_terminal("add", "ssh", "web", "host=web.example", "--secret", "password")
+        terminal.expect("password: ")
+        terminal.sendline("hunter2")
+        code, shown = finish(terminal)
+        assert code == 0, shown
+        assert "hunter2" not in shown
+        sealed = data(connmgr, "web")["password"]
+        assert isinstance(sealed, dict)
+        assert connmgr.daemon.client.secret.decrypt(sealed) == "hunter2"
+
+    def test_a_reference_takes_the_name_of_a_connection(self, connmgr: CommandLine) -> None:
+        id = add(connmgr, "bastion")
+        add(connmgr, "web", "gateway=bastion")
+        assert data(connmgr, "web")["gateway"] == id
+        assert "nowhere" in connmgr("add", "ssh", "x", "host=x", "gateway=nowhere", code=5).errors
+
+    def test_a_list_is_given_item_by_item_or_as_json(self, connmgr: CommandLine) -> None:
+        connmgr("add", "shellEnvironment", "one", "host=local machine", "commands=cd /etc", "commands=export A=b=c")
+        connmgr("add", "shellEnvironment", "two", "host=local machine", 'commands=["cd /", "umask 77"]')
+        assert data(connmgr, "one")["commands"] == ["cd /etc", "export A=b=c"]
+        assert data(connmgr, "two")["commands"] == ["cd /", "umask 77"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("ssh", "web", "hots=x"), "no field 'hots'"),
+            (("ssh", "web", "host"), "not of the form field=value"),
+            (("ssh", "web", "host=x", "port=many"), "'many' is not a value of the kind integer"),
+            (("ssh", "web", "host=x", "type=local"), "no field 'type'"),
+            (("ssh", "web", "host=x", "--secret", "user"), "user is not a secret"),
+            (("telnet", "web", "host=x"), "No connection type is called 'telnet'"),
+            (("ssh",), "TYPE and NAME are needed"),
+        ],
+    )
+    def test_a_wrong_field_is_a_wrong_command_line(
+        self, connmgr: CommandLine, arguments: tuple[str, ...], said: str
+    ) -> None:
+        assert said in connmgr("add", *arguments, code=2).errors
+
+    def test_what_the_daemon_refuses_is_told_with_the_field(self, connmgr: CommandLine) -> None:
+        assert "data.port" in connmgr("add", "ssh", "web", "host=x", "port=99999", code=1).errors
+        assert "data.host" in connmgr("add", "ssh", "web", code=1).errors
+
+    def test_a_connection_that_cannot_be_opened_is_not_added_when_validated(self, connmgr: CommandLine) -> None:
+        refusal = connmgr("add", "local", "odd", "shell=/nonexistent", "--validate", code=1).errors
+        assert "does not exist" in refusal
+        assert connmgr("ls", "odd", "--json").json == []
+        connmgr("add", "local", "even", "shell=sh", "--validate")
+
+
+class TestChanges:
+    def test_named_fields_change_and_others_stay(self, connmgr: CommandLine) -> None:
+        connmgr(
+            "add", "ssh", "web", "host=web.example", "user=me", "port=2222", "--secret", "password", stdin="hunter2"
+        )
+        connmgr("edit", "web", "port=2200", "identity.file=/k", "--unset", "user")
+        changed = connmgr("info", "web", "--json").json["rawData"]
+        assert (changed["host"], changed["port"], changed["identity"]) == ("web.example", 2200, {"file": "/k"})
+        assert "user" not in changed
+        assert connmgr.daemon.client.secret.decrypt(changed["password"]) == "hunter2"
+        connmgr("edit", "web", "--secret", "password", stdin="other")
+        sealed = data(connmgr, "web")["password"]
+        assert isinstance(sealed, dict)
+        assert connmgr.daemon.client.secret.decrypt(sealed) == "other"
+        assert "Nothing to change" in connmgr("edit", "web", code=2).errors
+
+    def test_a_connection_moves_to_another_name_and_category(self, connmgr: CommandLine) -> None:
+        id = add(connmgr, "web")
+        connmgr("category", "add", "a/b")
+        connmgr("mv", "web", "www", "--category", "a/b")
+        shown = connmgr("info", id, "--json").json
+        assert (shown["name"], shown["category"]) == (["www"], ["a", "b"])
+        connmgr("mv", "www", "--category", "default")
+        assert connmgr("info", id, "--json").json["category"] == ["default"]
+        assert connmgr("mv", "www", "--category", "nowhere", code=5).errors
+        assert "Nothing to change" in connmgr("mv", "www", code=2).errors
+
+    def test_removing_asks_first(self, connmgr: CommandLine) -> None:
+        id = add(connmgr, "web")
+        assert "--yes" in connmgr("rm", "web", code=2).errors
+        for answer, code in (("n", 1), ("y", 0)):
+            assert connmgr("info", id, "--json").json["connection"] == id
+            terminal = connmgr.on_terminal("rm", "web")
+            terminal.expect(r"Remove default/web, and what runs over it\? \[y/N\]: ")
+            terminal.sendline(answer)
+            assert finish(terminal)[0] == code
+        connmgr("info", id, code=5)
+
+    def test_the_local_machine_cannot_be_removed(self, connmgr: CommandLine) -> None:
+        connmgr("rm", "local machine", "--yes", code=1)
+
+
+def test_categories_are_added_listed_and_removed(connmgr: CommandLine) -> None:
+    id = connmgr("category", "add", "customers/acme").output.strip()
+    assert connmgr("category", "add", "/customers/ACME/", "--json").json == {"category": id}
+    listed = [line.split("  ")[0] for line in connmgr("category", "ls").output.splitlines()]
+    assert listed == ["all connections", "customers", "customers/acme", "default"]
+    assert [one["category"] for one in connmgr("category", "ls", "*/acme", "--json").json] == [id]
+    add(connmgr, "web", "--category", "customers/acme")
+    connmgr("category", "rm", "customers")
+    assert connmgr("info", "acme/web", "--json").json["category"] == ["acme"]
+    connmgr("category", "rm", "acme", "--contents")
+    connmgr("info", "web", code=5)
+    connmgr("category", "rm", "default", code=1)
+    connmgr("category", "rm", "nowhere", code=5)
+    connmgr("category", "add", "/", code=2)

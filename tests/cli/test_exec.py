@@ -1,0 +1,148 @@
+"""``connmgr exec``: output, exit codes, shells that start by themselves, and what kills a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE
+from tests.cli.conftest import StartSshd
+from tests.cli.program import DIRECTORY, CommandLine, finish
+
+pytestmark = pytest.mark.needs("bash")
+
+
+def test_output_goes_where_it_went_byte_by_byte(connmgr: CommandLine) -> None:
+    done = connmgr("exec", "local machine", "--", r"printf 'a\000\377\n\n'; printf 'b' >&2; exit 7", code=7)
+    assert (done.stdout, done.stderr) == (b"a\0\xff\n\n", b"b")
+
+
+def test_words_are_joined_by_blanks_into_one_command(connmgr: CommandLine) -> None:
+    assert connmgr("exec", "local", "--", "echo", "$((1+1))", "a  b", "--", "-n", "|", "tr", "a-z", "A-Z").output == (
+        "2 A B -- -N\n"
+    )
+
+
+def test_the_shell_is_started_kept_and_started_again(own_connmgr: CommandLine) -> None:
+    assert own_connmgr("exec", "local", "--", "cd /etc; export ODD='a b'").code == 0
+    assert own_connmgr("exec", "local", "--", 'pwd; echo "$ODD"').output == "/etc\na b\n"
+    own_connmgr.daemon.client.shell.stop(LOCAL_MACHINE)
+    assert own_connmgr("exec", "local", "--", 'echo "<$ODD>"').output == "<>\n"
+
+
+def test_input_directory_and_variables_are_given_when_asked_for(connmgr: CommandLine) -> None:
+    assert connmgr("exec", "local", "--", "cat", stdin="unread").output == ""
+    assert connmgr("exec", "local", "--stdin", "--", "od -An -c", stdin=b"\0\xffx").output.split() == [
+        "\\0",
+        "377",
+        "x",
+    ]
+    assert connmgr("exec", "local", "--cwd", "/usr", "--env", "A=b=c", "--", 'pwd; echo "$A"').output == "/usr\nb=c\n"
+    assert "NAME=VALUE" in connmgr("exec", "local", "--env", "A", "--", "true", code=125).errors
+
+
+def test_json_holds_it_all(connmgr: CommandLine) -> None:
+    done = connmgr("exec", "local", "--json", "--", "echo out; echo err >&2; exit 4", code=4)
+    assert done.json == {"exitCode": 4, "stdout": "out", "stderr": "err"}
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 0", 0), ("false", 1), ("nonexistent-program", 127), ("kill -9 $BASHPID", 137)]
+)
+def test_the_exit_code_is_the_command_s(connmgr: CommandLine, command: str, code: int) -> None:
+    connmgr("exec", "local", "--", command, code=code)
+
+
+def test_failures_of_connmgr_itself_have_codes_of_their_own(connmgr: CommandLine) -> None:
+    assert "killed" in connmgr("exec", "local", "--timeout", "0.2", "--", "sleep 100", code=124).errors
+    for arguments in (("nowhere", "--", "true"), ("local",), ("local", "--nonsense", "--", "true")):
+        connmgr("exec", *arguments, code=125)
+    connmgr("exec", "local", "--", "true", code=125, environment={"CONNMGR_PORT": "1"})
+    connmgr("add", "ssh", "refused", "host=127.0.0.1", "port=1")
+    assert "refused" in connmgr("exec", "refused", "--", "true", code=125).errors
+
+
+def test_output_that_was_dropped_is_told_of(start_daemon: object, connmgr: CommandLine) -> None:
+    assert callable(start_daemon)
+    small = CommandLine(start_daemon("--max-output", "1024"))
+    done = small("exec", "local", "--", "yes | head -c 5000")
+    assert done.stdout == b"y\n" * 512
+    assert "max-output" in done.errors
+
+
+def test_ctrl_c_kills_the_command(connmgr: CommandLine, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    terminal = connmgr.on_terminal("exec", "local", "--", f"echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99")
+    pid = _pid_in(mark)
+    terminal.sendintr()
+    assert finish(terminal)[0] == 130
+    _wait_for_the_end_of(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_client_kills_the_command(connmgr: CommandLine, tmp_path: Path, number: signal.Signals) -> None:
+    mark = tmp_path / "pid"
+    command = f"echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99"
+    process = subprocess.Popen([DIRECTORY / "connmgr", "exec", "local", "--", command], env=connmgr.environment)
+    pid = _pid_in(mark)
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    _wait_for_the_end_of(pid)
+
+
+def test_a_reader_that_leaves_early_is_no_trouble(connmgr: CommandLine) -> None:
+    pipeline = "connmgr exec local -- 'yes | head -c 5000000' | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", pipeline], env=connmgr.environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "y\n"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.needs("sshd")
+def test_all_of_it_over_ssh(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    own_connmgr.add_ssh("web", start_sshd())
+    done = own_connmgr("exec", "web", "--", r"printf 'a\000\377'; printf b >&2; exit 7", code=7)
+    assert (done.stdout, done.stderr) == (b"a\0\xff", b"b")
+    own_connmgr("exec", "web", "--", "cd /etc")
+    assert own_connmgr("exec", "web", "--", "pwd").output == "/etc\n"
+
+
+def test_json_lines_of_many_are_objects(own_connmgr: CommandLine) -> None:
+    own_connmgr("add", "local", "posix", "shell=sh")
+    done = own_connmgr("exec", "--all", "{local*,posix}", "--json", "--", "echo $0; echo err >&2", code=0)
+    outcomes = {one["name"]: one for one in map(json.loads, done.output.splitlines())}
+    assert set(outcomes) == {"default/local machine", "default/posix"}
+    assert all((one["exitCode"], one["stderr"]) == (0, "err") for one in outcomes.values())
+    assert "2 connections in " in done.errors
+    assert "2 ok" in done.errors
+    assert "No connection matches" in own_connmgr("exec", "--all", "x*", "--", "true", code=125).errors
+
+
+def _pid_in(path: Path) -> int:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, "the command has not begun"
+        time.sleep(0.02)
+    return int(path.read_text())
+
+
+def _wait_for_the_end_of(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while _runs(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""``connmgr exec --all`` over fifty hosts, some of which are in trouble: bounded time, and the right summary."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from tests.cli.conftest import StartSshd
+from tests.cli.program import CommandLine
+from tests.plugins.sshd import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd"), pytest.mark.timeout(300)]
+
+HOSTS = 50
+SLOW = 3.0
+"""Seconds that the command takes on the slow host."""
+TIMEOUT = 5.0
+"""Seconds that it may take."""
+BOUND = 90.0
+"""Seconds within which all must be over, on a machine with much else to do; a frozen host alone could take an hour."""
+
+
+def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    good, frozen = start_sshd(), start_sshd()
+    client = own_connmgr.daemon.client
+    own_connmgr.add_ssh("host00", good)
+    pattern = client.connection.info(client.connection.query("host00"))[0].data
+    # Otherwise they would be one connection.
+    for number in range(1, HOSTS - 3):
+        client.connection.add(f"host{number:02}", {"type": "ssh", **pattern, "connectTimeout": 20 + number / 100})
+    inner = client.connection.add("slow-link", {"type": "ssh", **pattern, "connectTimeout": 21})
+    data = {"type": "shellEnvironment", "host": inner, "commands": [f"export WAIT={SLOW}"]}
+    client.connection.add("host-slow", data)
+    own_connmgr.add_ssh("host-frozen", frozen)
+    own_connmgr.add_ssh("host-refusing", good, f"port={free_port()}", "connectTimeout=5")
+    # Its shell runs, when it freezes.
+    own_connmgr("exec", "host-frozen", "--", "true")
+    frozen.freeze()
+    command = ("exec", "--all", "**host*", "-j", "20", "--timeout", f"{TIMEOUT:g}", "--", "sleep ${WAIT:-0}; echo $0")
+    start = time.monotonic()
+    done = own_connmgr(*command, code=1)
+    taken = time.monotonic() - start
+    frozen.thaw()
+    lines = done.output.splitlines()
+    assert len(lines) == HOSTS, done.output
+    verdicts = {line.split()[0]: line for line in lines}
+    assert len(verdicts) == HOSTS
+    troubled = {"host-frozen", "host-refusing"}
+    for name, line in verdicts.items():
+        assert (" ok " in line) == (name not in troubled), line
+    assert re.search(r" (shell_lost|command_timeout) ", verdicts["host-frozen"]), verdicts["host-frozen"]
+    assert " host_refused " in verdicts["host-refusing"]
+    assert re.fullmatch(rf"{HOSTS} connections in [\d.]+ s: {HOSTS - 2} ok, 1 \w+, 1 \w+\n", done.errors), done.errors
+    # Each as it finishes: the quick ones do not wait for those in trouble.
+    assert next(iter(verdicts)) not in troubled | {"slow-link/host-slow"}
+    assert taken < BOUND
+
+
+def test_a_command_that_fails_somewhere_exits_with_1(own_connmgr: CommandLine) -> None:
+    for name, shell in (("one", "bash"), ("two", "sh")):
+        own_connmgr("add", "local", name, f"shell={shell}")
+    done = own_connmgr("exec", "--all", "{one,two}", "--", 'test -n "$BASH_VERSION" || exit 3; echo a; echo b', code=1)
+    lines = {line.split()[0]: line for line in done.output.splitlines()}
+    assert re.fullmatch(r"one  ok       +[\d.]+ s  a  \(\+1 lines\)", lines["one"]), lines
+    assert re.fullmatch(r"two  exit 3   +[\d.]+ s", lines["two"]), lines
+    assert done.errors.endswith(" s: 1 ok, 1 exit 3\n")
+
+
+def test_a_daemon_with_few_slots_is_asked_again(start_daemon: object) -> None:
+    assert callable(start_daemon)
+    connmgr = CommandLine(start_daemon("--threads", "2"))
+    for number in range(6):
+        connmgr.daemon.client.connection.add(
+            f"sh{number}", {"type": "shellEnvironment", "host": _local(connmgr), "commands": [f"N={number}"]}
+        )
+    done = connmgr("exec", "--all", "**/sh?", "-j", "6", "--json", "--", "sleep 0.3")
+    assert [json.loads(line)["exitCode"] for line in done.output.splitlines()] == [0] * 6
+
+
+def _local(connmgr: CommandLine) -> str:
+    return connmgr.daemon.client.connection.query("local machine")[0]

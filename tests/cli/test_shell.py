@@ -1,0 +1,119 @@
+"""``connmgr shell``, on a terminal and without one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.conftest import StartSshd
+from tests.cli.program import CommandLine, finish
+
+pytestmark = pytest.mark.needs("bash")
+
+
+def prompt(directory: str, name: str = "local machine") -> str:
+    return re.escape(f"{name}:{directory}> ")
+
+
+@pytest.fixture
+def terminal(own_connmgr: CommandLine) -> Iterator[pexpect.spawn]:
+    """The shell of the local machine, at its first prompt."""
+    started = own_connmgr.on_terminal("shell", "local")
+    started.setecho(False)
+    started.expect(prompt(str(own_connmgr.daemon.home)))
+    yield started
+    started.close(force=True)
+
+
+def run(terminal: pexpect.spawn, line: str, directory: str) -> str:
+    """Enter a line, wait for the next prompt, and return what was printed in between."""
+    terminal.sendline(line)
+    terminal.expect(prompt(directory))
+    printed = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", str(terminal.before)).replace("\r", "")
+    return printed.removeprefix(line).strip("\n")
+
+
+def test_lines_are_commands_and_the_prompt_shows_the_directory(terminal: pexpect.spawn) -> None:
+    assert run(terminal, "cd /etc; export ODD='a b'", "/etc") == ""
+    assert run(terminal, 'echo "$ODD"; printf unfinished', "/etc") == "a b\nunfinished"
+    assert "nowhere" in run(terminal, "ls nowhere", "/etc")
+    assert run(terminal, "cat", "/etc") == ""
+
+
+def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, tmp_path: Path) -> None:
+    run(terminal, "cd /etc", "/etc")
+    mark = tmp_path / "begun"
+    os.mkfifo(mark)
+    terminal.sendline(f"echo begun > {mark}; sleep 100; touch {tmp_path}/late")
+    assert mark.read_text() == "begun\n"
+    terminal.sendintr()
+    terminal.expect(prompt("/etc"))
+    assert run(terminal, "pgrep -f 'sleep 100$' | wc -l", "/etc").endswith("0")
+    assert not (tmp_path / "late").exists()
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line(terminal: pexpect.spawn, tmp_path: Path) -> None:
+    terminal.send(f"touch {tmp_path}/never")
+    terminal.expect("never")
+    terminal.sendintr()
+    terminal.expect("> ")
+    run(terminal, "cd /", "/")
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
+    terminal: pexpect.spawn, own_connmgr: CommandLine
+) -> None:
+    run(terminal, "cd /usr", "/usr")
+    run(terminal, " echo private", "/usr")
+    terminal.sendeof()
+    assert finish(terminal)[0] == 0
+    history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
+    assert history.read_text().splitlines()[-1] == "cd /usr"
+    assert history.stat().st_mode & 0o777 == 0o600
+    again = own_connmgr.on_terminal("shell", "local")
+    again.expect(prompt("/usr"))
+    again.send("\x1b[A")
+    again.expect("cd /usr")
+    again.sendintr()
+    again.expect(prompt("/usr"))
+    again.sendeof()
+    finish(again)
+
+
+@pytest.mark.parametrize(("line", "code"), [("exit", 3), ("exit 4", 4), ("logout", 3)])
+def test_exit_leaves_with_the_last_exit_code_or_its_own(terminal: pexpect.spawn, line: str, code: int) -> None:
+    run(terminal, "cd /; (exit 3)", "/")
+    terminal.sendline(line)
+    assert finish(terminal)[0] == code
+
+
+def test_without_a_terminal_lines_of_standard_input_are_run(own_connmgr: CommandLine) -> None:
+    done = own_connmgr("shell", "local", stdin="cd /etc\n\npwd\necho err >&2; printf end; (exit 6)\n", code=6)
+    assert (done.stdout, done.stderr) == (b"/etc\nend", b"err\n")
+    assert own_connmgr("exec", "local", "--", "pwd").output == "/etc\n"
+
+
+@pytest.mark.needs("sshd")
+def test_a_shell_that_is_lost_is_started_again(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    own_connmgr.add_ssh("web", server)
+    terminal = own_connmgr.on_terminal("shell", "web")
+    terminal.setecho(False)
+    terminal.expect(r"web:\S+> ")
+    terminal.sendline("cd /etc")
+    terminal.expect(prompt("/etc", "web"))
+    server.kill_sessions()
+    terminal.sendline("echo lost")
+    # Nothing is repeated by itself; the next line has a new shell.
+    terminal.expect("Error: ")
+    terminal.expect(r"web:(?!/etc)\S+> ")
+    terminal.sendline("echo ba''ck")
+    terminal.expect("back")
+    terminal.sendeof()
+    finish(terminal)

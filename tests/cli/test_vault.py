@@ -1,0 +1,119 @@
+"""Secrets and vault users from the command line."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from tests.cli.program import CommandLine, finish
+from tests.conftest import StartDaemon
+
+PASSPHRASE = "four words or more"
+OTHER = "four other words or more"
+
+
+def test_a_value_is_encrypted_and_decrypted(connmgr: CommandLine) -> None:
+    encrypted = connmgr("encrypt", stdin="two\nlines\n").output
+    assert json.loads(encrypted)["secret"]["type"] == "locked"
+    assert connmgr("decrypt", stdin=encrypted).output == "two\nlines\n"
+    terminal = connmgr.on_terminal("encrypt")
+    terminal.expect("Value: ")
+    terminal.sendline("hunter2")
+    code, shown = finish(terminal)
+    assert code == 0
+    assert "hunter2" not in shown
+    assert connmgr("decrypt", stdin=shown.strip()).output == "hunter2\n"
+
+
+@pytest.mark.parametrize("garbage", ["", "no json", "[]"])
+def test_what_was_not_encrypted_is_refused(connmgr: CommandLine, garbage: str) -> None:
+    assert "Standard input is not" in connmgr("decrypt", stdin=garbage, code=2).errors
+
+
+def test_users_lock_the_vault_and_commands_share_what_is_unlocked(own_connmgr: CommandLine) -> None:
+    connmgr = own_connmgr
+    assert connmgr("vault", "status").output.startswith("users     none")
+    for_all = connmgr("encrypt", stdin="for all").output
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+
+    refusal = connmgr("decrypt", stdin=for_all, code=4).errors
+    assert "connmgr vault unlock" in refusal
+    assert connmgr("vault", "status", "--json").json == {
+        "hasUsers": True,
+        "user": None,
+        "principals": [],
+        "users": [],
+    }
+
+    connmgr("vault", "unlock", "alice", stdin="wrong\n", code=4)
+    connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    kept = connmgr.daemon.home / "run" / "connmgr" / "session"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert PASSPHRASE not in kept.read_text()
+    assert connmgr("decrypt", stdin=for_all).output == "for all\n"
+    for_alice = connmgr("encrypt", stdin="for alice").output
+    assert connmgr("status", "--json").json["vault"] == {"hasUsers": True, "user": "alice"}
+    assert connmgr("exec", "--all", "local*", "--", "true").code == 0
+
+    connmgr("vault", "lock")
+    assert not kept.exists()
+    connmgr("decrypt", stdin=for_alice, code=4)
+
+
+def test_unlocking_for_one_command_keeps_nothing(own_connmgr: CommandLine) -> None:
+    connmgr = own_connmgr
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    status = connmgr("--unlock", "alice", "vault", "status", "--json", stdin=f"{PASSPHRASE}\n").json
+    assert (status["user"], status["users"]) == ("alice", ["alice"])
+    assert connmgr("vault", "status", "--json").json["user"] is None
+    assert not (connmgr.daemon.home / "run" / "connmgr" / "session").exists()
+    connmgr("--unlock", "alice", "ls", stdin="wrong\n", code=4)
+    terminal = connmgr.on_terminal("--unlock", "alice", "vault", "status")
+    terminal.expect("Passphrase of alice: ")
+    terminal.sendline(PASSPHRASE)
+    code, shown = finish(terminal)
+    assert code == 0
+    assert "alice" in shown
+    assert PASSPHRASE not in shown
+
+
+def test_passphrases_change_and_users_go(own_connmgr: CommandLine) -> None:
+    connmgr = own_connmgr
+    terminal = connmgr.on_terminal("vault", "user", "add", "alice")
+    for entered in (PASSPHRASE, "a slip of the finger"):
+        terminal.expect("Passphrase of alice.*: ")
+        terminal.sendline(entered)
+    code, shown = finish(terminal)
+    assert code == 1
+    assert "not the same" in shown
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    connmgr("vault", "user", "passphrase", "alice", stdin=f"{PASSPHRASE}\n{OTHER}\n")
+    connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n", code=4)
+    connmgr("vault", "unlock", "alice", stdin=f"{OTHER}\n")
+    connmgr("vault", "user", "add", "bob", stdin=f"{PASSPHRASE}\n")
+    connmgr("--unlock", "bob", "add", "ssh", "web", "host=w", "--secret", "password", stdin=f"{PASSPHRASE}\nsecret\n")
+    connmgr("vault", "user", "rm", "bob", code=1)
+    removed = connmgr("vault", "user", "rm", "bob", "--force").output
+    assert removed.rstrip().endswith("web")
+
+
+def test_a_session_of_a_daemon_that_was_restarted_is_forgotten(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    connmgr = CommandLine(daemon)
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    kept = daemon.home / "run" / "connmgr" / "session"
+    assert kept.exists()
+    daemon.stop()
+    again = start_daemon("--port", daemon.url.rpartition(":")[2], home=daemon.home)
+    assert CommandLine(again)("vault", "status", "--json").json["user"] is None
+    assert not kept.exists()
+
+
+def test_a_kept_session_that_others_could_read_is_refused(own_connmgr: CommandLine) -> None:
+    own_connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    own_connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    (own_connmgr.daemon.home / "run" / "connmgr" / "session").chmod(0o644)
+    assert "may be read by others" in own_connmgr("vault", "status", code=1).errors
