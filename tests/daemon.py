@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from connmgr.client import Client
 
 READY = "connmgr listening on "
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 
 
