@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from itertools import count
@@ -54,7 +55,7 @@ class Postgres:
         log = (self._directory / "log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.data, *settings],
+                [*_ends_with_its_parent(), self._programs / "postgres", "-D", self.data, *settings],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -110,6 +111,12 @@ class Postgres:
     def _run(self, program: str, *arguments: str | Path) -> None:
         command = [self._programs / program, *arguments]
         subprocess.run(command, check=True, capture_output=True, cwd=self._directory, **self._identity)
+
+
+def _ends_with_its_parent() -> list[str]:
+    """Return what makes a program end with the process that started it, where the system can."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "QUIT"] if setpriv and sys.platform == "linux" else []
 
 
 def _identity() -> dict[str, Any]:
