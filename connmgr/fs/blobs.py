@@ -176,6 +176,16 @@ class Blobs:
                 blob.readers -= 1
                 self._free(blob)
 
+    @property
+    def number(self) -> int:
+        """How many blobs are stored."""
+        return len(self._blobs)
+
+    @property
+    def used(self) -> int:
+        """The bytes of all blobs together, those on their way in included."""
+        return self._used
+
     def close(self) -> None:
         """Drop every blob."""
         with self._lock:

@@ -17,6 +17,7 @@ from connmgr.secrets.principals import Access
 from connmgr.shell.frame import Command
 from connmgr.shell.orphans import Orphans
 from connmgr.shell.session import Result, Session
+from connmgr.shell.spare import SpareTransport
 from connmgr.shell.start import ShellInfo, start_supervisor
 from connmgr.shell.transports import Chain, open_chain
 from connmgr.vault import Vault
@@ -29,14 +30,28 @@ HELLO_TIMEOUT = 9.0
 
 @dataclass
 class Shell:
-    """A session and the chain of links that carries it."""
+    """A session, the chain of links that carries it, and the spare one."""
 
     session: Session
     chain: Chain
+    spare: SpareTransport
+    started: float = field(default_factory=time.monotonic)
 
     def stop(self, timeout: float) -> None:
         self.session.stop(timeout)
+        self.spare.close()
         self.chain.close()
+
+
+@dataclass(frozen=True)
+class SessionStatus:
+    """How a running shell is: its state, ``idle``, ``busy`` or ``lost``, times in seconds, and commands that queue."""
+
+    connection: str
+    state: str
+    uptime: float
+    idle: float
+    waiting: int
 
 
 @dataclass
@@ -164,6 +179,12 @@ class Sessions:
         shell.stop(STOP_TIMEOUT)
         return shell.session.info
 
+    def status(self) -> list[SessionStatus]:
+        """Describe the shells that run, without asking them."""
+        with self._lock:
+            shells = [(connection, slot.shell) for connection, slot in self._slots.items() if slot.shell is not None]
+        return [_status(connection, shell) for connection, shell in shells]
+
     def refresh(self, connection: str, access: Access) -> None:
         """Find out whether the connection can be opened, and store what was found as its state.
 
@@ -211,7 +232,12 @@ class Sessions:
             cleanup.callback(chain.close)
             timeout = min(HELLO_TIMEOUT, max(0.1, deadline - time.monotonic()))
             supervisor = start_supervisor(chain.transport, data.get("shell"), timeout)
-            session = Session(supervisor, chain.transport, self._max_output)
+            spare = SpareTransport(
+                chain.transport,
+                lambda: open_chain(self._vault, self._registry, kind, data, access, self._start_timeout),
+            )
+            cleanup.callback(spare.close)
+            session = Session(supervisor, spare, self._max_output)
             cleanup.callback(session.stop, STOP_TIMEOUT)
             for text in data.get("commands") or ():
                 result = session.exec(Command(text.encode()), max(0.1, deadline - time.monotonic()))
@@ -222,7 +248,7 @@ class Sessions:
                 # Whoever closes the others did not see this one.
                 raise Stopping("The daemon is shutting down.")
             cleanup.pop_all()
-        return Shell(session, chain)
+        return Shell(session, chain, spare)
 
     @contextlib.contextmanager
     def _holding(self, connection: str) -> Iterator[Slot]:
@@ -277,6 +303,12 @@ class Sessions:
                             self._end(slot, STOP_TIMEOUT)
                     finally:
                         slot.lock.release()
+
+
+def _status(connection: str, shell: Shell) -> SessionStatus:
+    idle = shell.session.idle_seconds
+    state = "lost" if not shell.session.alive else "idle" if idle else "busy"
+    return SessionStatus(connection, state, time.monotonic() - shell.started, idle, shell.session.waiting)
 
 
 def _state(info: ShellInfo) -> dict[str, Any]:
