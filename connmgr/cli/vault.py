@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from connmgr.cli.backup import backup, restore
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.vault_session import lock, status, unlock, user
 
@@ -15,7 +16,7 @@ def vault() -> None:
     """Look after the vault."""
 
 
-for command in (status, unlock, lock, user):
+for command in (status, unlock, lock, user, backup, restore):
     vault.add_command(command)
 
 
