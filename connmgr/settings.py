@@ -19,6 +19,7 @@ else:
 
 MEBIBYTE = 1024 * 1024
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 KEY_STORES = ("file", "keyring")
 
 
@@ -81,6 +82,10 @@ class Settings:
     blob_quota: int = _option(8192 * MEBIBYTE, "Bytes that all blobs together may have.", at_least=1024)
     blob_ttl: float = _option(3600.0, "Seconds after which a blob is dropped.", at_least=1)
     log_level: str = _option("info", "What is logged to stderr; info has one line a request.", choices=LOG_LEVELS)
+    log_format: str = _option("text", "How it is logged: lines for people, or JSON objects.", choices=LOG_FORMATS)
+    audit_commands: bool = _option(
+        False, "Put the text of commands into the audit trail, with the secrets that they may hold."
+    )
     debug: bool = _option(False, "Put tracebacks into the answers to failed requests.")
 
 

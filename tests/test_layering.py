@@ -46,6 +46,7 @@ HOMES = {
     "webargs": "connmgr.api",
     "apispec": "connmgr.api",
     "markupsafe": "connmgr.api",
+    "prometheus_client": "connmgr.api.metrics",
     "waitress": "connmgr.daemon",
     "sqlalchemy": "connmgr.vault",
     "alembic": "connmgr.vault",

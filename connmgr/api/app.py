@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
-import time
-
 import flask
 
 from connmgr import __version__
 from connmgr.api import (
+    accounting,
     category,
     connection,
     daemon,
@@ -18,16 +15,16 @@ from connmgr.api import (
     errors,
     fs,
     handshake,
+    metrics,
     secret,
     shell,
+    store,
     vault,
 )
 from connmgr.api.auth import authenticate
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
 from connmgr.errors import Stopping
-
-logger = logging.getLogger("connmgr.request")
 
 GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon))
 
@@ -49,7 +46,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     app.register_error_handler(Exception, errors.answer)
 
     def admit() -> None:
-        flask.g.began = time.perf_counter()
+        accounting.begin()
         addresses.check(flask.request, browsers=not services.settings.no_auth)
         if services.stopping():
             raise Stopping("The daemon is stopping.")
@@ -61,17 +58,14 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     description.teach(api)
     for group in GROUPS:
         api.register_blueprint(group)
+    app.register_blueprint(store.group_of(connection.group))
+    app.register_blueprint(metrics.page())
     app.register_blueprint(docs.pages(api.spec))
     return app
 
 
 def _finish(response: flask.Response) -> flask.Response:
-    """Set the headers that every response has, and log the request: never its body, nor its credentials."""
-    identifier = secrets.token_hex(4)
+    """Set the headers that every response has, and account for the request."""
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["X-Request-Id"] = identifier
-    request = flask.request
-    milliseconds = (time.perf_counter() - flask.g.began) * 1000
-    logger.info("%s %r %d %.1f ms %s", request.method, request.path, response.status_code, milliseconds, identifier)
-    return response
+    return accounting.finish(response)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -35,6 +35,8 @@ class Caller:
     name: str
     access: Access
     last_used: float
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
+    """What the log and the audit trail call it."""
 
 
 class Credentials:
@@ -133,6 +135,11 @@ class Tokens:
         with self._lock:
             found = self._callers.get(_digest(token.strip()))
             return scheme.lower() == "bearer" and found is not None and not self._expired(found, time.monotonic())
+
+    @property
+    def number(self) -> int:
+        """How many tokens were issued, and are not known to have expired."""
+        return len(self._callers)
 
     def close(self) -> None:
         """Make every token invalid."""

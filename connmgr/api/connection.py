@@ -8,6 +8,7 @@ import flask
 
 from connmgr import errors
 from connmgr.api import description
+from connmgr.api.accounting import detail
 from connmgr.api.connection_data import ConnectionData
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
@@ -141,6 +142,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
         references=data.references,
         parent=data.parent,
     )
+    detail(connection=id)
     return {"connection": id}
 
 

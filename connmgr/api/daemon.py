@@ -1,14 +1,18 @@
-"""``/daemon``: the version, and the end."""
+"""``/daemon``: the version, the state, and the end."""
 
 from __future__ import annotations
 
+import os
 import platform
+import threading
+import time
 from typing import Any
 
 from marshmallow import fields
 
 from connmgr import __version__
 from connmgr.api.group import Group
+from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.fields import Schema
 
@@ -25,6 +29,41 @@ class VersionResponse(Schema):
     buildVersion = fields.String(required=True, metadata={"description": "connmgr's own version."})
     jvmVersion = fields.String(required=True, metadata={"description": "The runtime, which is Python."})
     pro = fields.Boolean(required=True, metadata={"description": "Always false."})
+
+
+class SessionStatus(Schema):
+    connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
+    state = fields.String(required=True, metadata={"description": "`idle`, `busy` or `lost`."})
+    uptime = fields.Float(required=True, metadata={"description": "Seconds since it was started."})
+    idle = fields.Float(required=True, metadata={"description": "Seconds since it was last used; 0 while it is."})
+    waiting = fields.Integer(required=True, metadata={"description": "Commands that queue for it."})
+
+
+class Capacity(Schema):
+    inUse = fields.Integer(required=True, metadata={"description": "How many requests wait for machines now."})
+    count = fields.Integer(required=True, metadata={"description": "How many may."})
+
+
+class BlobUse(Schema):
+    count = fields.Integer(required=True, metadata={"description": "How many are stored."})
+    bytes = fields.Integer(required=True, metadata={"description": "What they have together."})
+
+
+class DaemonStatusResponse(Schema):
+    version = fields.String(required=True, metadata={"description": "connmgr's own version."})
+    runtime = fields.String(required=True, metadata={"description": "The Python that runs it."})
+    pid = fields.Integer(required=True, metadata={"description": "The daemon's process."})
+    uptime = fields.Float(required=True, metadata={"description": "Seconds since the daemon has started."})
+    threads = fields.Integer(required=True, metadata={"description": "Threads of the process."})
+    clients = fields.Integer(required=True, metadata={"description": "Client sessions that have shaken hands."})
+    slots = fields.Nested(Capacity, required=True, metadata={"description": "Of requests that wait for machines."})
+    sessions = fields.List(
+        fields.Nested(SessionStatus), required=True, metadata={"description": "The shells that run."}
+    )
+    blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Of all client sessions."})
+    auditLost = fields.Integer(
+        required=True, metadata={"description": "Entries of the audit trail that could not be written."}
+    )
 
 
 @group.endpoint(
@@ -45,9 +84,54 @@ def version() -> dict[str, Any]:
         "version": f"{API_LEVEL}+connmgr.{__version__}",
         "canonicalVersion": API_LEVEL,
         "buildVersion": __version__,
-        "jvmVersion": f"{platform.python_implementation()} {platform.python_version()}",
+        "jvmVersion": _runtime(),
         "pro": False,
     }
+
+
+@group.endpoint(
+    "/status",
+    response=DaemonStatusResponse,
+    answer={
+        "version": __version__,
+        "runtime": "CPython 3.11.7",
+        "pid": 4711,
+        "uptime": 86400.5,
+        "threads": 83,
+        "clients": 2,
+        "slots": {"inUse": 1, "count": 64},
+        "sessions": [
+            {
+                "connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b",
+                "state": "busy",
+                "uptime": 3600.2,
+                "idle": 0.0,
+                "waiting": 0,
+            }
+        ],
+        "blobs": {"count": 1, "bytes": 1048576},
+        "auditLost": 0,
+    },
+)
+def status() -> dict[str, Any]:
+    """Describe the running daemon: its shells, and what it has in use. No machine is asked."""
+    found = services()
+    return {
+        "version": __version__,
+        "runtime": _runtime(),
+        "pid": os.getpid(),
+        "uptime": time.monotonic() - found.metrics.began,
+        "threads": threading.active_count(),
+        "clients": found.tokens.number,
+        "slots": {"inUse": found.slots.in_use, "count": found.slots.count},
+        "sessions": found.sessions.status(),
+        "blobs": {"count": found.blobs.number, "bytes": found.blobs.used},
+        "auditLost": found.audit.lost,
+    }
+
+
+def _runtime() -> str:
+    return f"{platform.python_implementation()} {platform.python_version()}"
 
 
 @group.endpoint("/stop")

@@ -12,10 +12,12 @@ import flask
 from marshmallow import ValidationError, fields
 
 from connmgr import errors
+from connmgr.api.accounting import detail
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, UtcTime
 from connmgr.api.services import caller, services
 from connmgr.api.shell import EXAMPLE
+from connmgr.api.store import Located
 from connmgr.fields import Boolean, Schema, Text
 from connmgr.fs import files
 from connmgr.fs.blobs import Blob, Spool
@@ -103,10 +105,6 @@ class Mode(Text):
         return None if value is None else f"{value:04o}"
 
 
-class Located(Schema):
-    connection = Id(required=True, metadata={"description": "The connection whose running shell is used."})
-
-
 class PathRequest(Located):
     path = FilePath(
         required=True,
@@ -187,6 +185,7 @@ def blob() -> dict[str, str]:
         # An empty body has no spool; one beyond the limit was refused before it came here.
         empty, body = body, services().blobs.spool()
         body.append(empty.read())
+    detail(bytes=len(body))
     return {"blob": services().blobs.store(caller(), body)}
 
 
@@ -203,6 +202,7 @@ def write(request: dict[str, Any]) -> None:
     An existing file keeps its mode and owner; whatever goes wrong, it is the old file or the new one.
     """
     with _stored(request) as blob, _place(request) as place:
+        detail(bytes=blob.size, sha256=blob.sha256)
         files.write(place, request["path"], blob, request.get("mode"))
 
 
@@ -222,6 +222,7 @@ def read(request: dict[str, Any]) -> flask.Response:
         cleanup.callback(reading.close)
         response = flask.Response(iter(reading), mimetype="application/octet-stream")
         response.content_length = reading.size
+        detail(bytes=reading.size)
         response.call_on_close(cleanup.pop_all().close)
     return response
 
@@ -239,6 +240,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     """Put a blob into a new executable file, which goes when the shell is stopped, and return its path."""
     sessions = services().sessions
     with _stored(request) as blob, sessions.borrowed(request["connection"], caller().access) as session:
+        detail(bytes=blob.size, sha256=blob.sha256)
         directory = files.make_temporary(Place(session.transport, session.directory))
         session.remove_at_stop(directory)
         path = directory + b"/script"

@@ -6,6 +6,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -59,6 +60,17 @@ class OperationFailed(marshmallow.Schema):
     error = fields.Nested(Failure, required=True)
 
 
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint as it was declared."""
+
+    path: str
+    view: View
+    request: type[marshmallow.Schema] | None
+    response: type[marshmallow.Schema] | None
+    waits: bool
+
+
 class Group(flask_smorest.Blueprint):  # type: ignore[misc]
     """The endpoints below one path, ``/name/…``, in the module of that name."""
 
@@ -66,6 +78,7 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
 
     def __init__(self, name: str, description: str, *, prefix: str | None = None) -> None:
         super().__init__(name, __name__, url_prefix=f"/{name}" if prefix is None else prefix, description=description)
+        self.endpoints: list[Endpoint] = []
 
     def endpoint(
         self,
@@ -111,6 +124,7 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
                 if open_to_all:
                     described = self.doc(security=[])(public(described))
                 self.add_url_rule(path, f"{view.__name__}_{method.lower()}", described, methods=[method])
+            self.endpoints.append(Endpoint(path, view, request, response, waits))
             return view
 
         return declare
@@ -142,6 +156,7 @@ def _holding_a_slot(view: View) -> View:
 def _answering(view: View, *, takes_body: bool) -> View:
     @wraps(view)
     def answered(*arguments: Any) -> Any:
+        flask.g.request = arguments[0] if arguments else {}
         result = view(*arguments) if takes_body else view()
         return flask.Response(status=200, mimetype="application/json") if result is None else result
 

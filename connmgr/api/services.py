@@ -13,7 +13,9 @@ import flask
 from connmgr.errors import Busy
 
 if TYPE_CHECKING:
+    from connmgr.api.audit import AuditTrail
     from connmgr.api.auth import Caller, Credentials, Tokens
+    from connmgr.api.metrics import Metrics
     from connmgr.fs.blobs import Blobs
     from connmgr.registry import Registry
     from connmgr.settings import Settings
@@ -28,7 +30,9 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         self._free = threading.BoundedSemaphore(count)
-        self._count = count
+        self._lock = threading.Lock()
+        self.count = count
+        self.in_use = 0
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -37,11 +41,17 @@ class Slots:
         :raises Busy: all are taken; nothing is waited for.
         """
         if not self._free.acquire(blocking=False):
-            raise Busy(f"All {self._count} slots for requests that wait are taken; try again later.")
+            raise Busy(f"All {self.count} slots for requests that wait are taken; try again later.")
+        self._add(1)
         try:
             yield
         finally:
+            self._add(-1)
             self._free.release()
+
+    def _add(self, number: int) -> None:
+        with self._lock:
+            self.in_use += number
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,8 @@ class Services:
     anonymous: Caller
     slots: Slots
     blobs: Blobs
+    audit: AuditTrail
+    metrics: Metrics
     stopping: Callable[[], bool]
     stop: Callable[[], None]
 

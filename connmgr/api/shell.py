@@ -12,9 +12,11 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import output
+from connmgr.api.accounting import detail
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.api.services import caller, services
+from connmgr.api.store import Located
 from connmgr.fields import Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
@@ -45,7 +47,7 @@ EXAMPLE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 group = Group("shell", "One shell a connection, kept between requests.")
 
 
-class ShellRequest(Schema):
+class ShellRequest(Located):
     connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
 
 
@@ -72,7 +74,7 @@ class ShellInfo(Schema):
     temp = fields.String(required=True, metadata={"description": "The session's temporary directory on the far side."})
 
 
-class ExecRequest(Schema):
+class ExecRequest(Located):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
     command = Text(required=True, metadata={"description": "In the language of the session's shell."})
     timeout = Number(
@@ -184,6 +186,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
         env=request.get("env"),
         abandoned=_client_is_gone(),
     )
+    detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
     return output.respond(result, request["encoding"])
 
 

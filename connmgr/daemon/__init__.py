@@ -14,8 +14,10 @@ import time
 from pathlib import Path
 
 from connmgr.api.app import create_app
+from connmgr.api.audit import AuditTrail
 from connmgr.api.auth import Caller, Credentials, Tokens
 from connmgr.api.fs import BLOB_PATH
+from connmgr.api.metrics import Metrics
 from connmgr.api.origin import Addresses
 from connmgr.api.services import Services, Slots
 from connmgr.daemon import apikey
@@ -44,7 +46,7 @@ def serve(settings: Settings) -> None:
     :raises StartupError: it cannot start safely; nothing was changed then, but for directories that were made.
     """
     stop = Stop()
-    prepare_process(settings.log_level)
+    prepare_process(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as cleanup:
         private_directory(settings.data_dir, "data directory")
         cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
@@ -66,6 +68,8 @@ def serve(settings: Settings) -> None:
             anonymous=Caller("anonymous", Access(), time.monotonic()),
             slots=Slots(settings.threads),
             blobs=blobs,
+            audit=AuditTrail(settings.data_dir / "audit.log", vault.audit_mac, commands=settings.audit_commands),
+            metrics=Metrics(),
             stopping=lambda: stop.requested,
             stop=stop.request,
         )
@@ -118,9 +122,15 @@ def _open_server(services: Services, bound: socket.socket) -> Server:
 def _finish(server: Server, sessions: Sessions) -> None:
     """Let requests that run end by themselves, then end shells and commands, and deliver what they are answered."""
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
-    closing = threading.Thread(target=sessions.close, args=(CLOSE_SECONDS,), name="close-sessions", daemon=True)
-    closing.start()
-    server.run(until=lambda: not closing.is_alive() and not server.busy, timeout=CLOSE_SECONDS)
+    closed = threading.Event()
+
+    def close() -> None:
+        sessions.close(CLOSE_SECONDS)
+        closed.set()
+        server.wake()
+
+    threading.Thread(target=close, name="close-sessions", daemon=True).start()
+    server.run(until=lambda: closed.is_set() and not server.busy, timeout=CLOSE_SECONDS)
 
 
 def _prepared(registry: Registry, data_dir: Path) -> Registry:

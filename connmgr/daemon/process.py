@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import resource
 
+from connmgr.daemon.log import start_logging
 from connmgr.daemon.memory import return_large_blocks
 from connmgr.errors import StartupError
 from connmgr.secrets.process import harden
@@ -13,28 +13,18 @@ OPEN_FILES = 8192
 """Files that the process may have open, where the system lets it: connections, shells, databases."""
 
 
-def prepare_process(log_level: str) -> None:
+def prepare_process(log_level: str, log_format: str) -> None:
     """Set up logging to stderr, limits, and what keeps the process's memory to itself.
 
     :raises StartupError: the system does not let the process protect its memory.
     """
-    _start_logging(log_level)
+    start_logging(log_level, log_format)
     _raise_file_limit()
     return_large_blocks()
     try:
         harden()
     except OSError as error:
         raise StartupError(f"The process cannot keep its memory from other programs: {error.strerror}.") from error
-
-
-def _start_logging(level: str) -> None:
-    # What libraries have to say is of no use below a warning, and may be indiscreet.
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("connmgr").setLevel(level.upper())
-    # Each request that waits for a thread is no news.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    # A closed stderr must not take the daemon down.
-    logging.raiseExceptions = False
 
 
 def _raise_file_limit() -> None:

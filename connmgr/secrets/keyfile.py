@@ -21,6 +21,7 @@ _RECORDS = b"connmgr.records"
 _VERIFIER = b"connmgr.verifier"
 _WRAPPING = b"connmgr.wrapping"
 _PRINCIPALS = b"connmgr.principl"
+_AUDIT = b"connmgr.audit"
 
 _MISSING = "The vault's key is missing, and the vault is not empty: put back the key that belongs to it."
 _WRONG = "The key is not the one that this vault was made with: put back the key that belongs to it."
@@ -32,7 +33,7 @@ class VaultKey:
     Each derived key is the keyed BLAKE2b-256 of nothing, told apart by its personalisation string.
     """
 
-    __slots__ = ("_principals", "_raw", "_records", "wrapping")
+    __slots__ = ("_audit", "_principals", "_raw", "_records", "wrapping")
 
     def __init__(self, raw: bytes) -> None:
         """Take the key's 32 bytes.
@@ -44,6 +45,7 @@ class VaultKey:
         self._raw = raw
         self._records = self._derive(_RECORDS)
         self._principals = self._derive(_PRINCIPALS)
+        self._audit = self._derive(_AUDIT)
         self.wrapping = self._derive(_WRAPPING)
         """The key, 32 bytes, that wraps the private key of the principal ``vault``."""
 
@@ -62,6 +64,10 @@ class VaultKey:
     def principal_mac(self, message: bytes) -> bytes:
         """Return the 32-byte authentication code of a principal's row, or of the set of all of them."""
         return blake2b(message, key=self._principals, digest_size=32).digest()
+
+    def audit_mac(self, message: bytes) -> bytes:
+        """Return the 32 bytes that stand for a command's text in the audit trail."""
+        return blake2b(message, key=self._audit, digest_size=32).digest()
 
     def verifier(self) -> bytes:
         """Return 32 bytes that the vault stores to recognise its key, and that reveal nothing of it."""
@@ -223,9 +229,7 @@ def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -
     return key
 
 
-def _recognised(
-    store: KeyStore, current: VaultKey | None, following: VaultKey | None, verifier: bytes
-) -> VaultKey:
+def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey | None, verifier: bytes) -> VaultKey:
     if current is not None and current.matches(verifier):
         store.discard_next()
         return current

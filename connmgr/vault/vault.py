@@ -27,6 +27,8 @@ class Vault:
 
     def __init__(self, database: Database, key: VaultKey) -> None:
         self.database = database
+        self.audit_mac = key.audit_mac
+        """What stands for a text that may hold secrets, where its being the same must be seen."""
         self.connections = Connections(database, key)
         self.categories = Categories(database, self.connections)
         try:

@@ -1,0 +1,82 @@
+"""The second vocabulary: ``/store`` for ``/connection``, and ``store``, ``stores``, ``storeFilter`` for its fields.
+
+Newer clients of the XPipe API speak it. Paths and fields have other names, what answers is the same. It is left out of
+the published description, which would only say everything twice.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import flask
+import marshmallow
+from marshmallow import ValidationError, pre_load
+
+from connmgr.api.group import Endpoint, Group
+from connmgr.api.schemas import Id
+from connmgr.fields import Schema
+
+PATH = "store"
+NAMES = {"connection": "store", "connections": "stores", "connectionFilter": "storeFilter"}
+"""Each field that has a second name, and that name."""
+
+
+class Located(Schema):
+    """A request on one connection, at a path that both vocabularies share."""
+
+    connection = Id(required=True, metadata={"description": "The connection whose running shell is used."})
+
+    @pre_load
+    def take_second_name(self, data: Mapping[str, Any], **_: Any) -> Mapping[str, Any]:
+        if NAMES["connection"] not in data:
+            return data
+        if "connection" in data:
+            raise ValidationError("Another name of connection, which is given too.", NAMES["connection"])
+        return {"connection" if name == NAMES["connection"] else name: value for name, value in data.items()}
+
+    def handle_error(self, error: ValidationError, data: Any, **_: Any) -> None:
+        """Name the field as the client does."""
+        messages: Any = error.messages
+        if NAMES["connection"] in data and "connection" in messages and "connection" not in data:
+            messages[NAMES["connection"]] = messages.pop("connection")
+
+
+def group_of(connections: Group) -> Group:
+    """Return the endpoints of the group ``/connection`` in the second vocabulary."""
+    group = Group(PATH, connections.description)
+    for endpoint in connections.endpoints:
+        declare = group.endpoint(
+            endpoint.path, renamed(endpoint.request), renamed(endpoint.response), waits=endpoint.waits
+        )
+        declare(_answering_in_second_names(endpoint))
+    return group
+
+
+def renamed(schema: type[marshmallow.Schema] | None) -> type[marshmallow.Schema] | None:
+    """Return ``schema`` with its fields under their second names; what it loads and dumps has the first ones inside."""
+    if schema is None:
+        return None
+    changed: dict[str, Any] = {}
+    for name, field in schema._declared_fields.items():
+        if name in NAMES:
+            changed[name] = copy.deepcopy(field)
+            changed[name].data_key = NAMES[name]
+    return type(f"Store{schema.__name__.removeprefix('Connection')}", (schema,), changed)
+
+
+def _answering_in_second_names(endpoint: Endpoint) -> Callable[..., Any]:
+    view = endpoint.view
+
+    @wraps(view)
+    def answered(*arguments: Any) -> Any:
+        result = view(*arguments)
+        if not isinstance(result, flask.Response):
+            return result
+        # A view that has dumped its answer itself. Only the names of fields are ours; what is stored stays as it is.
+        infos = result.get_json()["infos"]
+        return flask.jsonify(infos=[{NAMES.get(name, name): value for name, value in one.items()} for one in infos])
+
+    return answered

@@ -1,0 +1,58 @@
+"""The log on stderr: one line an event for people, or one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import datetime, timezone
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def start_logging(level: str, style: str) -> None:
+    """Log to stderr what is of ``level`` and above, in the ``style`` ``text`` or ``json``."""
+    output = logging.StreamHandler()
+    output.setFormatter(JsonLines() if style == "json" else TextLines())
+    # What libraries have to say is of no use below a warning, and may be indiscreet.
+    logging.basicConfig(handlers=[output], level=logging.WARNING)
+    logging.getLogger("connmgr").setLevel(level.upper())
+    # Each request that waits for a thread is no news.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    # A closed stderr must not take the daemon down.
+    logging.raiseExceptions = False
+
+
+class TextLines(logging.Formatter):
+    """Time, level, origin and message. Whatever a message holds, it is one line; those of a traceback are indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        return _CONTROL.sub(_escaped, super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:  # noqa: N802 - the library's name
+        lines = super().formatException(ei).splitlines()  # type: ignore[arg-type]
+        return "\n".join("    " + _CONTROL.sub(_escaped, line) for line in lines)
+
+
+class JsonLines(logging.Formatter):
+    """An object a line: ``time``, ``level``, ``logger``, and ``message`` or what is known of a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        entry = {"time": moment.replace("+00:00", "Z"), "level": record.levelname.lower(), "logger": record.name}
+        facts = getattr(record, "facts", None)
+        entry |= (
+            {name: value for name, value in facts.items() if value is not None}
+            if facts
+            else {"message": record.getMessage()}
+        )
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _escaped(control: re.Match[str]) -> str:
+    return ascii(control[0])[1:-1]

@@ -1,0 +1,204 @@
+"""The audit trail: an entry for each operation, whole, numbered and bounded, without content."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.api.audit import FILES, AuditTrail
+from connmgr.errors import StartupError
+from connmgr.secrets.keyfile import VaultKey
+from tests.api.wire import LOCAL, send
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon, DaemonExitedError
+
+FACTS = {"id": "1", "path": "/shell/exec", "status": 200, "method": "POST"}
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _trail(daemon: Daemon) -> list[dict[str, Any]]:
+    return _entries(daemon.data_dir / "audit.log")
+
+
+def _mac(text: bytes) -> bytes:
+    return blake2b(text, digest_size=32).digest()
+
+
+def test_a_command_is_recorded_with_its_outcome_and_without_its_text(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    client.post("/shell/exec", connection=LOCAL, command="echo canary; exit 3", stdin="canary", env={"A": "canary"})
+    client.post("/shell/stop", connection=LOCAL)
+    own_daemon.stop()
+    started, executed, stopped = _trail(own_daemon)
+    assert [entry["path"] for entry in (started, executed, stopped)] == ["/shell/start", "/shell/exec", "/shell/stop"]
+    assert (executed["exitCode"], executed["stdoutBytes"], executed["stderrBytes"]) == (3, 7, 0)
+    assert (executed["connection"], executed["status"]) == (LOCAL, 200)
+    assert executed["ms"] > 0
+    assert executed["session"] == started["session"]
+    key = VaultKey((own_daemon.data_dir / "vault.key").read_bytes())
+    assert executed["commandMac"] == key.audit_mac(b"echo canary; exit 3").hex()
+    assert executed["commandBytes"] == len("echo canary; exit 3")
+    assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
+
+
+def test_the_text_of_commands_is_kept_where_it_is_asked_for(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--audit-commands")
+    daemon.client.post("/shell/start", connection=LOCAL)
+    daemon.client.post("/shell/exec", connection=LOCAL, command="printf 'ä\n'")
+    daemon.stop()
+    assert _trail(daemon)[-1]["command"] == "printf 'ä\n'"
+
+
+def test_files_are_recorded_with_name_size_and_digest(own_daemon: Daemon, tmp_path: Path) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    blob = client.fs.blob(b"canary")
+    client.post("/fs/write", connection=LOCAL, blob=blob, path=str(tmp_path / "file"))
+    assert client.fs.read(LOCAL, str(tmp_path / "file")) == b"canary"
+    client.post("/fs/move", connection=LOCAL, source=str(tmp_path / "file"), target=str(tmp_path / "other"))
+    own_daemon.stop()
+    _, stored, written, read, moved = _trail(own_daemon)
+    assert (stored["path"], stored["bytes"]) == ("/fs/blob", 6)
+    assert (written["file"], written["bytes"]) == (str(tmp_path / "file"), 6)
+    assert written["sha256"] == sha256(b"canary").hexdigest()
+    assert (read["path"], read["file"], read["bytes"]) == ("/fs/read", str(tmp_path / "file"), 6)
+    assert (moved["source"], moved["target"]) == (str(tmp_path / "file"), str(tmp_path / "other"))
+    assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
+
+
+def test_secrets_the_vault_and_connections_are_recorded_without_what_is_secret(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    encrypted = client.secret.encrypt("canary")
+    client.secret.decrypt(encrypted)
+    data = {"type": "ssh", "host": "host.example", "user": "ci", "password": "canary"}
+    added = client.post("/connection/add", name="host", data=data)
+    assert isinstance(added, dict)
+    client.vault.add_user("alice", "canary passphrase")
+    own_daemon.stop()
+    entries = _trail(own_daemon)
+    assert [entry["path"] for entry in entries] == [
+        "/secret/encrypt",
+        "/secret/decrypt",
+        "/connection/add",
+        "/vault/user/add",
+    ]
+    assert (entries[2]["name"], entries[2]["connection"]) == ("host", added["connection"])
+    assert entries[3]["user"] == "alice"
+    assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
+
+
+def test_refusals_are_recorded_but_not_those_of_strangers(own_daemon: Daemon) -> None:
+    send(own_daemon.url, "/shell/start", {"connection": LOCAL})
+    send(own_daemon.url, "/shell/start", {"connection": LOCAL}, {"Authorization": "Bearer wrong"})
+    with pytest.raises(Exception, match="No shell session"):
+        own_daemon.client.post("/shell/exec", connection=LOCAL, command="true")
+    own_daemon.stop()
+    (entry,) = _trail(own_daemon)
+    assert (entry["status"], entry["code"], entry["connection"]) == (400, "no_shell", LOCAL)
+
+
+def test_numbers_go_on_from_one_daemon_to_the_next(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for _ in range(2):
+        daemon = start_daemon(home=home)
+        daemon.client.secret.encrypt("x")
+        daemon.client.secret.encrypt("y")
+        daemon.stop()
+    assert [entry["seq"] for entry in _trail(daemon)] == [1, 2, 3, 4]
+    assert stat.S_IMODE((daemon.data_dir / "audit.log").stat().st_mode) == 0o600
+
+
+def test_a_trail_that_is_open_to_others_or_a_link_keeps_the_daemon_from_starting(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    daemon = start_daemon(home=home)
+    daemon.stop()
+    trail = daemon.data_dir / "audit.log"
+    trail.chmod(0o644)
+    with pytest.raises(DaemonExitedError, match="chmod 600"):
+        start_daemon(home=home)
+    trail.unlink()
+    trail.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DaemonExitedError, match="audit trail"):
+        start_daemon(home=home)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_files_are_put_aside_and_their_number_is_bounded(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.log", _mac, commands=False, max_bytes=500)
+    for _ in range(100):
+        trail.record(FACTS, {"command": "true"}, {"exitCode": 0})
+    trail.close()
+    kept = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix != ".log" else 0)
+    assert len(kept) == FILES
+    assert all(path.stat().st_size <= 500 for path in kept)
+    numbers = [entry["seq"] for path in reversed(kept) for entry in _entries(path)]
+    assert numbers == list(range(numbers[0], 101))
+
+
+def test_numbers_survive_a_file_that_was_just_put_aside_and_half_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_text("")
+    path.chmod(0o600)
+    path.with_name("audit.log.1").write_text('{"seq":41}\n{"seq":4')
+    trail = AuditTrail(path, _mac, commands=False)
+    trail.record(FACTS, {}, {})
+    trail.close()
+    assert _entries(path)[0]["seq"] == 42
+
+
+def test_threads_write_whole_lines_with_numbers_of_their_own(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.log", _mac, commands=False)
+
+    def write() -> None:
+        for _ in range(50):
+            trail.record(FACTS, {"path": b"\xff" * 100}, {})
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trail.close()
+    entries = _entries(tmp_path / "audit.log")
+    assert [entry["seq"] for entry in entries] == list(range(1, 401))
+    assert entries[0]["file"] == r"\xff" * 100
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_loses_entries_visibly_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail = AuditTrail(tmp_path / "audit.log", _mac, commands=False)
+    trail.record(FACTS, {}, {})
+    usual, full = trail._descriptor, os.open("/dev/full", os.O_WRONLY)
+    trail._descriptor = full
+    trail.record(FACTS, {}, {})
+    trail.record(FACTS, {}, {})
+    trail._descriptor = usual
+    trail.record(FACTS, {}, {})
+    trail.close()
+    os.close(full)
+    assert trail.lost == 2
+    assert [entry["seq"] for entry in _entries(tmp_path / "audit.log")] == [1, 4]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert os.strerror(errno.ENOSPC) in message
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "audit.log").mkdir()
+    with pytest.raises(StartupError, match="audit trail"):
+        AuditTrail(tmp_path / "audit.log", _mac, commands=False)

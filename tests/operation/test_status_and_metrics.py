@@ -1,0 +1,101 @@
+"""What the daemon tells of itself: ``/daemon/status`` and ``/metrics``."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from connmgr import __version__
+from tests.api.wire import LOCAL, send
+from tests.daemon import Daemon
+
+
+def _status(daemon: Daemon) -> dict[str, Any]:
+    answer = daemon.client.post("/daemon/status")
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _token(daemon: Daemon) -> dict[str, str]:
+    auth = {"type": "local", "authFileContent": daemon.auth_file.read_text()}
+    answer = send(daemon.url, "/handshake", {"auth": auth, "client": {"type": "api", "name": "scraper"}})
+    return {"Authorization": f"Bearer {answer.json['sessionToken']}"}
+
+
+def _metrics(daemon: Daemon) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    answer = send(daemon.url, "/metrics", headers=_token(daemon), method="GET")
+    assert answer.status == 200, answer.body
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    families = text_string_to_metric_families(answer.body.decode())
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def test_status_describes_a_daemon_at_rest(own_daemon: Daemon) -> None:
+    status = _status(own_daemon)
+    assert status["version"] == __version__
+    assert status["pid"] == own_daemon.pid
+    assert status["uptime"] > 0
+    assert status["slots"] == {"inUse": 0, "count": 64}
+    assert status["sessions"] == []
+    assert status["blobs"] == {"count": 0, "bytes": 0}
+    assert (status["clients"], status["auditLost"]) == (1, 0)
+
+
+def test_status_shows_a_busy_shell_and_the_commands_that_wait_for_it(own_daemon: Daemon) -> None:
+    own_daemon.client.post("/shell/start", connection=LOCAL)
+    (idle,) = _status(own_daemon)["sessions"]
+    assert (idle["connection"], idle["state"], idle["waiting"]) == (LOCAL, "idle", 0)
+    release = own_daemon.home / "release"
+    command = f"while ! [ -e {release} ]; do sleep 0.05; done"
+    tokens = [_token(own_daemon) for _ in range(2)]
+    runs = [
+        threading.Thread(
+            target=send, args=(own_daemon.url, "/shell/exec", {"connection": LOCAL, "command": command}, token)
+        )
+        for token in tokens
+    ]
+    for run in runs:
+        run.start()
+    try:
+        while (status := _status(own_daemon))["slots"]["inUse"] < 2 or not status["sessions"][0]["waiting"]:
+            assert runs[0].is_alive(), "the command has ended too early"
+        (busy,) = status["sessions"]
+        assert (busy["state"], busy["idle"], busy["waiting"]) == ("busy", 0.0, 1)
+        assert _metrics(own_daemon)["connmgr_slots_in_use", frozenset()] == 2
+    finally:
+        release.touch()
+        for run in runs:
+            run.join(30)
+    assert _status(own_daemon)["slots"]["inUse"] == 0
+
+
+def test_metrics_need_a_token(daemon: Daemon) -> None:
+    assert send(daemon.url, "/metrics", method="GET").status == 401
+    assert send(daemon.url, "/metrics", {}, _token(daemon)).status == 405
+
+
+def test_metrics_count_requests_commands_shells_and_blobs(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    for _ in range(3):
+        client.post("/shell/exec", connection=LOCAL, command="true")
+    client.fs.blob(b"12345")
+    send(own_daemon.url, "/nowhere/at/all", {})
+    measured = _metrics(own_daemon)
+
+    def requests(path: str, status: str) -> float:
+        return measured["connmgr_requests_total", frozenset({("path", path), ("status", status)})]
+
+    assert requests("/shell/exec", "200") == 3
+    assert requests("", "404") == 1, "a path that does not exist is no label: there would be no end of them"
+    assert measured["connmgr_exec_seconds_count", frozenset()] == 3
+    assert measured["connmgr_exec_seconds_bucket", frozenset({("le", "+Inf")})] == 3
+    assert measured["connmgr_request_seconds_count", frozenset({("path", "/shell/exec")})] == 3
+    assert 0 < measured["connmgr_exec_seconds_sum", frozenset()] < 300
+    assert measured["connmgr_open_shells", frozenset()] == 1
+    assert (measured["connmgr_blobs", frozenset()], measured["connmgr_blob_bytes", frozenset()]) == (1, 5)
+    assert measured["connmgr_uptime_seconds", frozenset()] > 0
+    assert measured["connmgr_audit_lost_total", frozenset()] == 0
+    assert measured["connmgr_build_info", frozenset({("version", __version__)})] == 1

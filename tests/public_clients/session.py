@@ -1,0 +1,140 @@
+"""A session with one public client, as a program: every method once, and what came of it as JSON.
+
+``session.py MODULE CLASS``; it takes nothing from connmgr but the address, in ``CONNMGR_TEST_URL``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
+TEXT = "größer\n".encode()
+
+
+class Session:
+    """Calls the methods of ``client``, and notes each result or error under the method's name."""
+
+    def __init__(self, client: Any, directory: Path) -> None:
+        self.client = client
+        self.directory = directory
+        self.results: dict[str, Any] = {}
+        self.noun = "store" if hasattr(client, "store_query") else "connection"
+
+    async def call(self, name: str, *arguments: Any, label: str = "", **named: Any) -> Any:
+        key = f"{name} {label}".strip()
+        try:
+            result = getattr(self.client, name)(*arguments, **named)
+            result = await result if inspect.isawaitable(result) else result
+        except Exception as error:  # noqa: BLE001 - it is the result
+            self.results[key] = {"error": type(error).__name__, "message": str(error)}
+            return None
+        self.results[key] = result.decode() if isinstance(result, bytes) else result
+        return result
+
+    async def noun_call(self, verb: str, *arguments: Any, label: str = "", **named: Any) -> Any:
+        return await self.call(f"{self.noun}_{verb}", *arguments, label=label, **named)
+
+    async def run(self) -> None:
+        await self.call("renew_session")
+        await self.call("daemon_version")
+        await self.stored()
+        if hasattr(self.client, "category_add"):
+            await self.categories()
+        await self.shell()
+        await self.files()
+        if hasattr(self.client, "secret_encrypt"):
+            await self.secrets()
+        await self.elsewhere()
+
+    async def stored(self) -> None:
+        data = {"type": "shellEnvironment", "host": {"storeId": LOCAL}, "elevated": False}
+        added = await self.noun_call("add", "public client", data)
+        await self.noun_call("add", "public client", data, label="again")
+        await self.noun_call("add", "refused", {"type": "local", "shell": "/nowhere"}, validate=True, label="refused")
+        await self.noun_call("query")
+        await self.noun_call("query", "*", "local*", "local", label="filtered")
+        await self.noun_call("info", LOCAL)
+        await self.noun_call("info", [LOCAL, added], label="two")
+        await self.noun_call("info", "00000000-0000-4000-8000-000000000000", label="unknown")
+        await self.call(f"get_{self.noun}s", "*", "local*", "*")
+        await self.noun_call("refresh", LOCAL)
+        await self.noun_call("remove", [added])
+        await self.noun_call("query", "*", "**public client", "*", label="removed")
+
+    async def categories(self) -> None:
+        added = await self.call("category_add", "public clients", ROOT)
+        await self.call("category_query", "*/public clients")
+        await self.call("category_info", added)
+        await self.call("category_remove", added, True, False)
+        await self.call("category_query", "*/public clients", label="removed")
+
+    async def shell(self) -> None:
+        await self.call("shell_start", LOCAL)
+        await self.call("shell_exec", LOCAL, "printf out; printf err >&2; exit 3")
+        await self.call("shell_stop", LOCAL)
+        await self.call("shell_exec", LOCAL, "true", label="stopped")
+
+    async def files(self) -> None:
+        await self.call("shell_start", LOCAL, label="for files")
+        target = str(self.directory / "written")
+        await self.call("fs_write", LOCAL, await self.call("fs_blob", TEXT), target)
+        await self.call("fs_read", LOCAL, target)
+        await self.call("fs_blob", TEXT.decode(), label="of text")
+        # An async client's type says that it takes no file.
+        if not inspect.iscoroutinefunction(self.client.fs_blob):
+            blob = await self.call("fs_blob", io.BytesIO(TEXT), label="of a file")
+            await self.call("fs_write", LOCAL, blob, target, label="of a file")
+            await self.call("fs_read", LOCAL, target, label="of a file")
+        script = await self.call(
+            "fs_script", LOCAL, await self.call("fs_blob", "#!/bin/sh\necho ran\n", label="script")
+        )
+        await self.call("shell_exec", LOCAL, str(script), label="script")
+        await self.call("fs_read", LOCAL, target + ".missing", label="missing")
+        await self.call("shell_stop", LOCAL, label="for files")
+
+    async def secrets(self) -> None:
+        for name in ("secret_encrypt_default", "secret_encrypt"):
+            if hasattr(self.client, name):
+                several = "principals" in inspect.signature(getattr(self.client, name)).parameters
+                encrypted = await self.call(name, "correct horse", *([["vault"]] if several else []))
+                await self.call("secret_decrypt", encrypted, label=name)
+
+    async def elsewhere(self) -> None:
+        """What belongs to a desktop program."""
+        if hasattr(self.client, "action"):
+            await self.call("action", {"id": "toggle"}, False)
+        for name, arguments in (("browse", ()), ("terminal", ("/tmp",)), ("toggle", (True,))):
+            if hasattr(self.client, f"{self.noun}_{name}"):
+                await self.noun_call(name, LOCAL, *arguments)
+        await self.call("get", f"{self.client.base_url}/daemon/version")
+        await self.call("post", f"{self.client.base_url}/daemon/version", json={})
+
+
+def methods(kind: type) -> list[str]:
+    return [name for name, _ in inspect.getmembers(kind, inspect.isroutine) if not name.startswith("_")]
+
+
+async def main(module: str, kind: str) -> None:
+    clients = importlib.import_module(module)
+    # Without a token: it looks for the auth file where it always does.
+    make: Callable[..., Any] = getattr(clients, kind)
+    session = Session(make(base_url=os.environ["CONNMGR_TEST_URL"]), Path.cwd())
+    await session.run()
+    results = session.results
+    if kind == "AsyncClient":
+        renewed = getattr(clients, kind).from_sync_client(clients.Client(base_url=os.environ["CONNMGR_TEST_URL"]))
+        results["from_sync_client"] = (await renewed.daemon_version())["version"]
+    json.dump({"methods": methods(getattr(clients, kind)), "results": results}, sys.stdout)
+
+
+asyncio.run(main(sys.argv[1], sys.argv[2]))
