@@ -73,6 +73,18 @@ def nothing(answers: list[Any]) -> bool:
 EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "01-handshake.sh": keys("sessionToken"),
     "02-daemon-version.sh": keys("version", "canonicalVersion", "buildVersion", "jvmVersion", "pro"),
+    "03-daemon-status.sh": keys(
+        "version",
+        "runtime",
+        "pid",
+        "uptime",
+        "threads",
+        "clients",
+        "slots",
+        "sessions",
+        "blobs",
+        "auditLost",
+    ),
     "10-category-query.sh": lambda answers: len(answers[0]["found"]) == 2,
     "11-category-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["all connections"],
     "12-category-add.sh": keys("category"),

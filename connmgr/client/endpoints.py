@@ -12,6 +12,7 @@ from connmgr.client.results import (
     Category,
     Connection,
     ConnectionType,
+    DaemonStatus,
     FileEntry,
     RawResult,
     Result,
@@ -274,6 +275,10 @@ class DaemonItself(_Group):
     def version(self) -> Version:
         """Return the versions of the API, the daemon and its runtime."""
         return Version.read(self._post("/daemon/version"))
+
+    def status(self) -> DaemonStatus:
+        """Describe the running daemon: its shells, and what it has in use."""
+        return DaemonStatus.read(self._post("/daemon/status"))
 
     def stop(self) -> None:
         """Have the daemon stop."""

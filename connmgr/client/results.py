@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -200,6 +200,55 @@ class Version:
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Version:
         return cls(answer["version"], answer["canonicalVersion"], answer["buildVersion"], answer["jvmVersion"])
+
+
+@dataclass(frozen=True)
+class RunningShell:
+    """A shell that runs: its ``state`` (``idle``, ``busy`` or ``lost``), times in seconds, and commands that queue."""
+
+    connection: str
+    state: str
+    uptime: float
+    idle: float
+    waiting: int
+
+
+@dataclass(frozen=True)
+class DaemonStatus:
+    """How the daemon is: times in seconds, ``slots`` and ``slots_in_use`` of requests that wait for machines."""
+
+    version: str
+    runtime: str
+    pid: int
+    uptime: float
+    threads: int
+    clients: int
+    slots: int
+    slots_in_use: int
+    shells: list[RunningShell]
+    blobs: int
+    blob_bytes: int
+    audit_lost: int
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> DaemonStatus:
+        return cls(
+            version=answer["version"],
+            runtime=answer["runtime"],
+            pid=answer["pid"],
+            uptime=answer["uptime"],
+            threads=answer["threads"],
+            clients=answer["clients"],
+            slots=answer["slots"]["count"],
+            slots_in_use=answer["slots"]["inUse"],
+            shells=[
+                RunningShell(**{field.name: shell[field.name] for field in fields(RunningShell)})
+                for shell in answer["sessions"]
+            ],
+            blobs=answer["blobs"]["count"],
+            blob_bytes=answer["blobs"]["bytes"],
+            audit_lost=answer["auditLost"],
+        )
 
 
 def to_path(path: str | os.PathLike[str]) -> str | dict[str, str]:
