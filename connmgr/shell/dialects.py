@@ -54,6 +54,7 @@ class Dialect:
 
 
 _HELLO = Template(r"""${merge}
+unset CONNMGR_BOOT
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo "
 $$2$$1" >&8;}
@@ -132,7 +133,8 @@ def boot_script() -> str:
     """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor.
 
     Arguments: a nonce, then the shell's argv, or nothing for the login shell. It holds neither quotes nor newlines
-    that a login shell of another language (fish, csh) would read differently within single quotes.
+    that a login shell of another language (fish, csh) would read differently within single quotes. Run again by a
+    supervisor that has not been greeted yet, it only starts that one anew.
     """
     supervisors = [dialect for dialect in DIALECTS if not dialect.interpreter]
     interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
@@ -141,8 +143,9 @@ def boot_script() -> str:
         for dialect in supervisors
     )
     return (
-        'n=$1; shift; [ $# -gt 0 ] || { command -v "${SHELL:-}" >/dev/null || SHELL=/bin/sh; set -- "$SHELL"; }; '
-        'w=${1##*/}; '
+        'n=$1; shift; [ "${CONNMGR_BOOT-}" = "$n" ] && exec >&8 2>&9; export CONNMGR_BOOT="$n"; '
+        '[ $# -gt 0 ] || { command -v "${SHELL:-}" >/dev/null || SHELL=/bin/sh; set -- "$SHELL"; }; '
+        "w=${1##*/}; "
         'case "$w ${2:-}" in "busybox sh"|"busybox ash") w=ash;; esac; '
         'p=$(command -v "$1") || w=missing; echo; echo "$n $w $p"; '
         f"case $w in {branches}{interpreted}) exec /bin/sh {_MOVED};; esac"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import time
 
 from connmgr.errors import OperationError
@@ -65,12 +67,16 @@ def kill_tree(transport: Transport, root: int, cookie: str, timeout: float) -> b
     Returns whether nothing was left within ``timeout`` seconds; False too where no second channel can be had.
     """
     deadline = time.monotonic() + timeout
+    argv = script_argv(_SCRIPT, (str(root), cookie))
     try:
-        channel = transport.open_channel(script_argv(_SCRIPT, (str(root), cookie)), timeout=timeout)
+        channel = transport.open_channel(argv, timeout=timeout)
     except OperationError:
         return False
     try:
-        channel.shutdown_write()
+        # A start-up file may have replaced the shell by one that reads its commands from standard input.
+        with contextlib.suppress(OSError):
+            channel.sendall(b"exec " + shlex.join(argv).encode() + b"\n", max(0.0, deadline - time.monotonic()))
+            channel.shutdown_write()
         return channel.exit_status(max(0.0, deadline - time.monotonic())) == 0
     except (OSError, EOFError):
         return False

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connmgr.errors import OperationError, ShellStartFailed, UnsupportedShell
+from connmgr.errors import ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Transport
+from connmgr.shell.announcement import Announcement, await_announcement, await_reader
 from connmgr.shell.dialects import SH, Dialect, boot_script, dialect_of
 from connmgr.shell.frame import Interpreter, MarkedStream, new_nonce
 
@@ -63,9 +64,10 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
     deadline = time.monotonic() + timeout
     nonce = new_nonce()
     argv = _words(shell) if shell else []
-    channel = transport.open_channel(["/bin/sh", "-c", boot_script(), "sh", nonce, *argv], timeout=timeout)
+    boot = ["/bin/sh", "-c", boot_script(), "sh", nonce, *argv]
+    channel = transport.open_channel(boot, timeout=timeout)
     try:
-        return _greet(channel, nonce, deadline)
+        return _greet(channel, await_announcement(channel, nonce, boot, deadline), deadline)
     except BaseException:
         channel.close()
         raise
@@ -78,14 +80,17 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _greet(channel: Channel, nonce: str, deadline: float) -> Supervisor:
-    name, path = _announced(channel, nonce, deadline)
-    dialect = dialect_of(name)
+def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor:
+    if shell.name == "missing":
+        raise UnsupportedShell("The shell that the connection asks for does not exist there.")
+    dialect, path = dialect_of(shell.name), shell.path
     supervising = SH if dialect.interpreter else dialect
     greeting = new_nonce()
     stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT)
     stderr.ended = channel.merged
     try:
+        if shell.nudged:
+            await_reader(channel, deadline)
         channel.sendall(supervising.hello(greeting, merged=channel.merged), max(0.0, deadline - time.monotonic()))
         while not (stdout.ended and stderr.ended):
             remaining = deadline - time.monotonic()
@@ -123,30 +128,3 @@ def _described(
         directory=directory,
         variables=variables,
     )
-
-
-def _announced(channel: Channel, nonce: str, deadline: float) -> tuple[str, str]:
-    """Return the shell's name and path from the boot script's line, past whatever rc files print before it."""
-    marker, seen, errors = b"\n" + nonce.encode() + b" ", b"", b""
-    while True:
-        at = seen.find(marker)
-        end = seen.find(b"\n", at + len(marker))
-        if at >= 0 and end >= 0:
-            break
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise _no_shell("the far side's shell runs no commands", seen + errors)
-        try:
-            out, err = channel.recv(remaining)
-        except (EOFError, OSError):
-            raise _no_shell("the far side's shell ended without running a command", seen + errors) from None
-        seen, errors = (seen + out)[-FACTS_LIMIT:], (errors + err)[-FACTS_LIMIT:]
-    name, _, path = seen[at + len(marker) : end].decode(errors="replace").partition(" ")
-    if name == "missing":
-        raise UnsupportedShell("The shell that the connection asks for does not exist there.")
-    return name, path
-
-
-def _no_shell(reason: str, printed: bytes) -> OperationError:
-    text = " ".join(printed.decode(errors="replace").split())[:200]
-    return UnsupportedShell(f"No session is possible: {reason}." + (f" It printed: {text}" if text else ""))

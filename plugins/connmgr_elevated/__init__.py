@@ -96,7 +96,7 @@ class ShellEnvironment(Wrapper):
     def _elevation(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
         user, silent = data["user"], data.get("password") is None
         if data["method"] == "sudo":
-            return ["sudo", *(["-n"] if silent else ["-S", "-p", prompt]), "-H", "-u", user, "--", *argv]
+            return ["sudo", *(["-n"] if silent else ["-S", "-p", f"%%{prompt}"]), "-H", "-u", user, "--", *argv]
         if data["method"] == "doas":
             return ["doas", *(["-n"] if silent else []), "-u", user, *argv]
         return ["su", user, "-c", shlex.join(["exec", *argv])]
@@ -108,7 +108,8 @@ class ShellEnvironment(Wrapper):
         return bool(data["elevated"])
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
-        prompt = dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
+        # sudo prints one of the two % that it is given: a shell that shows what it runs (set -x) asks for nothing.
+        prompt = rb"(?<!%)%" + dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
         answered = False
         try:
             if dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):

@@ -1,0 +1,90 @@
+"""Waits for the far side's shell past whatever its start-up files do before it runs a command."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connmgr.errors import UnsupportedShell
+from connmgr.plugin import Channel
+from connmgr.shell.frame import new_nonce
+
+NUDGES = (1.0, 2.0, 4.0)
+"""Seconds after which a shell that is still silent is given its command on standard input too: its start-up files may
+wait for a line from there, or may have replaced it with another shell."""
+
+PATIENCE = 0.5
+"""Seconds after which a shell that lost its input to an earlier nudge is asked again whether it reads."""
+
+KEPT = 64 << 10
+"""Bytes of what comes before the announcement that are kept, to find it in and to quote from."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a shell is: the last part of its path, and the path; ``nudged`` where its input may hold nudges yet."""
+
+    name: str
+    path: str
+    nudged: bool
+
+
+class _Output:
+    """What a channel has printed, with its end looked at for marks."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._stdout = b""
+        self._stderr = b""
+
+    def line(self, mark: bytes) -> str | None:
+        """Return the rest of the line that begins with ``mark``, once it is whole."""
+        at = self._stdout.find(b"\n" + mark)
+        end = self._stdout.find(b"\n", at + 1)
+        return self._stdout[at + 1 + len(mark) : end].decode(errors="replace") if at >= 0 and end >= 0 else None
+
+    def read(self, until: float) -> None:
+        stdout, stderr = self._channel.recv(max(0.0, until - time.monotonic()))
+        self._stdout = (self._stdout + stdout)[-KEPT:]
+        self._stderr = (self._stderr + stderr)[-KEPT:]
+
+    def quoted(self) -> str:
+        text = " ".join((self._stdout + self._stderr).decode(errors="replace").split())[:200]
+        return f" It printed: {text}" if text else ""
+
+
+def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: float) -> Announcement:
+    """Return what the boot script ``boot``, the channel's argv, announces after ``nonce``.
+
+    :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline`` (of ``time.monotonic``).
+    """
+    output, mark = _Output(channel), nonce.encode() + b" "
+    nudges = [time.monotonic() + seconds for seconds in NUDGES]
+    try:
+        while (line := output.line(mark)) is None:
+            now = time.monotonic()
+            if now >= deadline:
+                reason = "the far side's shell runs no commands"
+                raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
+            if nudges and now >= nudges[0]:
+                del nudges[0]
+                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline - now)
+            output.read(min([deadline, *nudges[:1]]))
+    except (EOFError, OSError):
+        reason = "the far side's shell ended without running a command"
+        raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
+    name, _, path = line.partition(" ")
+    return Announcement(name, path, nudged=len(nudges) < len(NUDGES))
+
+
+def await_reader(channel: Channel, deadline: float) -> None:
+    """Return when the supervisor has read all that was sent to it before it ran; what it sends meanwhile is dropped.
+
+    A nudge starts it anew, and what the one before had read ahead is lost then.
+    """
+    output, mark = _Output(channel), new_nonce().encode()
+    while output.line(mark) is None and time.monotonic() < deadline:
+        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", PATIENCE)
+        output.read(min(deadline, time.monotonic() + PATIENCE))
