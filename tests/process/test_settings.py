@@ -114,8 +114,8 @@ def test_the_auth_file_is_in_the_runtime_directory_or_the_state_directory(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert load({}, {"XDG_RUNTIME_DIR": "/run/user/7"}, _empty(config)).auth_file == Path("/run/user/7/connmgr/auth")
-    for environment in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}):
-        assert load({}, environment, config).auth_file == Path("/state/connmgr/auth")
+    for runtime in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}):
+        assert load({}, {"XDG_STATE_HOME": "/state", **runtime}, config).auth_file == Path("/state/connmgr/auth")
 
 
 def test_settings_cannot_be_changed() -> None:
