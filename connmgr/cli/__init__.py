@@ -32,6 +32,7 @@ COMMANDS = {
     "decrypt": "secret",
     "vault": "vault",
     "plugins": "plugins",
+    "doctor": "doctor",
     "api-key": "api_key",
     "completion": "completion",
 }

@@ -1,0 +1,148 @@
+"""``connmgr doctor``: silent about what is well, exact about what is not, and without any effect."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon, clean_environment
+
+
+def _doctor(home: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "connmgr", "doctor", "--json", *options],
+        env=clean_environment(home) | environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr.decode()
+    findings: dict[str, list[dict[str, Any]]] = {}
+    for finding in json.loads(done.stdout):
+        findings.setdefault(finding["result"], []).append(finding)
+    assert bool(findings.get("problem")) == bool(done.returncode), findings
+    return done.returncode, findings
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def _contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def _problems(home: Path, *options: str, **environment: str) -> str:
+    code, findings = _doctor(home, *options, "--port", _free_port(), **environment)
+    assert code == 1
+    return "\n".join(f"{one['subject']}: {one['message']} {one['advice']}" for one in findings["problem"])
+
+
+def _stopped(start_daemon: StartDaemon) -> Daemon:
+    daemon = start_daemon()
+    data = {"type": "shellEnvironment", "host": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "elevated": False}
+    daemon.client.post("/connection/add", name="one", data=data)
+    daemon.stop()
+    return daemon
+
+
+def test_nothing_is_wrong_where_connmgr_was_never_started(tmp_path: Path) -> None:
+    assert _doctor(tmp_path, "--port", _free_port())[0] == 0
+    assert not (tmp_path / "data" / "connmgr").exists()
+
+
+def test_nothing_is_wrong_beside_a_running_daemon_and_nothing_is_changed(own_daemon: Daemon) -> None:
+    before = _contents(own_daemon.data_dir)
+    code, findings = _doctor(own_daemon.home, "--port", own_daemon.url.rpartition(":")[2])
+    assert code == 0, findings
+    messages = [one["message"] for one in findings["ok"]]
+    assert "every record is authentic" in messages
+    assert any(message.startswith("connmgr answers at") for message in messages)
+    after = _contents(own_daemon.data_dir)
+    assert {name: after[name] for name in ("vault.db", "vault.key", "lock")} == {
+        name: before[name] for name in ("vault.db", "vault.key", "lock")
+    }
+    assert own_daemon.client.daemon.version().build
+
+
+def test_open_files_are_named_with_the_command_that_closes_them(start_daemon: StartDaemon) -> None:
+    daemon = _stopped(start_daemon)
+    (daemon.data_dir / "audit.log").chmod(0o640)
+    daemon.data_dir.chmod(0o755)
+    found = _problems(daemon.home)
+    assert f"chmod 600 {daemon.data_dir / 'audit.log'}" in found
+    assert f"chmod 700 {daemon.data_dir}" in found
+
+
+def test_a_lost_key_and_another_vaults_key_are_told(start_daemon: StartDaemon) -> None:
+    daemon = _stopped(start_daemon)
+    key = daemon.data_dir / "vault.key"
+    key.write_bytes(os.urandom(32))
+    assert "Put back the right key" in _problems(daemon.home)
+    key.unlink()
+    assert "Put back the right key" in _problems(daemon.home)
+    assert not key.exists()
+
+
+def test_a_record_that_was_edited_is_found(start_daemon: StartDaemon) -> None:
+    daemon = _stopped(start_daemon)
+    database = sqlite3.connect(daemon.data_dir / "vault.db")
+    with database:
+        database.execute("UPDATE connection SET name = 'evil' WHERE name = 'one'")
+    database.close()
+    assert "changed outside of connmgr" in _problems(daemon.home)
+
+
+def test_a_damaged_vault_is_found(start_daemon: StartDaemon) -> None:
+    daemon = _stopped(start_daemon)
+    (daemon.data_dir / "vault.db").write_bytes(b"no database" * 1000)
+    assert "connmgr vault restore" in _problems(daemon.home)
+
+
+def test_bad_settings_and_a_config_that_others_may_write_are_told(tmp_path: Path) -> None:
+    assert "CONNMGR_THREADS" in _problems(tmp_path, CONNMGR_THREADS="many")
+    config = tmp_path / "config" / "connmgr" / "config.toml"
+    config.parent.mkdir()
+    config.write_text("threads = 8\n")
+    config.chmod(0o666)
+    assert f"chmod 600 {config}" in _problems(tmp_path)
+
+
+def test_a_port_that_another_program_has_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code, findings = _doctor(tmp_path, "--port", str(other.getsockname()[1]))
+    assert code == 1
+    assert [one["subject"] for one in findings["problem"]] == ["port"]
+
+
+def test_what_a_killed_daemon_leaves_is_a_warning(own_daemon: Daemon) -> None:
+    own_daemon.kill()
+    code, findings = _doctor(own_daemon.home, "--port", _free_port())
+    assert code == 0
+    assert "auth file" in [one["subject"] for one in findings["warning"]]
+
+
+def test_files_from_the_future_show_a_wrong_clock(start_daemon: StartDaemon) -> None:
+    daemon = _stopped(start_daemon)
+    ahead = (daemon.data_dir / "vault.db").stat().st_mtime + 86400
+    os.utime(daemon.data_dir / "vault.db", (ahead, ahead))
+    assert "clock:" in _problems(daemon.home)
+
+
+def test_a_person_is_shown_a_table_and_what_to_do(start_daemon: StartDaemon) -> None:
+    daemon = _stopped(start_daemon)
+    daemon.data_dir.chmod(0o755)
+    command = [sys.executable, "-m", "connmgr", "doctor", "--port", _free_port()]
+    done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "PROBLEM  data directory" in done.stdout
+    assert done.stdout.rstrip().splitlines()[-1] == f"data directory: chmod 700 {daemon.data_dir}"
