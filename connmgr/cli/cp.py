@@ -134,7 +134,10 @@ def _down(client: Client, start: Remote, end: str, mode: int | None, progress: P
     if end == STREAM:
         in_shell(client, start.connection, lambda: _send(client, start, sys.stdout.buffer, progress))
         return
-    bits = mode if mode is not None else _stat(client, start).mode & 0o777 & ~_umask()
+    entry = _stat(client, start)
+    if entry.type == "directory":
+        raise Failure(f"{start.path} is a directory; cp copies single files.")
+    bits = entry.mode & 0o777 & ~_umask() if mode is None else mode
     target = Path(end).expanduser()
     if target.is_dir():
         target /= Path(start.path).name

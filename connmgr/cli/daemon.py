@@ -34,7 +34,11 @@ def connect(timeout: float = TIMEOUT) -> Client:
     url, auth_file = _address(options["url"])
     user = options["unlock"]
     kept = None if user else _kept_token(url)
-    client = Client(url, auth_file, _api_key(options["api_key_file"]), name=NAME, timeout=timeout, session_token=kept)
+    key = _api_key(options["api_key_file"])
+    try:
+        client = Client(url, auth_file, key, name=NAME, timeout=timeout, session_token=kept)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     context.call_on_close(client.close)
     if kept:
         context.call_on_close(lambda: None if client.session_token == kept else forget_session())

@@ -43,12 +43,16 @@ def on_terminal() -> bool:
 
 def ago(moment: datetime) -> str:
     """Return how long ago ``moment`` was, such as ``5 min ago``."""
-    amount = max(0.0, (datetime.now(timezone.utc) - moment).total_seconds())
+    return f"{lasting(max(0.0, (datetime.now(timezone.utc) - moment).total_seconds()))} ago"
+
+
+def lasting(seconds: float) -> str:
+    """Return a span of time in its largest unit, such as ``5 min``."""
     for size, unit in _STEPS:
-        if amount < size:
-            return f"{int(amount)} {unit} ago"
-        amount /= size
-    return f"{int(amount)} y ago"
+        if seconds < size:
+            return f"{int(seconds)} {unit}"
+        seconds /= size
+    return f"{int(seconds)} y"
 
 
 def summarised(state: dict[str, Any]) -> str:

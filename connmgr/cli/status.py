@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.cli.output import json_option, lasting, print_json, print_table
+from connmgr.client import Client, DaemonStatus, RunningShell
 
 TIMEOUT = 10.0
 
@@ -17,23 +16,34 @@ TIMEOUT = 10.0
 def status(*, as_json: bool) -> None:
     """Show whether the daemon runs, and how it is; exits with 3 where none answers."""
     client = connect(TIMEOUT)
-    version = client.daemon.version()
+    answer = client.post("/daemon/status")
     vault = client.vault.status()
-    shown: dict[str, Any] = {
-        "url": client.base_url,
-        "version": version.build,
-        "runtime": version.runtime,
-        "connections": len(client.connection.query()),
-        "vault": {"hasUsers": vault.has_users, "user": vault.user},
-    }
+    connections = len(client.connection.query())
     if as_json:
-        print_json(shown)
+        unlocked = {"hasUsers": vault.has_users, "user": vault.user}
+        print_json({"url": client.base_url, **answer, "connections": connections, "vault": unlocked})
         return
-    unlocked = f"unlocked by {vault.user}" if vault.user else "locked" if vault.has_users else "has no users"
+    found = DaemonStatus.read(answer)
+    locked = f"unlocked by {vault.user}" if vault.user else "locked" if vault.has_users else "without users"
     print_table(
         [
-            ("daemon", f"running at {client.base_url}"),
-            ("version", f"{version.build} on {version.runtime}"),
-            ("vault", f"{unlocked}, {shown['connections']} connections"),
+            ("daemon", f"connmgr {found.version} on {found.runtime}, process {found.pid}"),
+            ("listens on", client.base_url),
+            ("runs for", lasting(found.uptime)),
+            ("vault", f"{connections} connections, {locked}"),
+            ("in use", f"{found.slots_in_use} of {found.slots} slots, by {found.clients} clients"),
+            ("shells", str(len(found.shells))),
         ]
     )
+    _print_shells(client, found.shells)
+
+
+def _print_shells(client: Client, shells: list[RunningShell]) -> None:
+    if not shells:
+        return
+    named = {one.id: one.path for one in client.connection.info([one.connection for one in shells])}
+    rows = [
+        (named[one.connection], one.state, f"runs for {lasting(one.uptime)}", f"idle for {lasting(one.idle)}")
+        for one in shells
+    ]
+    print_table(sorted(rows), indent="  ")

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from connmgr import paths
-from connmgr.client.endpoints import Categories, Connections, DaemonItself, Files, Secrets, Shells, Vault
+from connmgr.client.endpoints import Categories, Connections, DaemonItself, Secrets, Shells, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
+from connmgr.client.files import Files
 from connmgr.client.http import HttpSession, default_url
 from connmgr.client.results import (
     Category,

@@ -49,17 +49,15 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
     run(terminal, "cd /etc", "/etc")
     mark = tmp_path / "begun"
     os.mkfifo(mark)
-    terminal.sendline(f"echo begun > {mark}; sleep 100; touch {tmp_path}/late")
-    assert mark.read_text() == "begun\n"
+    terminal.sendline(f"echo $BASHPID > {mark}; sleep 100; :")
+    pid = int(mark.read_text())
     terminal.sendintr()
     terminal.expect(prompt("/etc"))
-    assert run(terminal, "pgrep -f 'sleep 100$' | wc -l", "/etc").endswith("0")
-    assert not (tmp_path / "late").exists()
+    assert "No such process" in run(terminal, f"kill -0 {pid}", "/etc")
 
 
 def test_ctrl_c_at_the_prompt_drops_the_line(terminal: pexpect.spawn, tmp_path: Path) -> None:
     terminal.send(f"touch {tmp_path}/never")
-    terminal.expect("never")
     terminal.sendintr()
     terminal.expect("> ")
     run(terminal, "cd /", "/")
@@ -114,6 +112,6 @@ def test_a_shell_that_is_lost_is_started_again(own_connmgr: CommandLine, start_s
     terminal.expect("Error: ")
     terminal.expect(r"web:(?!/etc)\S+> ")
     terminal.sendline("echo ba''ck")
-    terminal.expect("back")
+    terminal.expect(r"back\s+web:\S+> ")
     terminal.sendeof()
     finish(terminal)

@@ -1,0 +1,94 @@
+"""``client.fs``: the files of the machines that running shells are on."""
+
+from __future__ import annotations
+
+import os
+from typing import IO
+
+from connmgr.client.endpoints import Group, Post
+from connmgr.client.http import BYTES, HttpSession
+from connmgr.client.results import FileEntry, to_path
+from connmgr.client.transfer import Download, Progress, Source, Upload
+
+Path = str | os.PathLike[str]
+
+
+class Files(Group):
+    """``/fs``; paths are absolute, relative to the shell's directory, or begin with ``~/``."""
+
+    def __init__(self, post: Post, session: HttpSession) -> None:
+        super().__init__(post)
+        self._session = session
+
+    def blob(self, source: bytes | Source, progress: Progress | None = None) -> str:
+        """Store bytes, what is left of a file, or what another client downloads, and return the blob's id."""
+        if isinstance(source, bytes):
+            return str(self._session.send("/fs/blob", source, BYTES)["blob"])
+        upload = Upload(source, progress)
+        return str(self._session.finish(self._session.open("/fs/blob", upload, BYTES, upload.length))["blob"])
+
+    def write(self, connection: str, blob: str, path: Path, *, mode: int | None = None) -> None:
+        """Put a blob into a file; ``mode`` is that of a new one."""
+        options = {} if mode is None else {"mode": f"{mode:04o}"}
+        self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
+
+    def upload(
+        self,
+        connection: str,
+        source: bytes | Source,
+        path: Path,
+        *,
+        mode: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Put bytes, or what is left of a file that is open for reading, into a file of the far side."""
+        self.write(connection, self.blob(source, progress), path, mode=mode)
+
+    def open(self, connection: str, path: Path) -> Download:
+        """Begin to read a file; to be closed before the client's next request."""
+        body = self._session.encoded(connection=connection, path=to_path(path))
+        return Download(self._session.open("/fs/read", body), self._session.close)
+
+    def read(self, connection: str, path: Path) -> bytes:
+        """Return the content of a file."""
+        with self.open(connection, path) as content:
+            return b"".join(content)
+
+    def download(self, connection: str, path: Path, target: IO[bytes], progress: Progress | None = None) -> int:
+        """Write the content of a file to ``target``, and return how many bytes it has."""
+        with self.open(connection, path) as content:
+            received = 0
+            for piece in content:
+                target.write(piece)
+                received += len(piece)
+                if progress is not None:
+                    progress(received, content.size)
+        return received
+
+    def script(self, connection: str, blob: str) -> str:
+        """Put a blob into a new executable file that goes with the shell, and return its path."""
+        return str(self._post("/fs/script", connection=connection, blob=blob)["path"])
+
+    def list(self, connection: str, path: Path) -> list[FileEntry]:
+        """List a directory."""
+        return [
+            FileEntry.read(one) for one in self._post("/fs/list", connection=connection, path=to_path(path))["entries"]
+        ]
+
+    def stat(self, connection: str, path: Path, *, follow: bool = True) -> FileEntry:
+        """Describe a file."""
+        return FileEntry.read(self._post("/fs/stat", connection=connection, path=to_path(path), follow=follow))
+
+    def remove(self, connection: str, path: Path, *, recursive: bool = False) -> None:
+        """Remove a file or directory."""
+        self._post("/fs/remove", connection=connection, path=to_path(path), recursive=recursive)
+
+    def mkdir(self, connection: str, path: Path, *, mode: int | None = None, parents: bool = False) -> None:
+        """Make a directory."""
+        options = {} if mode is None else {"mode": f"{mode:04o}"}
+        self._post("/fs/mkdir", connection=connection, path=to_path(path), parents=parents, **options)
+
+    def move(self, connection: str, source: Path, target: Path, *, overwrite: bool = False) -> None:
+        """Give a file another path on the same machine."""
+        paths = {"source": to_path(source), "target": to_path(target)}
+        self._post("/fs/move", connection=connection, overwrite=overwrite, **paths)

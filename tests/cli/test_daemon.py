@@ -1,0 +1,90 @@
+"""Finding the daemon, its state and its end, and what each command says where there is none."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE
+from tests.cli.program import DIRECTORY, CommandLine
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon, clean_environment
+
+NEED_A_DAEMON = [
+    ("status",),
+    ("stop",),
+    ("ls",),
+    ("info", "x"),
+    ("add", "ssh", "x", "host=x"),
+    ("edit", "x", "host=y"),
+    ("rm", "x", "--yes"),
+    ("mv", "x", "y"),
+    ("category", "ls"),
+    ("shell", "x"),
+    ("cp", "x:y", "z"),
+    ("encrypt",),
+    ("vault", "status"),
+    ("vault", "lock"),
+]
+
+
+@pytest.mark.parametrize("arguments", NEED_A_DAEMON, ids=lambda arguments: arguments[0])
+def test_without_a_daemon_commands_exit_with_3_and_say_what_to_do(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    environment = {**clean_environment(tmp_path), "CONNMGR_PORT": "1"}
+    argv = [DIRECTORY / "connmgr", *arguments]
+    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3, done.stderr
+    assert "connmgr serve" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert done.stdout == ""
+
+
+def test_status_describes_the_daemon(own_connmgr: CommandLine) -> None:
+    own_connmgr("exec", "local", "--", "true")
+    shown = own_connmgr("status", "--json").json
+    assert (shown["url"], shown["pid"]) == (own_connmgr.daemon.url, own_connmgr.daemon.pid)
+    assert [one["connection"] for one in shown["sessions"]] == [LOCAL_MACHINE]
+    text = own_connmgr("status").output
+    assert own_connmgr.daemon.url in text
+    assert "1 connections, without users" in text
+    assert text.splitlines()[-1].strip().startswith("local machine  idle")
+
+
+def test_stop_waits_for_the_end(own_connmgr: CommandLine) -> None:
+    assert own_connmgr("stop").output == "The daemon has stopped.\n"
+    assert own_connmgr.daemon.process.wait(1) == 0
+    own_connmgr("status", code=3)
+
+
+def test_the_daemon_is_found_where_the_configuration_has_it(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--auth-file", str(tmp_path / "credential"))
+    config = daemon.home / "config" / "connmgr" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(f'port = {daemon.url.rpartition(":")[2]}\nauth-file = "{tmp_path}/credential"\n')
+    connmgr = CommandLine(daemon)
+    del connmgr.environment["CONNMGR_PORT"]
+    assert connmgr("status", "--json").json["url"] == daemon.url
+    assert "CONNMGR_PORT" in connmgr("status", code=1, environment={"CONNMGR_PORT": "many"}).errors
+
+
+def test_a_url_and_an_api_key_will_do(own_daemon: Daemon, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(CommandLine(own_daemon)("api-key").output)
+    environment = {**clean_environment(tmp_path / "stranger"), "CONNMGR_PORT": "1"}
+    connmgr = CommandLine(own_daemon)
+    connmgr.environment = environment
+    named = ("--url", own_daemon.url, "--api-key-file", str(key))
+    assert connmgr(*named, "exec", "local", "--", "echo in").output == "in\n"
+    key.write_text("wrong")
+    connmgr(*named, "ls", code=4)
+    assert "Not the URL of a daemon" in connmgr("--url", "nonsense", "ls", code=2).errors
+
+
+def test_the_program_explains_itself(connmgr: CommandLine) -> None:
+    shown = connmgr("--help").output
+    assert "exec " in shown
+    assert "import-ssh-config " in shown
+    assert connmgr("exec", "-h").output.startswith("Usage: connmgr exec [OPTIONS] CONNECTION -- COMMAND...")
+    assert connmgr("nonsense", code=2).errors.endswith("No such command 'nonsense'.\n")

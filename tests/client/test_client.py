@@ -1,0 +1,261 @@
+"""``connmgr.client``: typed results, errors, sessions, and requests that break."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from connmgr import paths
+from connmgr.client import (
+    DEFAULT_CATEGORY,
+    LOCAL_MACHINE,
+    ROOT_CATEGORY,
+    AccessDenied,
+    Client,
+    ClientError,
+    RawResult,
+    Result,
+    Unreachable,
+)
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+
+SSH = {"type": "ssh", "host": "web.example", "user": "me", "password": "hunter2"}
+
+
+@pytest.fixture
+def client(own_daemon: Daemon) -> Iterator[Client]:
+    with Client(own_daemon.url, auth_file=own_daemon.auth_file) as made:
+        yield made
+
+
+def test_every_endpoint_of_the_daemon_is_a_method(client: Client) -> None:
+    import json
+    import urllib.request
+
+    with urllib.request.urlopen(f"{client.base_url}/openapi.json", timeout=30) as response:
+        routes = {path for path in json.load(response)["paths"] if path not in ("/handshake", "/metrics")}
+    methods = {
+        "/vault/user/add": "vault.add_user",
+        "/vault/user/passphrase": "vault.change_passphrase",
+        "/vault/user/remove": "vault.remove_user",
+    }
+    missing = []
+    for route in routes:
+        group, _, name = methods.get(route, route.strip("/").replace("/", ".")).partition(".")
+        if not callable(getattr(getattr(client, group, None), name, None)):
+            missing.append(route)
+    assert missing == []
+
+
+def test_categories(client: Client) -> None:
+    id = client.category.add("Customers", ROOT_CATEGORY)
+    assert set(client.category.query()) == {ROOT_CATEGORY, DEFAULT_CATEGORY, id}
+    (found,) = client.category.info([id])
+    assert (found.id, found.parent, found.name) == (id, ROOT_CATEGORY, ("all connections", "customers"))
+    assert found.last_modified <= datetime.now(timezone.utc)
+    client.category.remove([id])
+    with pytest.raises(ClientError) as refusal:
+        client.category.info([id])
+    assert (refusal.value.code, refusal.value.status) == ("unknown_category", 400)
+
+
+def test_connections(client: Client) -> None:
+    id = client.connection.add("Web", SSH, category=client.category.add("x", ROOT_CATEGORY))
+    assert client.connection.query("w*", category="x", type="ssh") == [id]
+    (found,) = client.connection.info([id])
+    assert (found.path, found.category, found.type, found.usage) == ("web", ("x",), "ssh", "shell")
+    assert found.data["host"] == "web.example"
+    assert "type" not in found.data
+    assert client.secret.decrypt(found.data["password"]) == "hunter2"
+    client.connection.update(id, name="www", category=DEFAULT_CATEGORY)
+    assert client.connection.info([id])[0].name == ("www",)
+    assert client.connection.info([id])[0].data == found.data
+    client.connection.refresh(LOCAL_MACHINE)
+    assert client.connection.info([LOCAL_MACHINE])[0].state["osType"]
+    client.connection.remove([id])
+    assert client.connection.query("www") == []
+    kinds = {kind.name: kind for kind in client.connection.types()}
+    assert kinds["ssh"].schema["properties"]["password"]["x-connmgr-secret"] is True
+
+
+def test_shells(client: Client) -> None:
+    info = client.shell.start(LOCAL_MACHINE)
+    assert info.os_type in ("linux", "macos", "bsd")
+    result = client.shell.exec(LOCAL_MACHINE, "cat; pwd; echo $A; exit 3", stdin="in\n", cwd="/", env={"A": "b"})
+    assert result == Result(3, "in\n/\nb", "", truncated=False)
+    raw = client.shell.exec_bytes(LOCAL_MACHINE, r"printf 'a\000\377\n'; cat >&2", stdin=b"\xfe")
+    assert raw == RawResult(0, b"a\0\xff\n", b"\xfe", truncated=False)
+    with pytest.raises(ClientError) as timeout:
+        client.shell.exec(LOCAL_MACHINE, "echo partly; sleep 100", timeout=0.3)
+    assert (timeout.value.code, timeout.value.status) == ("command_timeout", 500)
+    assert timeout.value.details["stdout"] == "partly\n"
+    client.shell.stop(LOCAL_MACHINE)
+    with pytest.raises(ClientError) as none:
+        client.shell.exec(LOCAL_MACHINE, "true")
+    assert none.value.code == "no_shell"
+
+
+def test_secrets_and_the_vault(client: Client) -> None:
+    encrypted = client.secret.encrypt("value")
+    assert client.secret.decrypt(encrypted) == "value"
+    assert not client.vault.status().has_users
+    client.vault.add_user("alice", "four words or more")
+    with pytest.raises(ClientError) as locked:
+        client.secret.decrypt(encrypted)
+    assert locked.value.code == "secret_locked"
+    client.vault.change_passphrase("alice", "four words or more", "four other words")
+    client.vault.unlock("alice", "four other words")
+    assert client.vault.status().principals == ("alice", "vault")
+    assert client.secret.decrypt(client.secret.encrypt("for alice", ["alice"])) == "for alice"
+    client.vault.lock()
+    assert client.vault.status().user is None
+    client.vault.unlock("alice", "four other words")
+    assert client.vault.remove_user("alice", force=True) == []
+
+
+def test_versions_and_the_end(client: Client, own_daemon: Daemon) -> None:
+    from connmgr import __version__
+
+    assert client.daemon.version().build == __version__
+    client.shell.start(LOCAL_MACHINE)
+    status = client.daemon.status()
+    assert (status.pid, status.shells[0].connection) == (own_daemon.pid, LOCAL_MACHINE)
+    client.daemon.stop()
+    assert own_daemon.process.wait(20) == 0
+
+
+class TestSessions:
+    def test_a_clone_continues_the_session_in_another_thread(self, client: Client) -> None:
+        client.vault.add_user("alice", "four words or more")
+        client.vault.unlock("alice", "four words or more")
+        with client.clone() as other, ThreadPoolExecutor(1) as pool:
+            assert pool.submit(other.vault.status).result().user == "alice"
+        with Client(client.base_url, auth_file=client._session.auth_file) as stranger:
+            assert stranger.vault.status().user is None
+
+    def test_a_token_continues_a_session(self, client: Client) -> None:
+        client.daemon.version()
+        nowhere = Path("/nonexistent")
+        with Client(client.base_url, auth_file=nowhere, session_token=client.session_token) as other:
+            assert other.daemon.version().build
+        with Client(client.base_url, auth_file=nowhere, session_token="x") as other, pytest.raises(Unreachable):
+            other.daemon.version()
+
+    def test_the_api_key_will_do(self, own_daemon: Daemon) -> None:
+        argv = [sys.executable, "-m", "connmgr", "api-key"]
+        key = subprocess.run(argv, env=own_daemon.environment, capture_output=True, text=True, timeout=60, check=True)
+        with Client(own_daemon.url, auth_file="/nonexistent", api_key=key.stdout.strip()) as client:
+            assert client.daemon.version().build
+        with Client(own_daemon.url, api_key="wrong") as client, pytest.raises(AccessDenied) as denied:
+            client.daemon.version()
+        assert denied.value.code == "invalid_credential"
+
+    def test_the_environment_names_the_daemon(self, own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("CONNMGR_AUTH_FILE", raising=False)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", own_daemon.environment["XDG_RUNTIME_DIR"])
+        monkeypatch.setenv("CONNMGR_PORT", own_daemon.url.rpartition(":")[2])
+        with Client() as client:
+            assert client.daemon.version().build
+
+    def test_a_restarted_daemon_is_greeted_anew(self, start_daemon: StartDaemon) -> None:
+        first = start_daemon()
+        with Client(first.url, auth_file=first.auth_file) as client:
+            client.shell.start(LOCAL_MACHINE)
+            first.stop()
+            with pytest.raises(Unreachable) as gone:
+                client.daemon.version()
+            assert not gone.value.sent
+            start_daemon("--port", first.url.rpartition(":")[2], home=first.home)
+            client.shell.start(LOCAL_MACHINE)
+            assert client.shell.exec(LOCAL_MACHINE, "echo again").stdout == "again"
+
+    def test_an_expired_token_is_renewed_also_before_a_stream(self, start_daemon: StartDaemon, tmp_path: Path) -> None:
+        daemon = start_daemon("--session-ttl", "0.2")
+        read, write = os.pipe()
+        os.write(write, b"streamed")
+        os.close(write)
+        with Client(daemon.url, auth_file=daemon.auth_file) as client, os.fdopen(read, "rb") as pipe:
+            client.shell.start(LOCAL_MACHINE)
+            token = client.session_token
+            assert threading.Event().wait(0.5) is False
+            client.fs.upload(LOCAL_MACHINE, pipe, tmp_path / "file")
+            assert client.session_token != token
+        assert (tmp_path / "file").read_bytes() == b"streamed"
+
+
+class TestFaults:
+    def test_a_request_that_breaks_is_not_repeated(self, client: Client, own_daemon: Daemon, tmp_path: Path) -> None:
+        client.shell.start(LOCAL_MACHINE)
+        mark = tmp_path / "begun"
+        os.mkfifo(mark)
+
+        def kill() -> None:
+            assert mark.read_text() == "begun\n"
+            own_daemon.kill()
+
+        with ThreadPoolExecutor(1) as pool:
+            killer = pool.submit(kill)
+            with pytest.raises(Unreachable) as lost:
+                client.shell.exec(LOCAL_MACHINE, f"echo begun > {mark}; sleep 100")
+            killer.result()
+        assert lost.value.sent
+
+    def test_nobody_listens(self, tmp_path: Path) -> None:
+        (tmp_path / "auth").write_text("x")
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            with Client(url, auth_file=tmp_path / "auth") as client, pytest.raises(Unreachable) as nobody:
+                client.daemon.version()
+        assert (nobody.value.sent, nobody.value.status) == (False, 0)
+
+    @pytest.mark.parametrize("answer", [b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno", b"SSH-2.0-x\r\n", b""])
+    def test_what_answers_is_no_daemon(self, tmp_path: Path, answer: bytes) -> None:
+        (tmp_path / "auth").write_text("x")
+        with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+            def answer_once() -> None:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+            done = pool.submit(answer_once)
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            with Client(url, auth_file=tmp_path / "auth") as client, pytest.raises(ClientError):
+                client.daemon.version()
+            done.result()
+
+    def test_a_url_that_is_none_is_refused(self) -> None:
+        for url in ("127.0.0.1:21721", "https://127.0.0.1", "http://"):
+            with pytest.raises(ValueError, match="Not the URL of a daemon"):
+                Client(url)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms ask platformdirs")
+@pytest.mark.parametrize("named", [True, False])
+def test_the_usual_places_are_those_that_platformdirs_names(
+    named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import platformdirs
+
+    for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        if named:
+            monkeypatch.setenv(variable, str(tmp_path / variable))
+        else:
+            monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("CONNMGR_CONFIG", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert paths.data_directory() == platformdirs.user_data_path("connmgr", appauthor=False)
+    assert paths.config_file(os.environ) == platformdirs.user_config_path("connmgr", appauthor=False) / "config.toml"
+    assert paths.auth_file(os.environ) == platformdirs.user_state_path("connmgr", appauthor=False) / "auth"

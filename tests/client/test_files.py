@@ -1,0 +1,133 @@
+"""Files through the client: streamed both ways, with progress, and honest about what breaks."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE, Client, ClientError, Unreachable
+from tests.daemon import Daemon
+
+SIZE = 1_000_003
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[Client]:
+    with Client(daemon.url, auth_file=daemon.auth_file) as made:
+        made.shell.start(LOCAL_MACHINE)
+        yield made
+
+
+def test_bytes_and_files_go_both_ways(client: Client, tmp_path: Path) -> None:
+    content = os.urandom(SIZE)
+    client.fs.upload(LOCAL_MACHINE, content, tmp_path / "bytes", mode=0o640)
+    assert (tmp_path / "bytes").stat().st_mode & 0o777 == 0o640
+    with (tmp_path / "bytes").open("rb") as file:
+        file.seek(1)
+        client.fs.upload(LOCAL_MACHINE, file, tmp_path / "rest")
+    assert client.fs.read(LOCAL_MACHINE, tmp_path / "rest") == content[1:]
+    client.fs.upload(LOCAL_MACHINE, io.BytesIO(content), tmp_path / "stream")
+    with (tmp_path / "target").open("wb") as file:
+        assert client.fs.download(LOCAL_MACHINE, tmp_path / "stream", file) == SIZE
+    assert (tmp_path / "target").read_bytes() == content
+
+
+def test_progress_is_told_up_to_the_end(client: Client, tmp_path: Path) -> None:
+    content = os.urandom(SIZE)
+    (tmp_path / "file").write_bytes(content)
+    told: list[tuple[int, int | None]] = []
+    with (tmp_path / "file").open("rb") as file:
+        client.fs.upload(LOCAL_MACHINE, file, tmp_path / "there", progress=lambda *known: told.append(known))
+    assert told[-1] == (SIZE, SIZE)
+    assert told == sorted(told)
+    assert len(told) > 2
+    told.clear()
+    client.fs.upload(LOCAL_MACHINE, io.BytesIO(content), tmp_path / "x", progress=lambda *known: told.append(known))
+    assert told[-1] == (SIZE, None)
+    told.clear()
+    client.fs.download(LOCAL_MACHINE, tmp_path / "there", io.BytesIO(), progress=lambda *known: told.append(known))
+    assert told[-1] == (SIZE, SIZE)
+
+
+def test_from_one_machine_to_another_without_holding_the_file(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(64 * MEBIBYTE))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with client.clone() as reading, reading.fs.open(LOCAL_MACHINE, tmp_path / "big") as content:
+        client.fs.upload(LOCAL_MACHINE, content, tmp_path / "copy")
+    assert (tmp_path / "copy").stat().st_size == 64 * MEBIBYTE
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
+
+
+def test_a_download_that_is_left_early_does_no_harm(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(8 * MEBIBYTE))
+    with client.fs.open(LOCAL_MACHINE, tmp_path / "big") as content:
+        assert content.size == 8 * MEBIBYTE
+        assert next(iter(content))
+    assert client.shell.exec(LOCAL_MACHINE, "echo after").stdout == "after"
+
+
+def test_a_source_that_fails_or_shrinks_sends_nothing(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(SIZE))
+
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(ClientError, match="cannot be read: Input/output error") as failed:
+        client.fs.upload(LOCAL_MACHINE, Failing(), tmp_path / "there")
+    assert failed.value.code == "source_failed"
+
+    with (tmp_path / "file").open("rb") as file:
+        os.truncate(tmp_path / "file", SIZE)
+
+        def shrink(done: int, _: int | None) -> None:
+            os.truncate(tmp_path / "file", done)
+
+        with pytest.raises(ClientError, match="ended after") as short:
+            client.fs.upload(LOCAL_MACHINE, file, tmp_path / "there", progress=shrink)
+    assert short.value.code == "source_failed"
+    assert not (tmp_path / "there").exists()
+    assert client.daemon.version().build
+
+
+def test_a_file_that_breaks_off_is_no_whole_file(own_daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(64 * MEBIBYTE))
+    with Client(own_daemon.url, auth_file=own_daemon.auth_file) as client:
+        client.shell.start(LOCAL_MACHINE)
+        with client.fs.open(LOCAL_MACHINE, tmp_path / "big") as content:
+            pieces = iter(content)
+            next(pieces)
+            own_daemon.kill()
+            with pytest.raises(Unreachable, match="broke off after"):
+                list(pieces)
+
+
+def test_entries_directories_and_moves(client: Client, tmp_path: Path) -> None:
+    client.fs.mkdir(LOCAL_MACHINE, tmp_path / "a/b", parents=True)
+    client.fs.upload(LOCAL_MACHINE, b"12345", tmp_path / "a" / "file")
+    (tmp_path / "a" / "link").symlink_to("file")
+    entries = {entry.name: entry for entry in client.fs.list(LOCAL_MACHINE, tmp_path / "a")}
+    assert {name: entry.type for name, entry in entries.items()} == {"b": "directory", "file": "file", "link": "link"}
+    assert entries["file"].size == 5
+    assert client.fs.stat(LOCAL_MACHINE, tmp_path / "a" / "link").type == "file"
+    assert client.fs.stat(LOCAL_MACHINE, tmp_path / "a" / "link", follow=False).target == "file"
+    client.fs.move(LOCAL_MACHINE, tmp_path / "a" / "file", tmp_path / "moved")
+    assert (tmp_path / "moved").read_bytes() == b"12345"
+    client.fs.remove(LOCAL_MACHINE, tmp_path / "a", recursive=True)
+    assert not (tmp_path / "a").exists()
+    script = client.fs.script(LOCAL_MACHINE, client.fs.blob(b"#!/bin/sh\necho ran"))
+    assert client.shell.exec(LOCAL_MACHINE, script).stdout == "ran"
+
+
+def test_names_that_are_not_utf_8(client: Client, tmp_path: Path) -> None:
+    odd = os.fsdecode(b"\xff\xfe")
+    client.fs.upload(LOCAL_MACHINE, b"x", tmp_path / odd)
+    assert [os.fsencode(path.name) for path in tmp_path.iterdir()] == [b"\xff\xfe"]
+    assert [entry.name for entry in client.fs.list(LOCAL_MACHINE, tmp_path)] == [odd]
+    assert client.fs.read(LOCAL_MACHINE, tmp_path / odd) == b"x"
