@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import select
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waitress.adjustments import Adjustments
-from waitress.channel import HTTPChannel
+from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.task import ErrorTask
 
@@ -32,6 +33,11 @@ STALL_SECONDS = 60.0
 
 IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
+DIRECT = 32 * 1024
+"""Bytes from which on a piece of a response is not put into waitress's buffers."""
+
+ROOM_SECONDS = 1.0
+
 STRANGERS_BODY = 64 * 1024
 """The bytes of a body that are taken from a client without a valid token: enough for a handshake."""
 
@@ -122,6 +128,7 @@ class Channel(HTTPChannel):
     request: Parser | None
     rejected = False
     _lingering_until = 0.0
+    _sending = False
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
         """Make the parser of one request, as waitress does."""
@@ -131,7 +138,7 @@ class Channel(HTTPChannel):
         """Whether the client has had its time, at ``now`` in seconds since 1970."""
         if self._lingering_until:
             return now > self._lingering_until
-        if self.total_outbufs_len:
+        if self.total_outbufs_len or self._sending:
             return now > self.last_activity + STALL_SECONDS
         if self.requests:
             return False
@@ -168,6 +175,41 @@ class Channel(HTTPChannel):
             self.close_when_flushed = True
         elif self.connected:
             self._linger()
+
+    def write_soon(self, data: Any) -> int:
+        """Take a piece of the response; a large one is sent by this thread, which saves copies and handing over."""
+        if not isinstance(data, bytes) or len(data) < DIRECT:
+            return int(super().write_soon(data))
+        rest = memoryview(data)
+        self.last_activity = time.time()
+        self._sending = True
+        try:
+            while rest := rest[self._send_now(rest) :]:
+                self._await_room()
+        finally:
+            self._sending = False
+        return len(data)
+
+    def _send_now(self, data: memoryview) -> int:
+        """Send as much of ``data`` as the socket takes, after what waits already."""
+        with self.outbuf_lock:
+            if not self.connected or self.socket is None:
+                raise ClientDisconnected
+            if self.total_outbufs_len:
+                self._flush_some(do_close=False)  # type: ignore[attr-defined]
+            sent = 0 if self.total_outbufs_len else int(self.send(data, do_close=False))  # type: ignore[arg-type]
+            if sent:
+                self.last_activity = time.time()
+            return sent
+
+    def _await_room(self) -> None:
+        # The main thread notices a client that is gone, and ends the waiting for one that takes nothing. It may close
+        # the socket at any moment; a wait for what has its number then is harmless and short.
+        descriptor = self.socket.fileno() if self.socket is not None else -1
+        if descriptor >= 0:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll(ROOM_SECONDS * 1000)
 
     def handle_close(self) -> None:
         # Frees what was received of a request that will never be whole.

@@ -1,0 +1,256 @@
+"""100 MB written and read through the daemon, over SSH and locally, beside what a user would pick instead.
+
+Run it with ``python -m benchmarks.files``. The daemon's write is two requests: the upload of a blob, and its way to the
+file, which unlike its rivals' ends with a checksum and the file on disk; what these two cost is measured apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import getpass
+import http.client
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+import asyncssh
+import paramiko
+import psutil
+
+from benchmarks.daemon import LOCAL_MACHINE, temporary_daemon
+from benchmarks.output import PeakMemory
+from benchmarks.timing import interleaved, print_table
+from tests.daemon import Daemon
+from tests.plugins.sshd import Sshd, privilege_separation
+
+MEGABYTE = 1_000_000
+SIZE = 100 * MEGABYTE
+LARGE = 1000 * MEGABYTE
+PIECE = 1 << 20
+ROUNDS = 5
+REPEAT = "python -m benchmarks.files"
+
+Calls = dict[str, Callable[[], object]]
+
+
+class Files:
+    """Files of one connection, through the daemon, on one TCP connection."""
+
+    def __init__(self, daemon: Daemon, connection: str) -> None:
+        self._connection = connection
+        self._http = http.client.HTTPConnection(urlsplit(daemon.url).netloc)
+        auth = {"type": "local", "authFileContent": daemon.auth_file.read_text()}
+        answer = self._json("/handshake", {"auth": auth, "client": {"type": "api", "name": "benchmark"}}, {})
+        self._headers = {"Authorization": f"Bearer {answer['sessionToken']}"}
+        self._json("/shell/start", {"connection": connection}, self._headers)
+
+    def upload(self, source: Path) -> str:
+        """Store a file's content as a blob."""
+        size = source.stat().st_size
+        with source.open("rb") as file:
+            self._http.request("POST", "/fs/blob", _pieces(file.read), {**self._headers, "Content-Length": str(size)})
+        return str(json.loads(self._answer())["blob"])
+
+    def write(self, blob: str, target: Path) -> None:
+        """Write a blob into a file."""
+        self._json("/fs/write", {"connection": self._connection, "blob": blob, "path": str(target)}, self._headers)
+
+    def put(self, source: Path, target: Path) -> None:
+        """Upload a file and write it."""
+        self.write(self.upload(source), target)
+
+    def get(self, source: Path, target: Path) -> None:
+        """Read a file into one of ours."""
+        body = json.dumps({"connection": self._connection, "path": str(source)})
+        self._http.request("POST", "/fs/read", body, {**self._headers, "Content-Type": "application/json"})
+        response = self._http.getresponse()
+        with target.open("wb") as file:
+            for piece in _pieces(response.read):
+                file.write(piece)
+        if response.status != 200 or target.stat().st_size != source.stat().st_size:
+            raise RuntimeError(f"reading failed: {target.read_bytes()[:300]!r}")
+
+    def _json(self, path: str, fields: dict[str, object], headers: dict[str, str]) -> dict[str, str]:
+        self._http.request("POST", path, json.dumps(fields), {**headers, "Content-Type": "application/json"})
+        return dict(json.loads(self._answer() or b"{}"))
+
+    def _answer(self) -> bytes:
+        response = self._http.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise RuntimeError(body.decode())
+        return body
+
+
+def _pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while piece := read(PIECE):
+        yield piece
+
+
+def main() -> None:
+    """Measure SSH, then this machine, then the daemon's memory with a file of 1 GB."""
+    with tempfile.TemporaryDirectory() as scratch, temporary_daemon("--blob-ttl", "30") as daemon:
+        directory = Path(scratch)
+        source = directory / "source"
+        source.write_bytes(os.urandom(SIZE))
+        _local(daemon, directory, source)
+        with (
+            privilege_separation(),
+            contextlib.closing(Sshd({"Subsystem": "sftp internal-sftp"}, user=getpass.getuser())) as server,
+        ):
+            _over_ssh(daemon, server, directory, source)
+            _memory(daemon, server, directory)
+
+
+def _local(daemon: Daemon, directory: Path, source: Path) -> None:
+    files, target, back = Files(daemon, LOCAL_MACHINE), directory / "target", directory / "back"
+    calls: Calls = {
+        "write: cp": lambda: _run("cp", str(source), str(target)),
+        "write: cp, and sync": lambda: _run("sh", "-c", 'cp "$0" "$1" && sync "$1"', str(source), str(target)),
+        "write: daemon, upload and write": lambda: files.put(source, target),
+        "  of it the upload": lambda: files.upload(source),
+        "  of it the checksum on the far side": lambda: _run("openssl", "dgst", "-sha256", str(source)),
+        "read: cp": lambda: _run("cp", str(source), str(back)),
+        "read: daemon": lambda: files.get(source, back),
+    }
+    _measure("100 MB on this machine", calls, {"write": "write: cp", "read": "read: cp"})
+
+
+def _over_ssh(daemon: Daemon, server: Sshd, directory: Path, source: Path) -> None:
+    files = Files(daemon, _ssh_connection(daemon, server))
+    target, back = directory / "target", directory / "back"
+    with _master(server) as options, _paramiko(server) as sftp, _asyncssh(server) as other:
+        host = f"{server.user}@127.0.0.1"
+        batch = ["sftp", "-q", *options, "-b", "-", host]
+        calls: Calls = {
+            "write: scp over a ControlMaster": lambda: _run("scp", "-q", *options, str(source), f"{host}:{target}"),
+            "write: sftp over a ControlMaster": lambda: _run(*batch, text=f"put {source} {target}\n"),
+            "write: paramiko put": lambda: sftp.put(str(source), str(target)),
+            "write: asyncssh put": lambda: other("put", source, target),
+            "write: daemon, upload and write": lambda: files.put(source, target),
+            "read: scp over a ControlMaster": lambda: _run("scp", "-q", *options, f"{host}:{source}", str(back)),
+            "read: sftp over a ControlMaster": lambda: _run(*batch, text=f"get {source} {back}\n"),
+            "read: paramiko get": lambda: sftp.get(str(source), str(back)),
+            "read: asyncssh get": lambda: other("get", source, back),
+            "read: daemon": lambda: files.get(source, back),
+        }
+        bases = {"write": "write: scp over a ControlMaster", "read": "read: scp over a ControlMaster"}
+        _measure("100 MB over SSH, connections open", calls, bases)
+
+
+def _memory(daemon: Daemon, server: Sshd, directory: Path) -> None:
+    rows = []
+    large, back = directory / "large", directory / "back"
+    with large.open("wb") as file:
+        for _ in range(LARGE // MEGABYTE):
+            file.write(os.urandom(MEGABYTE))
+    for title, connection in (("this machine", LOCAL_MACHINE), ("SSH", _ssh_connection(daemon, server))):
+        files = Files(daemon, connection)
+        transfers: Calls = {
+            "up": lambda files=files: files.put(large, directory / "target"),  # type: ignore[misc]
+            "down": lambda files=files: files.get(large, back),  # type: ignore[misc]
+        }
+        for way, transfer in transfers.items():
+            with PeakMemory(daemon.pid) as memory:
+                start = time.perf_counter()
+                transfer()
+                taken = time.perf_counter() - start
+            after = psutil.Process(daemon.pid).memory_info().rss
+            rows.append((f"{title}, {way}", f"{LARGE / MEGABYTE / taken:.0f}", *_mebibytes(memory.growth, after)))
+    print_table("1 GB through the daemon", ("", "MB/s", "grew MiB", "RSS MiB"), rows, repeat=REPEAT)
+
+
+def _mebibytes(*sizes: int) -> tuple[str, ...]:
+    return tuple(f"{size / 2**20:.1f}" for size in sizes)
+
+
+def _measure(title: str, calls: Calls, bases: dict[str, str]) -> None:
+    taken = interleaved(calls, calls=1, rounds=ROUNDS)
+    rows = []
+    for name, seconds in taken.items():
+        base = bases.get(name.partition(":")[0])
+        ratio = f"{median(taken[base]) / median(seconds):.2f}" if base else ""
+        rows.append((name, f"{SIZE / MEGABYTE / median(seconds):.0f}", f"{median(seconds) * 1e3:.0f}", ratio))
+    print_table(title, ("", "MB/s", "median ms", "x the first"), rows, repeat=REPEAT)
+
+
+def _ssh_connection(daemon: Daemon, server: Sshd) -> str:
+    key = " ".join(server.host_keys[0].with_suffix(".pub").read_text().split()[:2])
+    data = {"type": "ssh", "host": "127.0.0.1", "port": server.port, "user": server.user, "hostKey": key}
+    data["identity"] = {"file": str(server.client_key)}
+    return str(daemon.client.post("/connection/add", name="files", data=data, validate=False)["connection"])
+
+
+def _run(*argv: str, text: str = "") -> None:
+    subprocess.run(argv, input=text, text=True, check=True, stdout=subprocess.DEVNULL, timeout=120)
+
+
+@contextlib.contextmanager
+def _master(server: Sshd) -> Iterator[list[str]]:
+    """An open connection of OpenSSH's own client; yields the options that use it."""
+    control = server.directory / "control"
+    known = server.directory / "known_hosts"
+    known.write_text(server.known_hosts())
+    options = ["-F", "none", "-o", f"ControlPath={control}", "-o", f"UserKnownHostsFile={known}"]
+    target = ["-p", str(server.port), "-i", str(server.client_key), f"{server.user}@127.0.0.1"]
+    master = subprocess.Popen(["ssh", *options, "-M", "-N", *target])
+    deadline = time.monotonic() + 20
+    while not control.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError("ssh does not connect")
+        time.sleep(0.01)
+    try:
+        yield options
+    finally:
+        master.terminate()
+        master.wait(20)
+
+
+@contextlib.contextmanager
+def _paramiko(server: Sshd) -> Iterator[paramiko.SFTPClient]:
+    with paramiko.SSHClient() as client:
+        client.get_host_keys().add(f"[127.0.0.1]:{server.port}", *_host_key(server))
+        client.connect("127.0.0.1", server.port, server.user, key_filename=str(server.client_key), allow_agent=False)
+        with client.open_sftp() as sftp:
+            yield sftp
+
+
+@contextlib.contextmanager
+def _asyncssh(server: Sshd) -> Iterator[Callable[[str, Path, Path], None]]:
+    """asyncssh's SFTP client on an open connection: a function that calls one of its methods."""
+    loop = asyncio.new_event_loop()
+    connection = loop.run_until_complete(
+        asyncssh.connect(
+            "127.0.0.1",
+            server.port,
+            username=server.user,
+            client_keys=[str(server.client_key)],
+            known_hosts=None,
+            encryption_algs=["aes128-gcm@openssh.com"],
+            config=None,
+        )
+    )
+    sftp = loop.run_until_complete(connection.start_sftp_client())
+    try:
+        yield lambda method, source, target: loop.run_until_complete(getattr(sftp, method)(str(source), str(target)))
+    finally:
+        connection.close()
+        loop.run_until_complete(connection.wait_closed())
+        loop.close()
+
+
+def _host_key(server: Sshd) -> tuple[str, paramiko.PKey]:
+    kind, text = server.host_keys[0].with_suffix(".pub").read_text().split()[:2]
+    return kind, paramiko.Ed25519Key(data=base64.b64decode(text))
+
+
+if __name__ == "__main__":
+    main()
