@@ -1,0 +1,279 @@
+"""A link that fails under a running command: the client hears of it in bounded time, and the next start works."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+import pytest
+
+from connmgr.client import Client, ClientError
+from tests.daemon import Daemon
+from tests.plugins.machine import Machine
+from tests.plugins.places import ssh_fields
+from tests.plugins.sshd import Sshd
+
+pytestmark = pytest.mark.needs("machine", "sshd", "sudo", "bash")
+
+BOUND = 15.0
+LONG = f"7654.{os.getpid()}"
+"""How many seconds the commands sleep, by which this process's are told from others."""
+ELEVATED = {"type": "shellEnvironment", "elevated": True, "password": "correct horse battery"}
+
+
+class Relay:
+    """A TCP port that passes all on to another, until it resets every connection."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                pair = client, socket.create_connection(("127.0.0.1", self._target))
+                self._pairs.append(pair)
+                self._threads.append(threading.Thread(target=self._pass_on, args=pair))
+                self._threads[-1].start()
+
+    @staticmethod
+    def _pass_on(client: socket.socket, server: socket.socket) -> None:
+        other = {client: server, server: client}
+        with suppress(OSError, ValueError):
+            while True:
+                for ready in select.select([client, server], [], [], 0.2)[0]:
+                    data = ready.recv(65536)
+                    if not data:
+                        return
+                    other[ready].sendall(data)
+
+    def reset(self) -> None:
+        """Close every connection with RST (SO_LINGER of 0 seconds, socket(7))."""
+        for pair in self._pairs:
+            for side in pair:
+                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                side.close()
+        self._pairs.clear()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset()
+        for thread in self._threads:
+            thread.join(10)
+
+
+class Far:
+    """An sshd of the machine, and the connections of a daemon to it."""
+
+    def __init__(self, daemon: Daemon, machine: Machine) -> None:
+        self.daemon = daemon
+        self.client = daemon.client
+        self.server = Sshd(inside=machine.inside())
+        self.relay = Relay(self.server.port)
+        self._user = machine.add_user()
+        machine.allow(f"{self._user.name} ALL=(ALL) ALL")
+
+    def add(self, elevated: bool, **fields: Any) -> str:
+        data = {"type": "ssh", **ssh_fields(self.server, self._user, keepAlive=1, **fields)}
+        id = self._add(data)
+        return self._add({**ELEVATED, "host": id}) if elevated else id
+
+    def _add(self, data: dict[str, Any]) -> str:
+        return str(self.client.post("/connection/add", name="far", data=data, validate=False)["connection"])
+
+    def start(self, connection: str) -> None:
+        self.client.post("/shell/start", connection=connection)
+
+    def echo(self, connection: str) -> str:
+        return str(self.client.post("/shell/exec", connection=connection, command="echo hi")["stdout"])
+
+    @contextmanager
+    def running(self, connection: str, **options: Any) -> Iterator[list[ClientError]]:
+        """Run a long command during the block, which must end it with an error within ``BOUND`` seconds."""
+        errors: list[ClientError] = []
+        waiting = threading.Thread(target=self._exec_sleep, args=(connection, errors), kwargs=options)
+        before = len(self._commands())
+        waiting.start()
+        deadline = time.monotonic() + BOUND
+        while len(self._commands()) <= before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield errors
+        waiting.join(BOUND)
+        assert not waiting.is_alive(), "the client hangs"
+        assert len(errors) == 1
+
+    def _exec_sleep(self, connection: str, errors: list[ClientError], **options: Any) -> None:
+        command = f"echo started; sleep {LONG}"
+        client = Client(self.daemon.url, auth_file=self.daemon.auth_file)
+        try:
+            client.post("/shell/exec", connection=connection, command=command, **options)
+        except ClientError as error:
+            errors.append(error)
+        finally:
+            client.close()
+
+    @staticmethod
+    def _commands() -> list[psutil.Process]:
+        return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", LONG]]
+
+    def close(self) -> None:
+        self.relay.close()
+        self.server.close()
+        for process in self._commands():  # a shell whose link breaks leaves its command running
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def faulty_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    running = Daemon(tmp_path_factory.mktemp("faults"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def far(faulty_daemon: Daemon, running_machine: Machine) -> Iterator[Far]:
+    server = Far(faulty_daemon, running_machine)
+    yield server
+    server.close()
+
+
+KINDS = pytest.mark.parametrize("elevated", [False, True], ids=["ssh", "elevated"])
+
+
+def check_lost(errors: list[ClientError]) -> None:
+    assert (errors[0].status, errors[0].code) == (500, "shell_lost"), errors[0].message
+
+
+@KINDS
+def test_sessions_killed(far: Far, elevated: bool) -> None:
+    connection = far.add(elevated)
+    far.start(connection)
+    with far.running(connection) as errors:
+        far.server.kill_sessions()
+    check_lost(errors)
+    far.start(connection)
+    assert far.echo(connection) == "hi"
+
+
+@KINDS
+def test_connection_reset(far: Far, elevated: bool) -> None:
+    connection = far.add(elevated, port=far.relay.port)
+    far.start(connection)
+    with far.running(connection) as errors:
+        far.relay.reset()
+    check_lost(errors)
+    far.start(connection)
+    assert far.echo(connection) == "hi"
+
+
+@KINDS
+def test_host_frozen(far: Far, elevated: bool) -> None:
+    connection = far.add(elevated)
+    far.start(connection)
+    with far.running(connection) as errors:
+        far.server.freeze()
+    check_lost(errors)
+    far.server.thaw()
+    far.start(connection)
+    assert far.echo(connection) == "hi"
+
+
+@KINDS
+def test_timeout_on_a_frozen_host(far: Far, elevated: bool) -> None:
+    connection = far.add(elevated)
+    far.start(connection)
+    with far.running(connection, timeout=2) as errors:
+        far.server.freeze()
+    check_lost(errors)
+    far.server.thaw()
+    far.start(connection)
+    assert far.echo(connection) == "hi"
+
+
+@KINDS
+def test_host_gone_and_back(far: Far, elevated: bool) -> None:
+    connection = far.add(elevated)
+    far.start(connection)
+    with far.running(connection) as errors:
+        far.server.stop()
+    check_lost(errors)
+    with pytest.raises(ClientError) as caught:
+        far.start(connection)
+    assert caught.value.code == "host_refused"
+    far.server.start()
+    far.start(connection)
+    assert far.echo(connection) == "hi"
+
+
+def test_an_idle_session_whose_link_broke_is_replaced(far: Far) -> None:
+    connection = far.add(elevated=False)
+    far.start(connection)
+    far.server.kill_sessions()
+    far.start(connection)
+    assert far.echo(connection) == "hi"
+
+
+def held(process: psutil.Process) -> tuple[int, int]:
+    """Return how many threads and descriptors a process has."""
+    return process.num_threads(), process.num_fds()
+
+
+def await_held(process: psutil.Process, at_most: tuple[int, int]) -> tuple[int, int]:
+    deadline = time.monotonic() + 10
+    now = held(process)
+    while (now[0] > at_most[0] or now[1] > at_most[1]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        now = held(process)
+    return now
+
+
+def rounds(far: Far, count: int, one: Callable[[], None]) -> None:
+    process = psutil.Process(far.daemon.pid)
+    for _ in range(3):
+        one()
+    before = held(process)
+    for _ in range(count):
+        one()
+    after = await_held(process, before)
+    assert after[0] <= before[0], f"threads grew from {before[0]} to {after[0]}"
+    assert after[1] <= before[1], f"descriptors grew from {before[1]} to {after[1]}"
+
+
+@pytest.mark.slow
+@KINDS
+def test_two_hundred_rounds_leave_nothing(far: Far, elevated: bool) -> None:
+    connection = far.add(elevated)
+
+    def one() -> None:
+        far.start(connection)
+        assert far.echo(connection) == "hi"
+        far.client.post("/shell/stop", connection=connection)
+
+    rounds(far, 200, one)
+
+
+def test_rounds_of_broken_links_leave_nothing(far: Far) -> None:
+    connection = far.add(elevated=True)
+
+    def one() -> None:
+        far.start(connection)
+        far.server.kill_sessions()
+        with pytest.raises(ClientError) as caught:
+            far.echo(connection)
+        assert caught.value.code in {"shell_lost", "no_shell"}
+
+    rounds(far, 20, one)
