@@ -87,17 +87,29 @@ def _record(
     if about is not None:
         services.audit.record(facts, about, details)
     if logger.isEnabledFor(logging.INFO):
-        logger.info("%s", _text(facts), extra={"facts": facts})
+        # By hand, because the logger would look through the stack for the caller, which takes longer than all the rest.
+        line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)
+        line.facts = facts
+        logger.handle(line)
 
 
-def _text(facts: Mapping[str, Any]) -> str:
-    """Return ``facts`` as one line; a client's words stand in quotes and in ASCII, and pass for nothing else."""
-    rest = " ".join(
-        f"{name}={_word(facts[name])}"
-        for name in ("id", "session", "client", "connection", "code")
-        if facts[name] is not None
-    )
-    return f"{_word(facts['method'])} {_word(facts['path'])} {facts['status']} {facts['ms']:.1f} ms {rest}"
+class Line:
+    """A request's facts, as one line of text for whoever wants it as such.
+
+    A client's words stand in quotes and in ASCII, and pass for nothing else.
+    """
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self._facts = facts
+
+    def __str__(self) -> str:
+        facts = self._facts
+        rest = " ".join(
+            f"{name}={_word(facts[name])}"
+            for name in ("id", "session", "client", "connection", "code")
+            if facts[name] is not None
+        )
+        return f"{_word(facts['method'])} {_word(facts['path'])} {facts['status']} {facts['ms']:.1f} ms {rest}"
 
 
 def _word(value: str) -> str:

@@ -22,6 +22,8 @@ MAX_BYTES = 16 * 1024 * 1024
 FILES = 8
 """Beyond so many bytes a file is put aside as ``audit.log.1``, and of those so many in all are kept."""
 
+# Made once: making it takes longer than encoding.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _MEMBERS = {"path": "file"}
 # Bytes at the end of a trail in which its last entry is looked for.
 LAST_BYTES = 1024 * 1024
@@ -67,7 +69,7 @@ class AuditTrail:
         entry |= details
         with self._lock:
             self._number += 1
-            self._append(json.dumps({"seq": self._number, **entry}, separators=(",", ":")).encode() + b"\n")
+            self._append(_ENCODER.encode({"seq": self._number, **entry}).encode() + b"\n")
 
     def close(self) -> None:
         """Close the file; nothing can be recorded afterwards."""

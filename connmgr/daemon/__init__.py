@@ -58,6 +58,8 @@ def serve(settings: Settings) -> None:
         cleanup.callback(auth_file.remove)
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
         cleanup.callback(blobs.close)
+        audit = AuditTrail(settings.data_dir / "audit.log", vault.audit_mac, commands=settings.audit_commands)
+        cleanup.callback(audit.close)
         services = Services(
             settings=settings,
             vault=vault,
@@ -68,7 +70,7 @@ def serve(settings: Settings) -> None:
             anonymous=Caller("anonymous", Access(), time.monotonic()),
             slots=Slots(settings.threads),
             blobs=blobs,
-            audit=AuditTrail(settings.data_dir / "audit.log", vault.audit_mac, commands=settings.audit_commands),
+            audit=audit,
             metrics=Metrics(),
             stopping=lambda: stop.requested,
             stop=stop.request,

@@ -7,6 +7,8 @@ import logging
 import re
 from datetime import datetime, timezone
 
+# Made once: making it takes longer than encoding.
+_ENCODER = json.JSONEncoder(default=str)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -51,7 +53,7 @@ class JsonLines(logging.Formatter):
         )
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return _ENCODER.encode(entry)
 
 
 def _escaped(control: re.Match[str]) -> str:
