@@ -27,7 +27,12 @@ BLOB_PATH = "/fs/blob"
 MAX_PATH = 8192
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
 
-group = Group("fs", "Files of the machine that a connection's running shell is on, as the shell's user.")
+group = Group(
+    "fs",
+    "Files of the machine that a connection's running shell is on, as the shell's user: of an elevated shell, root's. "
+    "Commands that run there are not waited for, and of the shell's state only its directory counts. "
+    'A path that is not UTF-8 is written as `{"base64": "…"}`.',
+)
 
 REACHING = (
     errors.UnknownConnection,
@@ -199,7 +204,10 @@ def blob() -> dict[str, str]:
 def write(request: dict[str, Any]) -> None:
     """Put a blob into a file: in one step, once it is there whole and on disk.
 
-    An existing file keeps its mode and owner; whatever goes wrong, it is the old file or the new one.
+    Whatever goes wrong, it is the old file or the new one. A link is followed. An existing file keeps its mode, owner,
+    access list and extended attributes, and must be writable; further hard links to it keep the old content. It is
+    overwritten instead of replaced, which a crash may interrupt, where a new file could not have its owner, where it is
+    a mount point, and where the machine has no `stat`.
     """
     with _stored(request) as blob, _place(request) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
@@ -215,7 +223,12 @@ def write(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
 )
 def read(request: dict[str, Any]) -> flask.Response:
-    """Return the content of a file, as long as it was when the reading began."""
+    """Return the content of a file, as long as it was when the reading began.
+
+    The connection ends before `Content-Length` bytes when the file becomes shorter meanwhile, or its machine is lost.
+    The content is that of one file, even if another one takes its name. Files that have no size, as those of `/proc`,
+    may have 16 MiB.
+    """
     with ExitStack() as cleanup:
         place = cleanup.enter_context(_place(request))
         reading = Reading(place, request["path"])
@@ -237,7 +250,11 @@ def read(request: dict[str, Any]) -> flask.Response:
     answer={"path": "/tmp/connmgr-5x2kQv8LmA/script"},  # noqa: S108 - of a far machine, and an example
 )
 def script(request: dict[str, Any]) -> dict[str, Any]:
-    """Put a blob into a new executable file, which goes when the shell is stopped, and return its path."""
+    """Put a blob into a new executable file, which goes when the shell is stopped, and return its path.
+
+    It is in a directory of its own that only the shell's user can enter, below `$TMPDIR` or `/tmp`; where programs
+    may not be executed from there, give the path to an interpreter.
+    """
     sessions = services().sessions
     with _stored(request) as blob, sessions.borrowed(request["connection"], caller().access) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
@@ -258,7 +275,10 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     answer={"entries": []},
 )
 def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
-    """List a directory by name, without `.` and `..`; links are described themselves."""
+    """List a directory by name, without `.` and `..`; links are described themselves.
+
+    The directory must be readable and searchable; a listing may have 64 MiB, some 500,000 entries.
+    """
     with _place(request) as place:
         return {"entries": files.list_directory(place, request["path"])}
 
@@ -284,7 +304,7 @@ def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
     },
 )
 def stat(request: dict[str, Any]) -> Entry:
-    """Describe a file."""
+    """Describe a file of any type, which need not be readable."""
     with _place(request) as place:
         return files.stat_file(place, request["path"], follow=request["follow"])
 
@@ -324,7 +344,10 @@ def mkdir(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},
 )
 def move(request: dict[str, Any]) -> None:
-    """Give a file or directory another path on the same machine."""
+    """Give a file or directory another path on the same machine.
+
+    A directory at `target` never gives way. Between two file systems it is copied and removed, not in one step.
+    """
     with _place(request) as place:
         source, target, overwrite = request["source"], request["target"], request["overwrite"]
         files.move(place, source, target, overwrite=overwrite, timeout=_timeout())

@@ -54,14 +54,13 @@ def test_files_of_any_name_come_back_as_they_were(place: Place, write: Write, fo
         assert (entry.name, entry.type, entry.size) == (name, "file", len(content))
     assert [entry.name for entry in files.list_directory(place, b".")] == sorted(ODD_NAMES)
     for name in ODD_NAMES:
-        files.move(place, name, b"moved", overwrite=False, timeout=20)
-        files.move(place, b"moved", name, overwrite=False, timeout=20)
-        files.remove(place, name, recursive=False, timeout=20)
+        files.move(place, name, b"-" + name[:200], overwrite=False, timeout=20)
+        files.remove(place, b"-" + name[:200], recursive=False, timeout=20)
     assert names_in(folder) == []
 
 
 def test_directories_of_any_name(place: Place, folder: Path) -> None:
-    for name in ODD_NAMES:
+    for name in ODD_NAMES[::3]:
         files.make_directory(place, name, 0o750, parents=False, timeout=20)
         assert (folder / os.fsdecode(name)).stat().st_mode & 0o7777 == 0o750
         with pytest.raises(errors.FileExists):
