@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -185,14 +186,15 @@ def privilege_separation() -> Iterator[None]:
         if not PRIVILEGE_SEPARATION.exists():
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
             (markers / "made").touch()
-        (markers / str(os.getpid())).touch()
+        # One a use: fixtures of one process may use it at the same time.
+        marker = markers / f"{os.getpid()}-{secrets.token_hex(4)}"
+        marker.touch()
     try:
         yield
     finally:
         with _locked(markers / "lock"):
-            (markers / str(os.getpid())).unlink()
-            others = [marker for marker in markers.iterdir() if marker.name.isdecimal()]
-            alive = [marker for marker in others if Path("/proc", marker.name).exists()]
+            marker.unlink()
+            alive = [other for other in markers.glob("*-*") if Path("/proc", other.name.partition("-")[0]).exists()]
             if not alive and (markers / "made").exists():
                 PRIVILEGE_SEPARATION.rmdir()
                 shutil.rmtree(markers)
