@@ -38,8 +38,8 @@ class Teller:
             return {}
 
     def token(self) -> str:
-        assert self._client._token is not None
-        return self._client._token
+        assert self._client.session_token is not None
+        return self._client.session_token
 
     def close(self) -> None:
         self._client.close()
