@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import getpass
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,21 @@ import pytest
 from connmgr.paths import DEFAULT_PORT
 from tests.conftest import StartDaemon
 from tests.daemon import READY
+from tests.plugins import users
+from tests.plugins.sshd import Sshd, privilege_separation
 
 README = Path(__file__).parent.parent / "README.md"
 SESSION = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 VARIABLE = {
+    r"\S+@\S+:\d+": "…",
     r"os_name='[^']*'": "os_name=…",
     r"temp='[^']*'": "temp=…",
     r"has no address: .*": "has no address: …",
     r"127\.0\.0\.1:\d+": "127.0.0.1:…",
     r"CPython [\d.]+": "CPython …",
+    r"web\d(  ok +)[\d.]+ s": r"web…\1… s",
+    r"in [\d.]+ s: ": "in … s: ",
 }
 """What differs from machine to machine."""
 
@@ -68,9 +75,42 @@ def _python(text: str, names: dict[str, Any]) -> str:
     return "".join(report)
 
 
-@pytest.mark.needs("bash", "linux")
-def test_the_first_session_goes_as_it_is_written(start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    daemon = start_daemon(environment={"SHELL": "/bin/bash"})
+@pytest.fixture
+def login() -> Iterator[str]:
+    """Whom to log in as: a throw-away user, whose home takes what the session leaves, where the tests run as root."""
+    if os.geteuid() != 0:
+        yield getpass.getuser()
+        return
+    user = users.create()
+    yield user.name
+    users.remove(user)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, login: str) -> Iterator[Path]:
+    """A home directory whose SSH configuration names the machines of the README, which all are this one."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    with privilege_separation():
+        server = Sshd(user=login)
+        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
+        config = home / ".ssh" / "config"
+        config.write_text(
+            f"Host web1 web2 db\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n"
+            f"  IdentityFile {server.client_key}\nHost db\n  ProxyJump web1\n"
+        )
+        config.chmod(0o600)
+        yield home
+        server.close()
+
+
+@pytest.mark.needs("bash", "linux", "sshd")
+def test_the_first_session_goes_as_it_is_written(
+    hosts: Path, start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon(home=hosts, environment={"SHELL": "/bin/bash"})
+    for variable, value in daemon.environment.items():
+        monkeypatch.setenv(variable, value)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
     monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
@@ -85,7 +125,8 @@ def test_the_first_session_goes_as_it_is_written(start_daemon: StartDaemon, monk
             else:
                 assert _without_what_varies(_console(text)) == _without_what_varies(text)
     finally:
-        names["client"].close()
+        if "client" in names:
+            names["client"].close()
     assert daemon.process.wait(15) == 0, daemon.stderr()
 
 

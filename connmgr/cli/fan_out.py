@@ -16,6 +16,7 @@ from connmgr.cli.exec import as_object, in_shell
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
 from connmgr.cli.ls import described
 from connmgr.cli.names import qualified, visible
+from connmgr.cli.output import counted
 from connmgr.client import Client, ClientError, Connection, RawResult
 
 PATIENCE = 60.0
@@ -118,7 +119,7 @@ def _gist(outcome: Outcome) -> str:
         return ""
     first = visible(lines[0])
     shown = first if len(first) <= WIDTH else f"{first[: WIDTH - 1]}…"
-    return shown if len(lines) == 1 else f"{shown}  (+{len(lines) - 1} lines)"
+    return shown if len(lines) == 1 else f"{shown}  (+{counted(len(lines) - 1, 'line')})"
 
 
 def _object(outcome: Outcome) -> dict[str, Any]:
@@ -136,7 +137,8 @@ def _sum_up(outcomes: list[Outcome], seconds: float) -> None:
     counts = Counter(outcome.verdict for outcome in outcomes)
     failed = len(outcomes) - counts.pop("ok", 0)
     said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    plural = "" if len(outcomes) == 1 else "s"
-    click.echo(f"{len(outcomes)} connection{plural} in {seconds:.1f} s: {len(outcomes) - failed} ok{said}", err=True)
+    click.echo(
+        f"{counted(len(outcomes), 'connection')} in {seconds:.1f} s: {len(outcomes) - failed} ok{said}", err=True
+    )
     if failed:
         raise click.exceptions.Exit(FAILED)

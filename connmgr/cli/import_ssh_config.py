@@ -57,7 +57,7 @@ def import_ssh_config(file: Path | None, category: str | None, *, apply: bool, a
     hosts = list(_read(file))
     known = _Known(client)
     for host in hosts:
-        known.judge(host, hosts)
+        known.judge(host)
         if apply and host.outcome == NEW:
             host.id, host.outcome = client.connection.add(host.name, host.data, category=where), ADDED
     if as_json:
@@ -77,24 +77,33 @@ class _Known:
         properties = kind.schema["properties"].items()
         self._defaults = {name: one["default"] for name, one in properties if one.get("default") is not None}
         self._infos = described(client, "*", kind="ssh")
+        self._judged: dict[str, Host] = {}
 
-    def judge(self, host: Host, hosts: list[Host]) -> None:
-        """Decide what is to be done with ``host``; those that it goes through are decided upon already."""
-        if host.outcome == LEFT_OUT:
+    def judge(self, host: Host) -> None:
+        """Decide what is to be done with ``host``, after what it goes through."""
+        self._judged[host.name] = host
+        if host.outcome == LEFT_OUT or not self._gateway_is_there(host):
             return
-        if host.via is not None:
-            gateway = next(one for one in hosts if one.name == host.via)
-            if gateway.outcome in (LEFT_OUT, DIFFERENT):
-                host.outcome, host.note = LEFT_OUT, f"goes through {gateway.name}, which is not added"
-                return
-            # Not yet known in a dry run where it is new, and then no stored connection has it either.
-            host.data["gateway"] = gateway.id
         wanted = self._whole(host.data)
-        same = next((info for info in self._infos if self._whole(info["rawData"]) == wanted), None)
+        # What goes through a connection that is not stored yet is not stored either.
+        stored = self._infos if host.via is None or "gateway" in host.data else []
+        same = next((info for info in stored if self._whole(info["rawData"]) == wanted), None)
         if same is not None:
             host.outcome, host.id = PRESENT, same["connection"]
         elif any(info["name"] == [host.name.lower()] for info in self._infos):
             host.outcome, host.note = DIFFERENT, "another SSH connection has this name: change or remove it first"
+
+    def _gateway_is_there(self, host: Host) -> bool:
+        if host.via is None:
+            return True
+        gateway = self._judged.get(host.via)
+        if gateway is None or gateway.outcome in (LEFT_OUT, DIFFERENT):
+            reason = "through itself" if gateway is None else f"through {gateway.name}, which is not added"
+            host.outcome, host.note = LEFT_OUT, f"goes {reason}"
+            return False
+        if gateway.id is not None:
+            host.data["gateway"] = gateway.id
+        return True
 
     def _whole(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return {**self._defaults, **{name: value for name, value in data.items() if value is not None}}

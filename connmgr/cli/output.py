@@ -41,6 +41,11 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 connection``, ``2 connections``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def ago(moment: datetime) -> str:
     """Return how long ago ``moment`` was, such as ``5 min ago``."""
     return f"{lasting(max(0.0, (datetime.now(timezone.utc) - moment).total_seconds()))} ago"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.output import json_option, lasting, print_json, print_table
+from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
 from connmgr.client import Client, DaemonStatus, RunningShell
 
 TIMEOUT = 10.0
@@ -30,8 +30,8 @@ def status(*, as_json: bool) -> None:
             ("daemon", f"connmgr {found.version} on {found.runtime}, process {found.pid}"),
             ("listens on", client.base_url),
             ("runs for", lasting(found.uptime)),
-            ("vault", f"{connections} connections, {locked}"),
-            ("in use", f"{found.slots_in_use} of {found.slots} slots, by {found.clients} clients"),
+            ("vault", f"{counted(connections, 'connection')}, {locked}"),
+            ("in use", f"{found.slots_in_use} of {found.slots} slots, by {counted(found.clients, 'client')}"),
             ("shells", str(len(found.shells))),
         ]
     )

@@ -48,7 +48,7 @@ def test_status_describes_the_daemon(own_connmgr: CommandLine) -> None:
     assert [one["connection"] for one in shown["sessions"]] == [LOCAL_MACHINE]
     text = own_connmgr("status").output
     assert own_connmgr.daemon.url in text
-    assert "1 connections, without users" in text
+    assert "1 connection, without users" in text
     assert text.splitlines()[-1].strip().startswith("local machine  idle")
 
 

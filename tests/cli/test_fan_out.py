@@ -64,7 +64,7 @@ def test_a_command_that_fails_somewhere_exits_with_1(own_connmgr: CommandLine) -
         own_connmgr("add", "local", name, f"shell={shell}")
     done = own_connmgr("exec", "--all", "{one,two}", "--", 'test -n "$BASH_VERSION" || exit 3; echo a; echo b', code=1)
     lines = {line.split()[0]: line for line in done.output.splitlines()}
-    assert re.fullmatch(r"one  ok       +[\d.]+ s  a  \(\+1 lines\)", lines["one"]), lines
+    assert re.fullmatch(r"one  ok       +[\d.]+ s  a  \(\+1 line\)", lines["one"]), lines
     assert re.fullmatch(r"two  exit 3   +[\d.]+ s", lines["two"]), lines
     assert done.errors.endswith(" s: 1 ok, 1 exit 3\n")
 

@@ -1,0 +1,109 @@
+"""``connmgr completion`` in the real shells, on a terminal, by pressing Tab."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.program import CommandLine
+
+PROMPT = "ready> "
+WAIT = 60.0
+SHELLS = [pytest.param(shell, marks=pytest.mark.needs(shell)) for shell in ("bash", "zsh", "fish")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def connections(connmgr: CommandLine) -> None:
+    for name in ("unmistakable host", "twin one", "twin two", "it's odd"):
+        connmgr.daemon.client.connection.add(name, {"type": "ssh", "host": f"h{abs(hash(name))}.example"})
+
+
+SETTINGS = {
+    "bash": ("bashrc", f"PS1='{PROMPT}'", 'eval "$(connmgr completion bash)"'),
+    "zsh": (".zshrc", f"PS1='{PROMPT}'", "autoload -Uz compinit; compinit -D", 'eval "$(connmgr completion zsh)"'),
+    "fish": ("config.fish", f"function fish_prompt; echo -n '{PROMPT}'; end", "connmgr completion fish | source"),
+}
+
+
+@pytest.fixture
+def terminal(connmgr: CommandLine, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[pexpect.spawn]:
+    """The shell that is the test's parameter, at its first prompt, with nothing set up but the completion."""
+    name, *lines = SETTINGS[request.param]
+    settings = tmp_path / name
+    settings.write_text("\n".join([*lines, ""]))
+    arguments = {
+        "bash": ["--noprofile", "--rcfile", str(settings), "-i"],
+        "zsh": ["-d", "-i"],
+        "fish": ["--no-config", "--interactive", "--init-command", f"source {settings}"],
+    }[request.param]
+    connmgr.environment["ZDOTDIR"] = str(tmp_path)
+    started = connmgr.on_terminal(*arguments, program=request.param)
+    started.expect_exact(PROMPT)
+    yield started
+    started.close(force=True)
+
+
+def complete(terminal: pexpect.spawn, directory: Path, line: str) -> str:
+    """Type ``line``, press Tab, run what has become of it, and return its standard output."""
+    output, end = directory / "output", directory / "end"
+    terminal.send(f"{line}\t")
+    terminal.send(f" >{output}; echo >{end}\r")
+    deadline = time.monotonic() + WAIT
+    while not end.exists():
+        assert time.monotonic() < deadline, terminal.read_nonblocking(10000, 0)
+        time.sleep(0.05)
+    return output.read_text()
+
+
+@pytest.mark.parametrize("terminal", SHELLS, indirect=True)
+def test_a_name_with_blanks_is_completed_and_quoted(terminal: pexpect.spawn, tmp_path: Path) -> None:
+    shown = complete(terminal, tmp_path, "connmgr info --json unmis")
+    assert json.loads(shown)["name"] == ["unmistakable host"]
+
+
+@pytest.mark.parametrize("terminal", SHELLS, indirect=True)
+def test_commands_are_completed(terminal: pexpect.spawn, tmp_path: Path) -> None:
+    assert complete(terminal, tmp_path, "connmgr vault stat").startswith("users ")
+
+
+@pytest.mark.parametrize("terminal", SHELLS, indirect=True)
+def test_several_candidates_are_shown(terminal: pexpect.spawn) -> None:
+    terminal.send("connmgr exec twin\t")
+    terminal.send("\t\t")
+    terminal.expect(re.compile(r"one.*two", re.DOTALL))
+
+
+@pytest.mark.needs("bash")
+def test_without_a_daemon_nothing_is_offered_and_nothing_said(connmgr: CommandLine) -> None:
+    request = {"COMP_WORDS": "connmgr exec un", "COMP_CWORD": "2", "_CONNMGR_COMPLETE": "bash_complete"}
+    assert connmgr(environment=request).output == "plain,unmistakable\\ host\n"
+    done = connmgr(environment={**request, "CONNMGR_PORT": "1"})
+    assert (done.output.strip(), done.errors) == ("", "")
+
+
+def test_what_is_offered_names_one_connection(own_connmgr: CommandLine) -> None:
+    connmgr = own_connmgr
+    for category in ("a", "b"):
+        connmgr("category", "add", category)
+        connmgr("add", "ssh", "web", f"host={category}.example", "--category", category)
+    request = {"COMP_WORDS": "connmgr exec w", "COMP_CWORD": "2", "_CONNMGR_COMPLETE": "bash_complete"}
+    offered = [line.removeprefix("plain,") for line in connmgr(environment=request).output.splitlines()]
+    assert offered == ["a/web", "b/web"]
+    for name in offered:
+        connmgr("info", name)
+    for_cp = {**request, "COMP_WORDS": "connmgr cp loc"}
+    assert connmgr(environment=for_cp).output.splitlines() == ["plain,local\\ machine:"]
+
+
+@pytest.mark.needs("bash")
+def test_quoted_names_survive_bash(connmgr: CommandLine) -> None:
+    request = {"COMP_WORDS": "connmgr exec it", "COMP_CWORD": "2", "_CONNMGR_COMPLETE": "bash_complete"}
+    (offered,) = connmgr(environment=request).output.splitlines()
+    assert shlex.split(offered.removeprefix("plain,")) == ["it's odd"]
