@@ -43,8 +43,8 @@ SECTIONS = {
         Where the vault has users, its secrets can be read in a session that has unlocked one. Each command is a
         session of its own. `connmgr vault unlock USER` begins one that later commands continue, in any
         terminal, until `connmgr vault lock` or the end of the daemon; what identifies it is kept in the file
-        `session` beside the auth file, which only you can read. `connmgr --unlock USER exec web -- id` unlocks
-        for one command, and keeps nothing.
+        `session` beside the auth file, which only you can read; until then every program of yours can
+        use it. `connmgr --unlock USER exec web -- id` unlocks for one command, and keeps nothing.
         """,
     "Running commands": """
         `connmgr exec web -- ls -l /srv` starts the shell of a connection where it does not run, runs the
