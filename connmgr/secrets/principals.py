@@ -162,5 +162,3 @@ class Access:
 
     def __repr__(self) -> str:
         return "<Access>"
-
-

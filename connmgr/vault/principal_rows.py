@@ -66,10 +66,7 @@ def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) 
 
 def absent(tx: sa.Connection) -> bool:
     """Whether the vault is so new that it has no principals yet, not even a trace of any."""
-    return (
-        _meta(tx, PRINCIPALS_MAC) is None
-        and tx.scalar(sa.select(sa.func.count()).select_from(principal)) == 0
-    )
+    return _meta(tx, PRINCIPALS_MAC) is None and tx.scalar(sa.select(sa.func.count()).select_from(principal)) == 0
 
 
 def put_meta(tx: sa.Connection, name: str, value: bytes) -> None:
