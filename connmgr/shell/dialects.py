@@ -64,7 +64,7 @@ $$2v";${exports};${builtin} echo "
 $$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$1";}
 _cm_end(){ echo "
 $$2 $$1" >&8;${end_of_stderr}}
-(${fork}echo "${nonce} $$$$" >&8
+(${fork}echo "facts ${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
 echo "$${TMPDIR:-/tmp}" >&8

@@ -107,8 +107,8 @@ def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor
 def _described(
     channel: Channel, greeting: str, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str
 ) -> Supervisor:
-    # Whatever the shell's own start-up files print comes before.
-    facts = stdout.output.decode(errors="replace").rpartition(f"{greeting} ")[2].split("\n")
+    # Whatever the shell has printed until then comes before; a nonce that began its line would be a mark.
+    facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
     if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
         raise ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
     pid, kernel, system, temp = facts[:4]
