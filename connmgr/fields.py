@@ -134,7 +134,7 @@ class Reference(fields.String):
 
 
 def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a copy of loaded ``data`` with each value of a :class:`Secret` field, nested ones too, put through ``change``.
+    """Return a copy of loaded ``data`` with each value of a :class:`Secret` field, also nested, put through ``change``.
 
     Secrets that are absent or null are left as they are.
     """

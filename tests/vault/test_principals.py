@@ -422,9 +422,7 @@ def test_secrets_exchanged_between_connections_are_refused(empty: Vault, tmp_pat
             empty.connections.get(uuid)
 
 
-def test_the_database_holds_no_secret_and_no_private_key(
-    directory: Path, derivations: list[tuple[str, Cost]]
-) -> None:
+def test_the_database_holds_no_secret_and_no_private_key(directory: Path, derivations: list[tuple[str, Cost]]) -> None:
     with opened(directory) as vault:
         alice = unlocked(vault, "alice")
         add_connection(vault, "c", {"password": vault.principals.seal("canary-value", alice)})
