@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
@@ -14,6 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from connmgr.plugin import Channel
 
 READ_SIZE = 1 << 18
+PIPE_SIZE = 1 << 16
+"""What a pipe holds by default (pipe(7)); one that is found full is made larger."""
+
+WIDE_PIPE_SIZE = 1 << 20
 REAP_TIMEOUT = 2.0
 
 
@@ -43,6 +48,7 @@ class LocalChannel(Channel):
             self._reader.register(descriptor, select.POLLIN)
         self._reader.register(self._wake, select.POLLIN)
         self._open_streams = 1 if terminal else 2
+        self._narrow = set() if terminal else {self._stdin, self._stdout, self._stderr}
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
         with self._using:
@@ -67,6 +73,7 @@ class LocalChannel(Channel):
                 try:
                     rest = rest[os.write(self._stdin, rest) :]
                 except BlockingIOError:
+                    self._widen(self._stdin)
                     self._await_room(deadline)
 
     def shutdown_write(self) -> None:
@@ -107,7 +114,19 @@ class LocalChannel(Channel):
         if not data:
             self._reader.unregister(descriptor)
             self._open_streams -= 1
+        if len(data) >= PIPE_SIZE:
+            self._widen(descriptor)
         return data
+
+    def _widen(self, descriptor: int) -> None:
+        """Let the pipe of a stream that carries much hold more, so that the two processes take turns less often."""
+        if descriptor not in self._narrow:
+            return
+        self._narrow.discard(descriptor)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            # A user may have only so much memory in pipes; then it stays as it is.
+            with contextlib.suppress(PermissionError):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE_PIPE_SIZE)
 
     def _await_room(self, deadline: float) -> None:
         writer = select.poll()
