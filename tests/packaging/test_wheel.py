@@ -64,9 +64,11 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_packages(wheel: Path)
     assert expected - packed == set()
 
 
-def test_the_wheel_holds_nothing_but_the_packages(wheel: Path) -> None:
-    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"connmgr", *BUNDLED}
+def test_the_wheel_holds_nothing_but_the_packages_and_the_man_page(wheel: Path) -> None:
+    names = [name.split("/") for name in zipfile.ZipFile(wheel).namelist()]
+    data = ["/".join(path) for top, *path in names if top.endswith(".data")]
+    assert data == ["data/share/man/man1/connmgr.1"]
+    assert {top for top, *_ in names if not top.endswith((".dist-info", ".data"))} == {"connmgr", *BUNDLED}
 
 
 def test_the_source_distribution_holds_what_the_tests_need(built: Path) -> None:
