@@ -21,6 +21,7 @@ from connmgr.fields import Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
 MAX_TIMEOUT = 86400
+MAX_COMMAND = 1 << 20
 
 OPENING = (
     errors.UnknownConnection,
@@ -76,7 +77,11 @@ class ShellInfo(Schema):
 
 class ExecRequest(Located):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
-    command = Text(required=True, metadata={"description": "In the language of the session's shell."})
+    command = Text(
+        required=True,
+        validate=validate.Length(max=MAX_COMMAND),
+        metadata={"description": "In the language of the session's shell."},
+    )
     timeout = Number(
         validate=validate.Range(min=0, max=MAX_TIMEOUT, min_inclusive=False),
         metadata={"description": "Seconds until the command is killed; without it the daemon's `command-timeout`."},

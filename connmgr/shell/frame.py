@@ -32,13 +32,22 @@ def new_nonce() -> str:
 class Command:
     """One command and the options that hold for it alone.
 
-    With ``directory`` or ``environment`` it runs in a copy of the session, whose state it does not change.
+    It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory`` or ``environment`` it runs in a copy of the
+    session, whose state it does not change.
     """
 
     text: bytes
     stdin: bytes = b""
+    stdin_pipe: bytes | None = None
     directory: bytes | None = None
     environment: Mapping[str, str] | None = None
+
+    @property
+    def source(self) -> bytes | None:
+        """The file that it reads, quoted for sh; None where it reads what the frame brings."""
+        if self.stdin_pipe is not None:
+            return quote(self.stdin_pipe)
+        return None if self.stdin else b"/dev/null"
 
     @property
     def keeps_state(self) -> bool:
@@ -70,8 +79,8 @@ def build_frame(
     if dialect.interpreter and interpreter:
         steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
     else:
-        null = b"" if command.stdin else b"</dev/null"
-        steps.append(b"eval " + quote(command.text) + null + b" >&8 2>&9 8>&- 9>&-")
+        source = b"" if command.source is None else b"<" + command.source
+        steps.append(b"eval " + quote(command.text) + source + b" >&8 2>&9 8>&- 9>&-")
         if command.keeps_state:
             steps.append(b'_cm_dump "$?" ' + mark)
     body = b"(" + dialect.fork.encode() + b";".join(steps) + b")"
@@ -99,7 +108,7 @@ def _interpreted(template: Template, command: Command, mark: bytes, interpreter:
         b"$$": b"$",
     }
     run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], template.template.encode())
-    source = b"6<&0" if command.stdin else b"6</dev/null"
+    source = b"6<" + (command.source or b"&0")
     return b"{ " + run + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
 
 

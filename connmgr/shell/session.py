@@ -8,18 +8,20 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connmgr.errors import (
     CommandCancelled,
     CommandTimeout,
     NoSuchDirectory,
+    OperationError,
     ShellBusy,
     ShellLost,
     ShellStopped,
 )
 from connmgr.plugin import Channel, Transport
 from connmgr.shell.dialects import quote
+from connmgr.shell.feed import fed
 from connmgr.shell.frame import Command, MarkedStream, build_frame, enter_directory, new_nonce
 from connmgr.shell.kill import kill_tree
 from connmgr.shell.start import Supervisor
@@ -34,6 +36,9 @@ KILL_TIMEOUT = 20.0
 
 LATE_READS = 64
 """How often a job that prints without end may be read from before a command is sent all the same."""
+
+INPUT_IN_FRAME = 16384
+"""Bytes of standard input that travel with the command."""
 
 SEND_TIMEOUT = 30.0
 """Seconds within which a supervisor that waits for a frame must take it."""
@@ -129,7 +134,8 @@ class Session:
             if self._lost:
                 raise ShellLost("The shell is gone; start it again.")
             try:
-                return self._run(command, timeout, abandoned)
+                with self._input_beside(command) as prepared:
+                    return self._run(prepared, timeout, abandoned)
             except (EOFError, OSError) as error:
                 self._lost = True
                 if self._stopping.is_set():
@@ -162,6 +168,18 @@ class Session:
                 self._channel.exit_status(max(0.1, deadline - time.monotonic()))
         self._lost = True
         self._channel.close()
+
+    @contextlib.contextmanager
+    def _input_beside(self, command: Command) -> Iterator[Command]:
+        """Move large input out of the frame, where another channel can be had for it."""
+        if len(command.stdin) <= INPUT_IN_FRAME:
+            yield command
+            return
+        with contextlib.ExitStack() as feeding:
+            with contextlib.suppress(OperationError, EOFError):
+                pipe = feeding.enter_context(fed(self.transport, command.stdin, SEND_TIMEOUT))
+                command = replace(command, stdin=b"", stdin_pipe=pipe)
+            yield command
 
     def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
         nonce, cookie = new_nonce(), f"{self._cookie}.{next(self._numbers)}"

@@ -139,7 +139,7 @@ class Sessions:
         directory = cwd.encode() if cwd is not None else None
         try:
             return shell.session.exec(
-                Command(command.encode(), stdin, directory, env),
+                Command(command.encode(), stdin, directory=directory, environment=env),
                 self._command_timeout if timeout is None else timeout,
                 abandoned,
             )

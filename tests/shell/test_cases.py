@@ -186,6 +186,8 @@ def test_stdin_is_the_commands_own(posix: Session) -> None:
     assert bytes(result.stdout) == data
     assert out(posix, 'read -r a; read -r b; echo "$b|$a"', stdin=b"one\n'two'\\\n") == "'two'\\|one\n"
     assert run(posix, "true", stdin=b"x" * 1_000_000).exit_code == 0, "a command need not read its input"
+    large = bytes(range(256)) * 20_000
+    assert bytes(run(posix, "cat", stdin=large).stdout) == large
     assert_usable(posix)
 
 
