@@ -131,6 +131,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     """
     data = ConnectionData.load(request["data"], caller().access)
     if request["validate_first"]:
+        _check_category(request)
         _validate(data)
     id, _ = services().vault.connections.add(
         request["name"],
@@ -164,6 +165,7 @@ def update(request: dict[str, Any]) -> None:
     raw = request.get("data", {"type": stored.type, **stored.data} if request["validate_first"] else None)
     data = None if raw is None else ConnectionData.load(raw, caller().access, kind=stored.type)
     if data is not None and request["validate_first"]:
+        _check_category(request)
         _validate(data)
     changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
     if data is not None and "data" in request:
@@ -242,6 +244,12 @@ def types() -> dict[str, Any]:
         ],
         "problems": services().registry.problems,
     }
+
+
+def _check_category(request: dict[str, Any]) -> None:
+    """Refuse an unknown category before a machine is reached for its sake."""
+    if "category" in request:
+        services().vault.categories.infos([request["category"]])
 
 
 def _validate(data: ConnectionData) -> None:

@@ -119,6 +119,11 @@ def test_a_secret_that_was_changed_is_refused(client: Client) -> None:
     assert refused(client, "/connection/add", name="x", data={**SSH, "password": sealed}).code == "integrity"
 
 
+def test_an_unknown_category_is_refused_before_a_machine_is_reached(client: Client) -> None:
+    fields = {"name": "x", "data": UNREACHABLE, "validate": True, "category": NOBODY}
+    assert refused(client, "/connection/add", **fields).code == "unknown_category"
+
+
 def test_validation_opens_the_connection_first(client: Client) -> None:
     id = add(client, "sh", SH, validate=True)
     assert info(client, id)["rawData"] == SH
