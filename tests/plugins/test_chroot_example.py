@@ -55,6 +55,8 @@ def install(directory: Path) -> None:
     sources.mkdir()
     for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
+    (sources / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "connmgr.1", sources / "docs")
     for name in ("connmgr", "plugins"):
         shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(EXAMPLE, directory / "example", ignore=shutil.ignore_patterns("__pycache__"))

@@ -125,7 +125,8 @@ class Sudo:
     def __call__(self, process: Process) -> int:
         program = process.argv[process.argv.index("--") + 1 :]
         if self.password is not None:
-            process.write_error(process.argv[process.argv.index("-p") + 1].encode())
+            prompt = process.argv[process.argv.index("-p") + 1]
+            process.write_error(prompt.replace("%%", "%").encode())
             self.read.append(process.readline())
             if self.read[-1] != self.password.encode() + b"\n":
                 process.write_error(b"Sorry, try again.\n")
