@@ -26,7 +26,7 @@ from connmgr.daemon.channel import Uploads
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.process import prepare_process
 from connmgr.daemon.server import Server, bind, url_of
-from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard
+from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, ignore_signals
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
@@ -85,6 +85,7 @@ def serve(settings: Settings) -> None:
         auth_file.remove()
         _finish(server, sessions)
         services.tokens.close()
+    ignore_signals()
 
 
 def _open_vault(settings: Settings, cleanup: contextlib.ExitStack) -> Vault:

@@ -18,19 +18,28 @@ WATCHDOG_SECONDS = 9.0
 """When the process ends in any case."""
 
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 class Stop:
     """Whether the daemon is to stop. ``wake`` ends the wait of whoever looks at it."""
 
     def __init__(self) -> None:
         self.requested = False
         self.wake: Callable[[], None] = _nothing
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, self.request)
 
     def request(self, *_: Any) -> None:
         """Ask for the end; may be called from a signal handler, and so takes no lock."""
         self.requested = True
         self.wake()
+
+
+def ignore_signals() -> None:
+    """Have no further signal take effect: the interpreter, as it ends, gives handlers up before it is gone itself."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _nothing() -> None:
