@@ -76,7 +76,10 @@ WRITE = (
     + r"""
 size=$2 sum=$3 mode=$4
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
-alive() { kill -0 "$1" || if [ -d "/proc/$$" ]; then [ -d "/proc/$1" ]; else ps -p "$1"; fi; } >/dev/null
+alive() {
+  if read -r w <"/proc/$1/stat"; then w=${w##*") "}; case $w in [ZX]*) return 1;; esac
+  else kill -0 "$1" || { [ ! -d "/proc/$$" ] && ps -p "$1" >/dev/null; }; fi
+}
 clear_litter() {
   for t in ./.connmgr-[0-9]*; do
     [ -f "$t" ] || continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from connmgr_local.transport import LocalTransport
 from tests.components import program
 
 OWNER = object()
+PATIENCE = 20.0
 SHELLS = [
     pytest.param("dash", marks=pytest.mark.needs("dash")),
     pytest.param("bash", marks=pytest.mark.needs("bash")),
@@ -126,3 +128,11 @@ def names_in(directory: Path) -> list[str]:
 def litter(directory: Path) -> list[str]:
     """Return what unfinished writes have left in a directory."""
     return [name for name in names_in(directory) if name.startswith(".connmgr-")]
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Wait until ``holds()`` does, or fail with ``what``."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)

@@ -14,8 +14,7 @@ import pytest
 from tests.api.wire import LOCAL, NOBODY
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import ODD_NAMES, names_in
-from tests.fs.test_blobs import eventually
+from tests.fs.far_sides import ODD_NAMES, eventually, names_in
 from tests.fs.wire import Caller
 
 MEBIBYTE = 1 << 20

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,15 +123,21 @@ def test_what_a_killed_writer_left_is_cleared_but_not_what_a_living_one_works_on
     place: Place, write: Write, folder: Path
 ) -> None:
     host = os.uname().nodename
-    dead, alive, elsewhere = (
-        f".connmgr-4194999-{host}-x",
-        f".connmgr-{os.getpid()}-{host}-x",
-        ".connmgr-4194999-other-x",
-    )
-    for name in (dead, alive, elsewhere):
+    with subprocess.Popen(["true"]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        dead, alive, undead = (f".connmgr-{pid}-{host}-x" for pid in (4194999, os.getpid(), zombie.pid))
+        for name in (dead, undead, alive, ".connmgr-4194999-other-x"):
+            (folder / name).touch()
+        write(place, b"file", b"content")
+    assert litter(folder) == sorted([alive, ".connmgr-4194999-other-x"])
+
+
+def test_what_a_writer_elsewhere_left_is_cleared_after_an_hour(here: Place, write: Write, folder: Path) -> None:
+    for name, age in ((".connmgr-1-other-x", 3000), (".connmgr-2-other-x", 4000)):
         (folder / name).touch()
-    write(place, b"file", b"content")
-    assert sorted(litter(folder)) == sorted([alive, elsewhere])
+        os.utime(folder / name, (time.time() - age,) * 2)
+    write(here, b"file", b"content")
+    assert litter(folder) == [".connmgr-1-other-x"]
 
 
 def test_what_is_there_but_is_no_file_is_told_from_what_is_not_there(place: Place, write: Write, folder: Path) -> None:
