@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
@@ -121,6 +122,8 @@ def _check(kind: object) -> None:
 
 
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
-    if distribution is None or "Name" not in distribution.metadata:
-        raise LookupError("its distribution is damaged: it has no name")
-    return distribution.metadata["Name"], distribution.version or "unknown"
+    # Another library may have installed a finder of its own, which raises where the standard one has nothing to say.
+    with suppress(FileNotFoundError):
+        if distribution is not None and "Name" in distribution.metadata:
+            return distribution.metadata["Name"], distribution.version or "unknown"
+    raise LookupError("its distribution is damaged: it has no name")

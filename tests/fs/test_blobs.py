@@ -6,7 +6,6 @@ import http.client
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
