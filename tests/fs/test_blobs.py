@@ -106,14 +106,16 @@ def test_uploading_needs_a_token_and_a_sane_size(start_daemon: StartDaemon) -> N
 
 
 def test_the_quota_counts_what_is_stored_and_what_is_on_its_way(start_daemon: StartDaemon) -> None:
-    caller = Caller(start_daemon("--blob-quota", str(5 * MEBIBYTE)))
+    daemon = start_daemon("--blob-quota", str(5 * MEBIBYTE))
+    caller = Caller(daemon)
     caller.blob(b"x" * (3 * MEBIBYTE))
     refused = caller.upload(b"x" * (3 * MEBIBYTE))
     assert (refused.status, refused.code) == (400, "blob_quota_exceeded")
     half = half_an_upload(caller, MEBIBYTE + MEBIBYTE // 2)
     large = b"x" * MEBIBYTE
-    # Until all of it has arrived there may be room for one more, which then takes that of the next.
-    eventually(lambda: caller.upload(large).status == 400, "what is on its way does not count")
+    # It has a file once more than a mebibyte has come, and then leaves no room for another.
+    eventually(lambda: len(spooled(daemon)) == 2, "the upload does not arrive")
+    assert caller.upload(large).status == 400, "what is on its way does not count"
     half.close()
     eventually(lambda: caller.upload(large[: MEBIBYTE // 2]).status == 200, "what never arrived counts for ever")
 
