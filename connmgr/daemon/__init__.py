@@ -22,8 +22,8 @@ from connmgr.api.origin import Addresses
 from connmgr.api.services import Services, Slots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
-from connmgr.daemon.channel import Uploads
 from connmgr.daemon.files import private_directory
+from connmgr.daemon.parser import Uploads
 from connmgr.daemon.process import prepare_process
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, ignore_signals

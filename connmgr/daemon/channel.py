@@ -1,35 +1,30 @@
-"""One client's TCP connection: waitress's, with limits on time and with errors in our own shape."""
+"""One client's TCP connection: waitress's, kept by one thread from request to request, and with limits on time."""
 
 from __future__ import annotations
 
-import copy
 import json
 import select
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
-from waitress.parser import HTTPRequestParser
-from waitress.task import ErrorTask
+from waitress.task import ErrorTask, Task, WSGITask
 
 from connmgr import errors
 from connmgr.api.errors import body_of
-from connmgr.fs.blobs import Spool
+from connmgr.daemon.parser import STRANGERS_BODY, Parser
 
 if TYPE_CHECKING:
     from connmgr.daemon.server import Server
 
-RECEIVE_SECONDS = 20.0
-RECEIVE_RATE = 64 * 1024
-"""A request must arrive within so many seconds, and one more for each so many bytes of its body."""
-
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response for so long is gone."""
+
+KEEP_SECONDS = 0.02
+"""For how long the thread that has answered waits for the next request, which then need not change threads."""
 
 IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
@@ -37,53 +32,6 @@ DIRECT = 32 * 1024
 """Bytes from which on a piece of a response is not put into waitress's buffers."""
 
 ROOM_SECONDS = 1.0
-
-STRANGERS_BODY = 64 * 1024
-"""The bytes of a body that are taken from a client without a valid token: enough for a handshake."""
-
-
-@dataclass(frozen=True)
-class Uploads:
-    """The path whose request bodies are files, what makes the spool of one, and how many bytes it may have."""
-
-    path: str
-    spool: Callable[[], Spool]
-    max_bytes: int
-
-
-class Parser(HTTPRequestParser):
-    """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
-
-    path: str
-
-    def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
-        super().__init__(adjustments)
-        self.began = time.time()
-        self._trusted = trusted
-        self._uploads = uploads
-
-    def parse_header(self, header_plus: bytes) -> None:
-        super().parse_header(header_plus)
-        if not self._trusted(self.headers.get("AUTHORIZATION", "")):
-            self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
-        elif self.path == self._uploads.path and self.body_rcv is not None:
-            self._limit_body(self._uploads.max_bytes + 1)
-            self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
-
-    def _limit_body(self, size: int) -> None:
-        self.adj = copy.copy(self.adj)
-        self.adj.max_request_body_size = size
-
-    def received(self, data: bytes) -> int:
-        consumed: int = super().received(data)
-        # Otherwise a request that is complete or refused already would be told to continue, and be waited for.
-        if self.completed:
-            self.expect_continue = False
-        return consumed
-
-    @property
-    def overdue_at(self) -> float:
-        return self.began + RECEIVE_SECONDS + self.body_bytes_received / RECEIVE_RATE
 
 
 class RejectTask(ErrorTask):
@@ -121,14 +69,23 @@ def _as_error(status: int) -> errors.ConnmgrError:
 
 
 class Channel(HTTPChannel):
-    """Closes what stays silent for too long, but for a client that waits for its answer."""
+    """Closes what stays silent for too long, but for a client that waits for its answer.
 
-    error_task_class = RejectTask
+    While a request is answered, and :data:`KEEP_SECONDS` longer, the channel belongs to the thread that answers; at all
+    other times to the main thread, which waits for all clients at once.
+    """
+
     server: Server
     request: Parser | None
+    requests: list[Parser]
     rejected = False
+    kept = False
+    """Whether a thread that answers has the channel, and looks for requests itself."""
+
     _lingering_until = 0.0
     _sending = False
+    _header: bytes | None = b""
+    """The header of a response, until some of its body is sent with it; None before it."""
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
         """Make the parser of one request, as waitress does."""
@@ -152,7 +109,80 @@ class Channel(HTTPChannel):
         return bool(self.requests or self.total_outbufs_len)
 
     def readable(self) -> bool:
-        return bool(self._lingering_until) or bool(super().readable())
+        return bool(self._lingering_until) or not (self.kept or self.requests or not super().readable())
+
+    def check_client_disconnected(self) -> bool:  # type: ignore[override]
+        """Whether the client has gone; asked by the thread that answers it, which alone reads from the socket."""
+        try:
+            return self.socket is None or not self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def service(self) -> None:
+        """Answer the requests that have come, and those that follow at once."""
+        self.kept = True
+        try:
+            while self.requests or self._next_arrives():
+                self._answer(self.requests[0])
+        finally:
+            self.last_activity = time.time()
+            self.kept = False
+            self.server.pull_trigger()
+
+    def _answer(self, request: Parser) -> None:
+        kind: Any = RejectTask if request.error else WSGITask
+        task: Task = kind(self, request)
+        self._header = None
+        task.close_on_finish = not self.connected
+        try:
+            if self.connected:
+                task.service()
+                self._send_header()
+        except ClientDisconnected:
+            task.close_on_finish = True
+        except Exception:
+            # The application answers its own errors: this is a response that broke off.
+            self.logger.exception("The response to %s %s broke off", request.command, request.path)
+            task.close_on_finish = True
+        with self.requests_lock:  # type: ignore[attr-defined]
+            request.close()
+            self.requests.pop(0)
+            if task.close_on_finish:
+                self.close_when_flushed = True
+                for other in self.requests:
+                    other.close()
+                self.requests = []
+
+    def _next_arrives(self) -> bool:
+        """Wait a moment for the next request, if a thread can be spared for that."""
+        if not self.server.keepers.acquire(blocking=False):
+            return False
+        try:
+            deadline = time.monotonic() + KEEP_SECONDS
+            while not self.requests:
+                left = deadline - time.monotonic()
+                if left <= 0 or not super().readable() or not self._receive(left):
+                    return False
+        finally:
+            self.server.keepers.release()
+        return True
+
+    def _receive(self, timeout: float) -> bool:
+        """Take what the client sends within ``timeout`` seconds; what is no data is left to the main thread."""
+        if self.socket is None:
+            return False
+        poll = select.poll()
+        try:
+            poll.register(self.socket, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                return False
+            data = self.socket.recv(self.adj.recv_bytes)
+        except (OSError, ValueError):
+            return False
+        self.last_activity = time.time()
+        return bool(self.received(data))
 
     def handle_read(self) -> None:
         if not self._lingering_until:
@@ -177,9 +207,29 @@ class Channel(HTTPChannel):
             self._linger()
 
     def write_soon(self, data: Any) -> int:
-        """Take a piece of the response; a large one is sent by this thread, which saves copies and handing over."""
-        if not isinstance(data, bytes) or len(data) < DIRECT:
-            return int(super().write_soon(data))
+        """Send a piece of the response; its header goes out together with what follows it.
+
+        What the client does not take at once is left to the main thread, but for large pieces: waiting here saves
+        copies and keeps memory bounded.
+        """
+        if self._header is None:
+            self._header = data
+        elif len(data) < DIRECT:
+            whole, self._header = self._header + data, b""
+            sent = self._send_now(memoryview(whole))
+            if sent < len(whole):
+                super().write_soon(whole[sent:])
+        else:
+            self._send_header()
+            self._send_all(data)
+        return len(data)
+
+    def _send_header(self) -> None:
+        """Send the header of a response that has no body, or a large one."""
+        if self._header:
+            self.write_soon(b"")
+
+    def _send_all(self, data: bytes) -> None:
         rest = memoryview(data)
         self.last_activity = time.time()
         self._sending = True
@@ -188,7 +238,6 @@ class Channel(HTTPChannel):
                 self._await_room()
         finally:
             self._sending = False
-        return len(data)
 
     def _send_now(self, data: memoryview) -> int:
         """Send as much of ``data`` as the socket takes, after what waits already."""
@@ -197,19 +246,26 @@ class Channel(HTTPChannel):
                 raise ClientDisconnected
             if self.total_outbufs_len:
                 self._flush_some(do_close=False)  # type: ignore[attr-defined]
-            sent = 0 if self.total_outbufs_len else int(self.send(data, do_close=False))  # type: ignore[arg-type]
-            if sent:
-                self.last_activity = time.time()
+            if self.total_outbufs_len:
+                return 0
+            try:
+                sent = self.socket.send(data)
+            except BlockingIOError:
+                return 0
+            except OSError:
+                raise ClientDisconnected from None
+            self.last_activity = time.time()
             return sent
 
     def _await_room(self) -> None:
-        # The main thread notices a client that is gone, and ends the waiting for one that takes nothing. It may close
-        # the socket at any moment; a wait for what has its number then is harmless and short.
+        # The main thread ends the waiting for a client that takes nothing. It may close the socket at any moment; a
+        # wait for what has its number then is harmless and short.
         descriptor = self.socket.fileno() if self.socket is not None else -1
         if descriptor >= 0:
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
-            poll.poll(ROOM_SECONDS * 1000)
+            if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(ROOM_SECONDS * 1000)):
+                raise ClientDisconnected
 
     def handle_close(self) -> None:
         # Frees what was received of a request that will never be whole.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,15 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-from connmgr.daemon.channel import Channel, Uploads
+from connmgr.daemon.channel import Channel
+from connmgr.daemon.parser import Uploads
 from connmgr.errors import StartupError
 
 RESERVE = 16
 """Threads beyond the slots for requests that wait, so that all others are answered at once."""
+
+KEEPERS = 64
+"""How many threads beyond those may stay with a client that they have answered."""
 
 MAX_CONNECTIONS = 512
 MAX_HEADER = 32 * 1024
@@ -81,10 +86,11 @@ class Server(TcpWSGIServer):
     ) -> None:
         self.trusted = trusted
         self.uploads = uploads
+        self.keepers = threading.BoundedSemaphore(KEEPERS)
         self._sockets: dict[int, Any] = {}
         adjustments = Adjustments(
             sockets=[bound],
-            threads=slots + RESERVE,
+            threads=slots + RESERVE + KEEPERS,
             connection_limit=MAX_CONNECTIONS,
             # Of waitress's own times only the interval of `maintenance` is used.
             cleanup_interval=1,
@@ -96,8 +102,6 @@ class Server(TcpWSGIServer):
             outbuf_overflow=sys.maxsize,
             outbuf_high_watermark=PENDING_OUTPUT,
             recv_bytes=RECEIVE_BYTES,
-            # With it a client that goes away while its request runs is noticed.
-            channel_request_lookahead=1,
             # select() fails beyond 1,024 open files.
             asyncore_use_poll=True,
             clear_untrusted_proxy_headers=True,
@@ -129,6 +133,11 @@ class Server(TcpWSGIServer):
     def wake(self) -> None:
         """End a wait in :meth:`run`; may be called from a signal handler and from any thread."""
         self.pull_trigger()
+
+    def add_task(self, channel: Channel) -> None:  # type: ignore[override]
+        """Have a thread answer the request that has come, unless one of them has received it itself."""
+        if not channel.kept:
+            self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
 
     @property
     def busy(self) -> bool:

@@ -25,8 +25,9 @@ class Dialect:
 
     ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the
     same name, and ``exports`` prints the exported variables as ``export -p`` does. ``fork`` makes a process of its own
-    of ``( … )`` where it is none by itself. ``interpreter`` is, for a shell that cannot supervise, the sh text that
-    runs a command in it.
+    of ``( … )`` where it is none by itself. ``functions`` prints the functions and aliases that a shell may have been
+    started with. ``preparation`` saves each command some work. ``interpreter`` is, for a shell that cannot supervise,
+    the sh text that runs a command in it.
     """
 
     number: int
@@ -35,6 +36,8 @@ class Dialect:
     builtin: str = "command"
     exports: str = "command export -p"
     fork: str = ""
+    functions: str = ""
+    preparation: str = ":"
     interpreter: Template | None = None
 
     def hello(self, nonce: str, *, merged: bool) -> bytes:
@@ -46,6 +49,9 @@ class Dialect:
         return _HELLO.substitute(
             merge="exec 9>&8" if merged else ":",
             end_of_stderr="" if merged else 'echo "\n$2" >&9;',
+            done_on_stderr="" if merged else 'echo "\n$2" >&2;',
+            functions=self.functions,
+            preparation=self.preparation,
             builtin=self.builtin,
             exports=self.exports,
             nonce=nonce,
@@ -55,6 +61,7 @@ class Dialect:
 
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
+${preparation}
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo "
 $$2$$1" >&8;}
@@ -64,17 +71,22 @@ $$2v";${exports};${builtin} echo "
 $$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$1";}
 _cm_end(){ echo "
 $$2 $$1" >&8;${end_of_stderr}}
+_cm_done(){ echo "
+$$2 $$1";${done_on_stderr}}
 (${fork}echo "facts ${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
 echo "$${TMPDIR:-/tmp}" >&8
+{ ${functions}
+:;} >&8
 _cm_dump 0 ${nonce})
 _cm_end 0 ${nonce}
 """)
 
 # zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
 _ZSH_EXPORTS = (
-    'emulate -L zsh;for k in "${(@k)parameters[(R)*export*]}";do builtin print -r -- "export $k=${(qq)${(P)k}}";done'
+    'emulate -L zsh;local -a e;for k in "${(@k)parameters[(R)*export*]}";do e+=("export $k=${(qq)${(P)k}}");done;'
+    'builtin print -rl -- "${(@)e}"'
 )
 
 _FISH = Template(
@@ -92,14 +104,22 @@ _CSH = Template(
     "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
 )
 
-SH = Dialect(0, ("sh",))
+SH = Dialect(0, ("sh",), functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac')
 DIALECTS = (
     SH,
-    Dialect(1, ("bash",), options=("--norc", "--noprofile")),
+    Dialect(1, ("bash",), options=("--norc", "--noprofile"), functions="declare -F"),
     Dialect(2, ("dash",)),
     Dialect(3, ("ash",)),
-    Dialect(4, ("zsh",), options=("-f", "+i"), builtin="builtin", exports=_ZSH_EXPORTS),
-    Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh")),
+    Dialect(
+        4,
+        ("zsh",),
+        options=("-f", "+i"),
+        builtin="builtin",
+        exports=_ZSH_EXPORTS,
+        functions="typeset +f;unalias run-help which-command;alias",
+        preparation="zmodload zsh/parameter",
+    ),
+    Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh"), functions="typeset +f"),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
     Dialect(5, ("ksh", "ksh93", "ksh93u+m"), fork='ulimit -Ht "$(ulimit -Ht)";'),
     Dialect(6, ("fish",), interpreter=_FISH),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from string import Template
 
 from connmgr.shell.dialects import Dialect, quote
+from connmgr.shell.plain import is_plain
 
 STATE_LIMIT = 4 << 20
 """Bytes of working directory and variables that are kept; a larger state is not carried over."""
@@ -48,6 +49,11 @@ class Command:
         if self.stdin_pipe is not None:
             return quote(self.stdin_pipe)
         return None if self.stdin else b"/dev/null"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it cannot change the state of a session that has no functions."""
+        return self.keeps_state and self.source == b"/dev/null" and is_plain(self.text)
 
     @property
     def keeps_state(self) -> bool:
@@ -87,6 +93,21 @@ def build_frame(
     if command.stdin:
         body = b"{ " + b";".join(_printf(command.stdin)) + b";}|" + body
     return body + b';_cm_end "$?" ' + mark + b"\n"
+
+
+def build_plain_frame(command: Command, nonce: str, cookie: str) -> bytes:
+    """Return the line that runs a plain command: its end is reported by the subshell itself, before that is gone.
+
+    Only a subshell that is killed has it reported by the supervisor.
+    """
+    mark = nonce.encode()
+    steps = (
+        b"exec </dev/null >&8 2>&9 8>&- 9>&-",
+        b"export CONNMGR_COMMAND=" + cookie.encode(),
+        b"eval " + quote(command.text),
+        b'_cm_done "$?" ' + mark,
+    )
+    return b"(" + b";".join(steps) + b')||_cm_end "$?" ' + mark + b"\n"
 
 
 def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:

@@ -22,7 +22,7 @@ from connmgr.errors import (
 from connmgr.plugin import Channel, Transport
 from connmgr.shell.dialects import quote
 from connmgr.shell.feed import fed
-from connmgr.shell.frame import Command, MarkedStream, build_frame, enter_directory, new_nonce
+from connmgr.shell.frame import Command, MarkedStream, build_frame, build_plain_frame, enter_directory, new_nonce
 from connmgr.shell.kill import kill_tree
 from connmgr.shell.start import Supervisor
 from connmgr.shell.state import State
@@ -183,7 +183,7 @@ class Session:
 
     def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
         nonce, cookie = new_nonce(), f"{self._cookie}.{next(self._numbers)}"
-        frame = build_frame(self._supervisor.dialect, command, nonce, cookie, self._supervisor.interpreter)
+        frame = self._frame(command, nonce, cookie)
         if self._state.directory != self._entered:
             frame = enter_directory(self._state.directory, nonce, frame)
         frame, self._restore = self._restore + frame, b""
@@ -214,6 +214,13 @@ class Session:
             stderr.output,
             stdout.truncated or stderr.truncated,
         )
+
+    def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
+        supervisor = self._supervisor
+        # FPATH is where shells look for functions that they load when one is called.
+        if supervisor.pure and b"FPATH" not in self._state.variables and command.is_plain:
+            return build_plain_frame(command, nonce, cookie)
+        return build_frame(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)
 
     def _tidying(self) -> bytes:
         return b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b";" if self._temporary else b""

@@ -44,7 +44,11 @@ class ShellInfo:
 
 @dataclass(frozen=True)
 class Supervisor:
-    """A shell that is ready for frames."""
+    """A shell that is ready for frames.
+
+    ``pure`` says that it is without functions and aliases, so that other words than its own run programs, and that it
+    waits for all of them.
+    """
 
     channel: Channel
     dialect: Dialect
@@ -53,6 +57,7 @@ class Supervisor:
     pid: int
     directory: bytes
     variables: bytes
+    pure: bool
 
 
 def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
@@ -127,4 +132,6 @@ def _described(
         pid=int(pid),
         directory=directory,
         variables=variables,
+        # ksh93 waits for the last program of a pipeline alone.
+        pure=not dialect.interpreter and not dialect.fork and all("_cm_" in line for line in facts[4:-1]),
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from connmgr.daemon import channel
-from connmgr.daemon.channel import Uploads
+from connmgr.daemon import channel, parser
+from connmgr.daemon.parser import Uploads
 from connmgr.daemon.server import PENDING_OUTPUT, Server, bind, url_of
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Spool
@@ -31,7 +31,8 @@ def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., tuple[str, int]]]:
     """A function that serves an application in this process and returns its address; silence is short here."""
-    for name in ("RECEIVE_SECONDS", "STALL_SECONDS", "IDLE_SECONDS", "LINGER_SECONDS"):
+    monkeypatch.setattr(parser, "RECEIVE_SECONDS", SHORT)
+    for name in ("STALL_SECONDS", "IDLE_SECONDS", "LINGER_SECONDS"):
         monkeypatch.setattr(channel, name, SHORT)
     running: list[tuple[Server, threading.Thread, threading.Event]] = []
 

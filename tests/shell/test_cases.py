@@ -54,7 +54,8 @@ POSIX_CASES = {
     "no final newline": ("printf hi", 0, b"hi"),
     "many newlines": (r"printf '\n\nhi\n\n'", 0, b"\n\nhi\n\n"),
     "background job holds stdout": ("sleep 60 & echo $! >/dev/null; echo hi; kill $!", 0, b"hi\n"),
-    "pipeline": ("yes | head -c 10000000 | wc -c", 0, ANY),
+    # ksh93 waits for the last program alone; what the others complain of may come later.
+    "pipeline": ("yes 2>/dev/null | head -c 10000000 | wc -c", 0, ANY),
     "field separator": ("IFS=0123456789; export IFS; true", 0, b""),
     "locale": ("LC_ALL=C; export LC_ALL; true", 0, b""),
     "large command": ("echo " + "x" * 200_000 + " | wc -c", 0, ANY),

@@ -1,0 +1,64 @@
+"""Reads one HTTP request: waitress's parser, with limits on time and on what strangers may send."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waitress.adjustments import Adjustments
+from waitress.parser import HTTPRequestParser
+
+from connmgr.fs.blobs import Spool
+
+RECEIVE_SECONDS = 20.0
+RECEIVE_RATE = 64 * 1024
+"""A request must arrive within so many seconds, and one more for each so many bytes of its body."""
+
+STRANGERS_BODY = 64 * 1024
+"""The bytes of a body that are taken from a client without a valid token: enough for a handshake."""
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The path whose request bodies are files, what makes the spool of one, and how many bytes it may have."""
+
+    path: str
+    spool: Callable[[], Spool]
+    max_bytes: int
+
+
+class Parser(HTTPRequestParser):
+    """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
+
+    path: str
+
+    def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
+        super().__init__(adjustments)
+        self.began = time.time()
+        self._trusted = trusted
+        self._uploads = uploads
+
+    def parse_header(self, header_plus: bytes) -> None:
+        super().parse_header(header_plus)
+        if not self._trusted(self.headers.get("AUTHORIZATION", "")):
+            self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
+        elif self.path == self._uploads.path and self.body_rcv is not None:
+            self._limit_body(self._uploads.max_bytes + 1)
+            self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
+
+    def _limit_body(self, size: int) -> None:
+        self.adj = copy.copy(self.adj)
+        self.adj.max_request_body_size = size
+
+    def received(self, data: bytes) -> int:
+        consumed: int = super().received(data)
+        # Otherwise a request that is complete or refused already would be told to continue, and be waited for.
+        if self.completed:
+            self.expect_continue = False
+        return consumed
+
+    @property
+    def overdue_at(self) -> float:
+        return self.began + RECEIVE_SECONDS + self.body_bytes_received / RECEIVE_RATE
