@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import flask
 from connmgr.api.services import services
 
 if TYPE_CHECKING:
+    from connmgr.api.auth import Caller
     from connmgr.api.services import Services
 
 logger = logging.getLogger("connmgr.request")
@@ -34,38 +36,54 @@ LONGEST_PATH = 200
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
+@dataclass
+class Account:
+    """What is known of a request while it is answered: ``details`` are names and numbers, never what it carried."""
+
+    id: str
+    began: float
+    request: Mapping[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    client: str | None = None
+    caller: Caller | None = None
+    code: str | None = None
+
+
 def begin() -> None:
-    """Take note that a request begins."""
-    flask.g.began = time.perf_counter()
-    flask.g.id = secrets.token_hex(4)
-    flask.g.request = {}
-    flask.g.details = {}
+    """Open the account of a request."""
+    flask.g.account = Account(secrets.token_hex(4), time.perf_counter())
+
+
+def account() -> Account:
+    """Return the account of the request that is being answered."""
+    found: Account = flask.g.account
+    return found
 
 
 def detail(**details: Any) -> None:
-    """Add to what is kept of this request: names and numbers, never what it carried."""
-    flask.g.details.update(details)
+    """Add to the details of this request."""
+    account().details.update(details)
 
 
 def finish(response: flask.Response) -> flask.Response:
-    """Account for the request that ``response`` answers, once it is sent where it is streamed."""
-    response.headers["X-Request-Id"] = flask.g.id
-    request = flask.request
+    """Close the account of the request that ``response`` answers, once it is sent where it is streamed."""
+    known, request = account(), flask.request._get_current_object()  # type: ignore[attr-defined]
+    response.headers["X-Request-Id"] = known.id
     rule = request.url_rule.rule if request.url_rule else ""
-    caller = flask.g.get("caller")
+    caller = known.caller
     facts = {
-        "id": flask.g.id,
-        "client": caller.name if caller else flask.g.get("client"),
+        "id": known.id,
+        "client": caller.name if caller else known.client,
         "session": caller.id if caller else None,
         "method": request.method,
         "path": rule or request.path[:LONGEST_PATH],
-        "connection": flask.g.request.get("connection") or flask.g.details.pop("connection", None),
+        "connection": known.request.get("connection") or known.details.pop("connection", None),
         "status": response.status_code,
-        "code": flask.g.get("code"),
+        "code": known.code,
     }
     audited = caller is not None and (request.blueprint in AUDITED_GROUPS or rule in AUDITED_PATHS)
-    about = {key: flask.g.request[key] for key in SUBJECTS if key in flask.g.request} if audited else None
-    record = partial(_record, services(), facts, rule, about, flask.g.details, flask.g.began)
+    about = {key: known.request[key] for key in SUBJECTS if key in known.request} if audited else None
+    record = partial(_record, services(), facts, rule, about, known.details, known.began)
     if response.is_streamed:
         response.call_on_close(record)
     else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import flask
 
 from connmgr import __version__
@@ -29,9 +32,16 @@ from connmgr.errors import Stopping
 GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon))
 
 
+class Application(flask.Flask):
+    """Flask, for views that are all plain functions: it would look at each one again for every request."""
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return func
+
+
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     """Return the WSGI application over ``services``, which answers requests that are sent to one of ``addresses``."""
-    app = flask.Flask("connmgr.api", static_folder=None)
+    app = Application("connmgr.api", static_folder=None)
     app.config.update(
         API_TITLE="connmgr",
         API_VERSION=__version__,
@@ -47,7 +57,8 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
 
     def admit() -> None:
         accounting.begin()
-        addresses.check(flask.request, browsers=not services.settings.no_auth)
+        request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        addresses.check(request, browsers=not services.settings.no_auth)
         if services.stopping():
             raise Stopping("The daemon is stopping.")
         authenticate()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import flask
 
+from connmgr.api.accounting import account
 from connmgr.api.services import services
 from connmgr.errors import Busy, InvalidCredential, InvalidToken, NotAuthenticated
 from connmgr.secrets.principals import Access
@@ -164,17 +165,17 @@ def authenticate() -> None:
     :raises NotAuthenticated: there is no token.
     :raises InvalidToken: it is not, or no longer, valid.
     """
-    request = flask.request
+    request = flask.request._get_current_object()  # type: ignore[attr-defined]
     if request.routing_exception is not None or _is_public(request.endpoint):
         return
     header = request.headers.get("Authorization")
     if header is None and services().settings.no_auth:
-        flask.g.caller = services().anonymous
+        account().caller = services().anonymous
         return
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticated("This endpoint needs the header Authorization: Bearer <token from /handshake>.")
-    flask.g.caller = services().tokens.find(token.strip())
+    account().caller = services().tokens.find(token.strip())
 
 
 def public(view: View) -> View:

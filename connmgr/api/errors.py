@@ -10,6 +10,7 @@ import flask
 from werkzeug.exceptions import HTTPException
 
 from connmgr import errors
+from connmgr.api.accounting import account
 from connmgr.api.services import services
 from connmgr.errors import ConnmgrError, Unavailable
 
@@ -49,7 +50,7 @@ def as_error(exception: Exception) -> ConnmgrError:
     if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:
         kind = _OF_HTTP.get(exception.code, errors.InvalidRequest)
         return kind(_message(kind, exception))
-    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, flask.g.get("id"), exc_info=exception)
+    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, account().id, exc_info=exception)
     return errors.InternalError("An internal error occurred; the daemon's log says more.")
 
 
@@ -64,7 +65,7 @@ def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
 def answer(exception: Exception) -> flask.Response:
     """Turn ``exception`` into the response that its class stands for."""
     error = as_error(exception)
-    flask.g.code = error.code
+    account().code = error.code
     trace: list[str] = []
     if services().settings.debug and error.status == errors.OperationError.status:
         trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]

@@ -16,6 +16,7 @@ import marshmallow
 from marshmallow import fields
 
 from connmgr import errors
+from connmgr.api.accounting import account
 from connmgr.api.auth import public
 from connmgr.api.body import Nothing, StrictParser
 from connmgr.api.errors import body_of
@@ -156,7 +157,8 @@ def _holding_a_slot(view: View) -> View:
 def _answering(view: View, *, takes_body: bool) -> View:
     @wraps(view)
     def answered(*arguments: Any) -> Any:
-        flask.g.request = arguments[0] if arguments else {}
+        if arguments:
+            account().request = arguments[0]
         result = view(*arguments) if takes_body else view()
         return flask.Response(status=200, mimetype="application/json") if result is None else result
 

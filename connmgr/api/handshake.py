@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import flask
 from marshmallow import ValidationError, fields, validate, validates_schema
 
+from connmgr.api.accounting import account
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import Busy, InvalidCredential
@@ -82,7 +82,7 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
     Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon
     stops, or until it was not used for `session-ttl` seconds where that is set.
     """
-    flask.g.client = request["client"]["name"]
+    account().client = request["client"]["name"]
     auth = request["auth"]
     kind = auth["type"].lower()
     services().credentials.check(kind, auth[CREDENTIAL_FIELDS[kind]])

@@ -81,5 +81,5 @@ def services() -> Services:
 
 def caller() -> Caller:
     """Return the client session that sent this request."""
-    found: Caller = flask.g.caller
+    found: Caller = flask.g.account.caller
     return found

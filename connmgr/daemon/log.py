@@ -21,6 +21,8 @@ def start_logging(level: str, style: str) -> None:
     logging.getLogger("connmgr").setLevel(level.upper())
     # Each request that waits for a thread is no news.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    # Not in the line, and looked up for each otherwise.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # A closed stderr must not take the daemon down.
     logging.raiseExceptions = False
 

@@ -104,7 +104,8 @@ class Server(TcpWSGIServer):
             recv_bytes=RECEIVE_BYTES,
             # select() fails beyond 1,024 open files.
             asyncore_use_poll=True,
-            clear_untrusted_proxy_headers=True,
+            # Nothing reads them.
+            clear_untrusted_proxy_headers=False,
             expose_tracebacks=False,
             log_socket_errors=False,
             ident=None,

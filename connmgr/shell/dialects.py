@@ -59,6 +59,7 @@ class Dialect:
         ).encode()
 
 
+# ksh93 says 256 + N where signal N ended a command, of which `exit` would leave N.
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
@@ -68,9 +69,9 @@ $$2$$1" >&8;}
 _cm_dump(){ { set +x;unset CONNMGR_COMMAND;${builtin} echo "
 $$2c";${builtin} pwd;${builtin} echo "
 $$2v";${exports};${builtin} echo "
-$$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$1";}
+$$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$(($$1>256?$$1-128:$$1))";}
 _cm_end(){ echo "
-$$2 $$1" >&8;${end_of_stderr}}
+$$2 $$1" >&8;${end_of_stderr}hash -r;}
 _cm_done(){ echo "
 $$2 $$1";${done_on_stderr}}
 (${fork}echo "facts ${nonce} $$$$" >&8
@@ -117,7 +118,7 @@ DIALECTS = (
         builtin="builtin",
         exports=_ZSH_EXPORTS,
         functions="typeset +f;unalias run-help which-command;alias",
-        preparation="zmodload zsh/parameter",
+        preparation="zmodload zsh/parameter;unsetopt hashdirs",
     ),
     Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh"), functions="typeset +f"),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from string import Template
 
 from connmgr.shell.dialects import Dialect, quote
-from connmgr.shell.plain import is_plain
+from connmgr.shell.plain import is_plain, is_single
 
 STATE_LIMIT = 4 << 20
 """Bytes of working directory and variables that are kept; a larger state is not carried over."""
@@ -51,9 +51,8 @@ class Command:
         return None if self.stdin else b"/dev/null"
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it cannot change the state of a session that has no functions."""
-        return self.keeps_state and self.source == b"/dev/null" and is_plain(self.text)
+    def has_options(self) -> bool:
+        return self.source != b"/dev/null" or not self.keeps_state
 
     @property
     def keeps_state(self) -> bool:
@@ -95,18 +94,21 @@ def build_frame(
     return body + b';_cm_end "$?" ' + mark + b"\n"
 
 
-def build_plain_frame(command: Command, nonce: str, cookie: str) -> bytes:
-    """Return the line that runs a plain command: its end is reported by the subshell itself, before that is gone.
+_STREAMS = b"</dev/null >&8 2>&9 8>&- 9>&-"
 
-    Only a subshell that is killed has it reported by the supervisor.
+
+def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
+    """Return the line that runs the plain command ``text`` in a supervisor without functions; None if it is not plain.
+
+    A single program needs no subshell. The subshell of several reports their end before it is gone itself; if it is
+    killed, the supervisor does.
     """
-    mark = nonce.encode()
-    steps = (
-        b"exec </dev/null >&8 2>&9 8>&- 9>&-",
-        b"export CONNMGR_COMMAND=" + cookie.encode(),
-        b"eval " + quote(command.text),
-        b'_cm_done "$?" ' + mark,
-    )
+    mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
+    if is_single(text):
+        return _STREAMS + b" " + name + b" " + text.strip() + b';_cm_end "$?" ' + mark + b"\n"
+    if not is_plain(text):
+        return None
+    steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), b'_cm_done "$?" ' + mark)
     return b"(" + b";".join(steps) + b')||_cm_end "$?" ' + mark + b"\n"
 
 

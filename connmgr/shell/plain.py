@@ -1,7 +1,7 @@
-"""Tells which commands cannot change their session's state, so that the shell need not be asked for it afterwards.
+"""Tells which commands cannot change their session's state, so that less need be done to run them.
 
 They are made of nothing but programs with words and redirections. A program cannot change the shell that runs it; only
-the shell's own words can, and its functions, of which a session has none (:attr:`Supervisor.plain` says so).
+the shell's own words can, and its functions, where a session has any.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ LONGEST = 400
 
 HARMLESS = frozenset(b"[ basename cat cp cut dirname echo false getconf ln mktemp mv pwd sleep test true".split())
 """The words of a shell's own that change nothing in it."""
+
+INSTANT = frozenset(b"echo false pwd true".split())
+"""Those that never wait for anything either."""
 
 SHELLS_OWN = frozenset(
     b"""
@@ -37,7 +40,15 @@ _WORD = rb"""(?:[\w./:@%+,=*?~\[\]-]|VARIABLE|'[ -&(-~]*'|"(?:[ !#%-\[\]^_a-~]|V
 _WORD = _WORD.replace(b"VARIABLE", _VARIABLE)
 _REDIRECTION = rb"[0-9]?(?:[<>]|>>)[ \t]*" + _WORD + rb"|[0-9]?>&[0-9]"
 _SIMPLE = _PROGRAM + rb"(?:[ \t]+(?:" + _WORD + rb"|" + _REDIRECTION + rb"))*"
+# No words that a shell could take offence at and stop for, as zsh does at a pattern that matches nothing.
+_SINGLE = re.compile(_PROGRAM + rb"(?:[ \t]+[\w./:@%+,-][\w./:@%+,=-]*)*")
 _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z)")
+
+
+def is_single(text: bytes) -> bool:
+    """Return whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
+    found = _SINGLE.fullmatch(text.strip())
+    return found is not None and found["program"] not in SHELLS_OWN | HARMLESS - INSTANT
 
 
 def is_plain(text: bytes) -> bool:

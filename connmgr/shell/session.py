@@ -218,8 +218,10 @@ class Session:
     def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
         # FPATH is where shells look for functions that they load when one is called.
-        if supervisor.pure and b"FPATH" not in self._state.variables and command.is_plain:
-            return build_plain_frame(command, nonce, cookie)
+        if supervisor.pure and not command.has_options and b"FPATH" not in self._state.variables:
+            plain = build_plain_frame(command.text, nonce, cookie)
+            if plain is not None:
+                return plain
         return build_frame(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)
 
     def _tidying(self) -> bytes:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connmgr.shell.plain import HARMLESS, LONGEST, SHELLS_OWN, is_plain
+from connmgr.errors import CommandTimeout
+from connmgr.shell.plain import HARMLESS, INSTANT, LONGEST, SHELLS_OWN, is_plain, is_single
 from connmgr.shell.session import Session
 from tests.shell.shells import POSIX, assert_usable, local_session, out, run
 
@@ -81,6 +82,10 @@ NOT_PLAIN = [
     "x" * (LONGEST + 1),
 ]
 
+SINGLE = ["true", " /bin/true\n", "echo a=b", "systemctl is-active ssh.service", "x --level=3 a:b,c@d%e+f ../g", "pwd"]
+NOT_SINGLE = ["", "a; b", "a | b", "a\nb", "a >b", "a *", "a [b]", "a ~", "a $b", "a 'b'", 'a "b"', "a =b", "a {b,c}"]
+NOT_SINGLE += ["cd /", "test -f /x", "[ -f /x ]", "cat x", "sleep 1", "a &", "a=b c", "a `b`", "a \\b", "-", "a\0"]
+
 # What the shells say of themselves; one word a line.
 WORDS = {
     "bash": "compgen -bk",
@@ -120,6 +125,16 @@ def test_whatever_else_is_not(text: str) -> None:
     assert not is_plain(text.encode())
 
 
+@pytest.mark.parametrize("text", SINGLE)
+def test_one_program_with_simple_words_is_single(text: str) -> None:
+    assert is_single(text.encode())
+
+
+@pytest.mark.parametrize("text", NOT_SINGLE)
+def test_what_may_stop_or_hold_up_the_supervisor_is_not_single(text: str) -> None:
+    assert not is_single(text.encode())
+
+
 @pytest.mark.parametrize(
     ("shell", "listing"), [pytest.param(*pair, marks=pytest.mark.needs(pair[0].split()[0])) for pair in WORDS.items()]
 )
@@ -132,6 +147,7 @@ def test_every_word_of_a_shells_own_is_known(shell: str, listing: str) -> None:
 
 def test_a_word_is_either_harmless_or_not() -> None:
     assert not HARMLESS & SHELLS_OWN
+    assert INSTANT <= HARMLESS
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "zsh"])
@@ -168,6 +184,49 @@ def test_a_plain_command_that_kills_its_shell_has_that_status(posix: Session, tm
     program.chmod(0o755)
     result = run(posix, f"{program}; true")
     assert result.exit_code == 137
+    assert_usable(posix)
+
+
+def test_a_program_that_has_moved_is_found_again(posix: Session, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "program").write_text(f"#!/bin/sh\necho {directory.name}\n")
+        (directory / "program").chmod(0o755)
+    run(posix, f"export PATH={first}:{second}:$PATH")
+    assert out(posix, "program") == "first\n"
+    (first / "program").unlink()
+    assert out(posix, "program") == "second\n"
+
+
+def test_a_single_program_that_ends_by_a_signal_has_its_status(posix: Session, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nkill -$1 $$\n")
+    program.chmod(0o755)
+    for name, number in {"INT": 2, "TERM": 15, "HUP": 1, "KILL": 9, "SEGV": 11}.items():
+        assert run(posix, f"{program} {name}").exit_code == 128 + number
+        assert_usable(posix)
+
+
+def test_a_single_program_reads_nothing_and_keeps_to_its_streams(posix: Session, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(
+        '#!/bin/sh\ncat; echo "$# $CONNMGR_COMMAND" | cut -c 1-4; echo oops >&2; ls /proc/self/fd | wc -l\n'
+    )
+    program.chmod(0o755)
+    result = run(posix, f"{program} a b")
+    count, descriptors = bytes(result.stdout).decode().splitlines()
+    assert (result.exit_code, count[:2], bytes(result.stderr)) == (0, "2 ", b"oops\n")
+    assert int(descriptors) <= 4, "the session's own descriptors are seen by programs"
+
+
+def test_a_single_program_that_takes_too_long_is_killed(posix: Session, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\ntrap '' TERM INT HUP\necho here\nwhile :; do sleep 100; done\n")
+    program.chmod(0o755)
+    with pytest.raises(CommandTimeout) as caught:
+        run(posix, str(program), timeout=0.5)
+    assert caught.value.details["stdout"] == "here\n"
     assert_usable(posix)
 
 
