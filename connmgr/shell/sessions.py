@@ -21,6 +21,7 @@ from connmgr.shell.spare import SpareTransport
 from connmgr.shell.start import ShellInfo, start_supervisor
 from connmgr.shell.transports import Chain, open_chain
 from connmgr.vault import Vault
+from connmgr.vault.admission import Admission
 
 STOP_TIMEOUT = 5.0
 PROBE_TIMEOUT = 5.0
@@ -30,11 +31,12 @@ HELLO_TIMEOUT = 9.0
 
 @dataclass
 class Shell:
-    """A session, the chain of links that carries it, and the spare one."""
+    """A session, the chain of links that carries it, the spare one, and who is let in."""
 
     session: Session
     chain: Chain
     spare: SpareTransport
+    admission: Admission
     started: float = field(default_factory=time.monotonic)
 
     def stop(self, timeout: float) -> None:
@@ -105,7 +107,7 @@ class Sessions:
         record = self._vault.connections.get(connection)
         with self._holding(connection) as slot:
             if slot.shell is not None:
-                self._check_access(slot.shell, access)
+                slot.shell.admission.check(access)
                 if slot.shell.session.probe(PROBE_TIMEOUT):
                     return slot.shell.session.info
                 self._end(slot, STOP_TIMEOUT)
@@ -135,7 +137,7 @@ class Sessions:
         :raises NoShell: none is running.
         """
         shell = self._running(connection)
-        self._check_access(shell, access)
+        shell.admission.check(access)
         directory = cwd.encode() if cwd is not None else None
         try:
             return shell.session.exec(
@@ -156,7 +158,7 @@ class Sessions:
         :raises NoShell: none is running.
         """
         shell = self._running(connection)
-        self._check_access(shell, access)
+        shell.admission.check(access)
         with shell.session.borrowed():
             yield shell.session
         self._vault.connections.touch(connection)
@@ -166,7 +168,7 @@ class Sessions:
 
         :raises NoShell: none is running.
         """
-        self._check_access(self._running(connection), access)
+        self._running(connection).admission.check(access)
         with self._holding(connection) as slot:
             self._end(slot, STOP_TIMEOUT)
 
@@ -194,7 +196,7 @@ class Sessions:
         shell = self._peek(connection)
         try:
             if shell is not None and shell.session.probe(PROBE_TIMEOUT):
-                self._check_access(shell, access)
+                shell.admission.check(access)
                 info = shell.session.info
             else:
                 info = self.probe(record.type, record.data, access)
@@ -248,7 +250,7 @@ class Sessions:
                 # Whoever closes the others did not see this one.
                 raise Stopping("The daemon is shutting down.")
             cleanup.pop_all()
-        return Shell(session, chain, spare)
+        return Shell(session, chain, spare, self._vault.principals.admission(chain.sealed))
 
     @contextlib.contextmanager
     def _holding(self, connection: str) -> Iterator[Slot]:
@@ -272,9 +274,6 @@ class Sessions:
             self._vault.connections.get(connection)
             raise NoShell("No shell session is running on this connection; start it first.")
         return shell
-
-    def _check_access(self, shell: Shell, access: Access) -> None:
-        self._vault.principals.require(shell.chain.sealed, access)
 
     def _discard(self, connection: str, lost: Shell) -> None:
         with self._holding(connection) as slot:

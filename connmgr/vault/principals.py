@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -35,8 +35,11 @@ from connmgr.secrets.principals import (
 )
 from connmgr.secrets.throttle import Throttle
 from connmgr.vault import entitlement, principal_rows
+from connmgr.vault.admission import Admission
 from connmgr.vault.database import Database
 from connmgr.vault.sealed import sealed_to
+
+Outcome = TypeVar("Outcome")
 
 MOST_PRINCIPALS = 64
 
@@ -68,6 +71,8 @@ class Principals:
         self._key = key
         self._derivation = KeyDerivation()
         self._throttle = Throttle()
+        self.changes = 0
+        """How often this daemon has changed the principals."""
 
         def found(tx: sa.Connection) -> None:
             if principal_rows.absent(tx):
@@ -124,6 +129,10 @@ class Principals:
         for each in secrets:
             entitlement.holder(envelope.verify(each, key), known, access)
 
+    def admission(self, secrets: Collection[Mapping[str, Any]]) -> Admission:
+        """Return the way to check many times who may open ``secrets``."""
+        return Admission(self, secrets)
+
     def status(self, access: Access) -> Status:
         """Return what ``access`` may know."""
         known = self._known()
@@ -163,7 +172,7 @@ class Principals:
             _check_addition(known, access, name)
             principal_rows.replace(tx, self._key, {**known, name: added})
 
-        self._database.write(add)
+        self._change(add)
 
     def change_passphrase(self, user: str, passphrase: str, new_passphrase: str) -> None:
         """Wrap the private key of ``user`` with another passphrase; the key pair, and all that is sealed to it, stays.
@@ -183,7 +192,7 @@ class Principals:
                 raise UnlockFailed(_WRONG)
             principal_rows.replace(tx, self._key, {**known, user: after})
 
-        self._database.write(rewrap)
+        self._change(rewrap)
 
     def remove_user(self, access: Access, name: str, *, force: bool = False) -> list[str]:
         """Remove a user and return the ids of the connections with secrets that were sealed to it.
@@ -210,13 +219,19 @@ class Principals:
             principal_rows.replace(tx, self._key, known)
             return affected
 
-        affected = self._database.write(remove)
+        affected = self._change(remove)
         if access.principal is not None and access.principal.name == name:
             access.lock()
         return affected
 
     def _known(self) -> dict[str, Principal]:
         return self._database.read(lambda tx: principal_rows.load(tx, self._key))
+
+    def _change(self, change: Callable[[sa.Connection], Outcome]) -> Outcome:
+        try:
+            return self._database.write(change)
+        finally:
+            self.changes += 1
 
     def _vault_private(self, known: Mapping[str, Principal]) -> bytes:
         return unwrap_vault(known[VAULT], self._key.wrapping)
