@@ -10,7 +10,6 @@ import click
 
 from connmgr import __version__
 from connmgr.cli import exits
-from connmgr.client import ClientError
 from connmgr.errors import ConnmgrError
 
 COMMANDS = {
@@ -66,9 +65,16 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
         except ConnmgrError as error:
             raise click.ClickException(error.message) from error
-        except ClientError as error:
+        except Exception as error:
+            # Loaded here, because it takes as long as all the rest, and not every command needs it.
+            from connmgr.client import ClientError
+
+            if not isinstance(error, ClientError):
+                raise
             raise exits.failure(error) from error
         except KeyboardInterrupt:
             click.echo(err=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from connmgr.client import AccessDenied, ClientError, Unreachable
+if TYPE_CHECKING:
+    from connmgr.client import ClientError
 
 FAILED = 1
 USAGE = 2
@@ -52,6 +55,8 @@ def failure(error: ClientError) -> Failure:
 
 
 def _code(error: ClientError) -> int:
+    from connmgr.client import AccessDenied, Unreachable
+
     if isinstance(error, Unreachable):
         return FAILED if error.sent else UNREACHABLE
     if isinstance(error, AccessDenied) or error.code in _LOCKED:
@@ -60,6 +65,8 @@ def _code(error: ClientError) -> int:
 
 
 def _advised(error: ClientError) -> str:
+    from connmgr.client import Unreachable
+
     if isinstance(error, Unreachable) and not error.sent:
         return f"{error.message}\n`connmgr serve` starts a daemon."
     if error.code in ("secret_locked", "vault_locked"):

@@ -1,0 +1,141 @@
+"""Who may use a running shell is remembered for a moment, and never longer than it holds in this daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.errors import IntegrityError, SecretLocked
+from connmgr.secrets.principals import Access
+from connmgr.vault import Vault, admission
+from tests.vault.people import PASSPHRASES, copied, new_directory, opened, peopled
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return peopled(tmp_path_factory.mktemp("people"))
+
+
+@pytest.fixture
+def directory(template: Path, tmp_path: Path) -> Path:
+    return copied(template, tmp_path)
+
+
+@pytest.fixture
+def vault(directory: Path) -> Iterator[Vault]:
+    with opened(directory) as vault:
+        yield vault
+
+
+@pytest.fixture
+def look_ups(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one whenever the database is asked who may open secrets."""
+    made: list[Any] = []
+    require = vault.principals.require
+
+    def counted(*arguments: Any) -> None:
+        made.append(arguments)
+        require(*arguments)
+
+    monkeypatch.setattr(vault.principals, "require", counted)
+    return made
+
+
+def unlocked(vault: Vault, name: str) -> Access:
+    access = Access()
+    vault.principals.unlock(access, name, PASSPHRASES[name])
+    return access
+
+
+def test_the_database_is_asked_once_a_moment(
+    vault: Vault, look_ups: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = unlocked(vault, "alice")
+    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    for _ in range(3):
+        door.check(alice)
+    assert len(look_ups) == 1
+    later = time.monotonic() + admission.SECONDS
+    monkeypatch.setattr(admission.time, "monotonic", lambda: later)
+    door.check(alice)
+    assert len(look_ups) == 2
+
+
+def test_nothing_is_asked_where_no_secret_was_opened(vault: Vault, look_ups: list[Any]) -> None:
+    vault.principals.admission([]).check(Access())
+    assert not look_ups
+
+
+def test_a_lock_counts_at_once(vault: Vault) -> None:
+    alice = unlocked(vault, "alice")
+    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door.check(alice)
+    vault.principals.lock(alice)
+    with pytest.raises(SecretLocked):
+        door.check(alice)
+
+
+def test_what_one_may_use_another_may_not(vault: Vault) -> None:
+    alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
+    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door.check(alice)
+    for other in (bob, Access()):
+        with pytest.raises(SecretLocked):
+            door.check(other)
+
+
+def test_a_removed_user_is_out_at_once(vault: Vault) -> None:
+    alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
+    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door.check(alice)
+    vault.principals.remove_user(bob, "alice", force=True)
+    with pytest.raises(SecretLocked):
+        door.check(alice)
+
+
+def test_the_first_user_shuts_out_who_unlocked_none(tmp_path: Path, opened_empty: Callable[[Path], Vault]) -> None:
+    vault = opened_empty(tmp_path)
+    door = vault.principals.admission([vault.principals.seal("s", Access())])
+    door.check(Access())
+    vault.principals.add_user(Access(), "alice", PASSPHRASES["alice"])
+    with pytest.raises(SecretLocked):
+        door.check(Access())
+
+
+def test_a_removal_by_another_daemon_counts_within_a_moment(
+    vault: Vault, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = unlocked(vault, "alice")
+    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door.check(alice)
+    with opened(directory) as other:
+        other.principals.remove_user(unlocked(other, "bob"), "alice", force=True)
+    later = time.monotonic() + admission.SECONDS
+    monkeypatch.setattr(admission.time, "monotonic", lambda: later)
+    with pytest.raises(SecretLocked):
+        door.check(alice)
+
+
+def test_a_refusal_is_not_remembered(vault: Vault) -> None:
+    alice = Access()
+    sealed = vault.principals.seal("s", Access(), ["alice"])
+    door = vault.principals.admission([sealed])
+    with pytest.raises(SecretLocked):
+        door.check(alice)
+    vault.principals.unlock(alice, "alice", PASSPHRASES["alice"])
+    door.check(alice)
+    changed = {**sealed, "secret": {**sealed["secret"], "type": "open"}}
+    for _ in range(2):
+        with pytest.raises(IntegrityError):
+            vault.principals.admission([changed]).check(alice)
+
+
+@pytest.fixture
+def opened_empty() -> Iterator[Callable[[Path], Vault]]:
+    with ExitStack() as stack:
+        yield lambda parent: stack.enter_context(opened(new_directory(parent)))
