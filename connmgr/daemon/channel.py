@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import select
 import socket
 import time
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
-from waitress.task import ErrorTask, Task, WSGITask
+from waitress.task import Task, WSGITask
 
-from connmgr import errors
-from connmgr.api.errors import body_of
-from connmgr.daemon.parser import STRANGERS_BODY, Parser
+from connmgr.daemon.parser import Parser
+from connmgr.daemon.rejection import RejectTask
 
 if TYPE_CHECKING:
     from connmgr.daemon.server import Server
@@ -32,40 +29,6 @@ DIRECT = 32 * 1024
 """Bytes from which on a piece of a response is not put into waitress's buffers."""
 
 ROOM_SECONDS = 1.0
-
-
-class RejectTask(ErrorTask):
-    """Answers a request that the HTTP parser refused."""
-
-    channel: Channel
-    request: Parser  # type: ignore[assignment]
-
-    def execute(self) -> None:
-        refusal = self.request.error
-        error = _as_error(refusal.code if refusal else 500)
-        body = json.dumps(body_of(error)).encode()
-        self.status = f"{error.status} {HTTPStatus(error.status).phrase}"
-        self.response_headers = [
-            ("Content-Type", "application/json"),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-        ]
-        self.set_close_on_finish()
-        self.channel.rejected = True
-        self.content_length = len(body)
-        self.write(body)
-
-
-def _as_error(status: int) -> errors.ConnmgrError:
-    if status == errors.BodyTooLarge.status:
-        return errors.BodyTooLarge(
-            f"The request body is too large; without a valid token, beyond {STRANGERS_BODY // 1024} KiB."
-        )
-    if status == errors.HeadersTooLarge.status:
-        return errors.HeadersTooLarge("The header of the request is too large.")
-    if status < errors.OperationError.status or status == 501:
-        return errors.InvalidRequest("The request is not valid HTTP, or uses a part of it that is not supported.")
-    return errors.InternalError("An internal error occurred; the daemon's log says more.")
 
 
 class Channel(HTTPChannel):
@@ -121,14 +84,17 @@ class Channel(HTTPChannel):
             return True
 
     def service(self) -> None:
-        """Answer the requests that have come, and those that follow at once."""
+        """Answer the requests that have come, and those that follow at once, unless other clients wait for a thread."""
         self.kept = True
         try:
-            while self.requests or self._next_arrives():
+            self._answer(self.requests[0])
+            while not self.server.crowded and (self.requests or self._next_arrives()):
                 self._answer(self.requests[0])
         finally:
             self.last_activity = time.time()
             self.kept = False
+            if self.requests:
+                self.server.add_task(self)
             self.server.pull_trigger()
 
     def _answer(self, request: Parser) -> None:
@@ -154,6 +120,12 @@ class Channel(HTTPChannel):
                 for other in self.requests:
                     other.close()
                 self.requests = []
+            elif not self.requests and self.request is not None and self._awaits_leave(self.request):
+                self.send_continue()
+
+    def _awaits_leave(self, request: Parser) -> bool:
+        """Whether a client that waits for ``100 Continue`` has not got it, because the answers before came first."""
+        return request.expect_continue and request.headers_finished and not self.sent_continue
 
     def _next_arrives(self) -> bool:
         """Wait a moment for the next request, if a thread can be spared for that."""

@@ -141,6 +141,11 @@ class Server(TcpWSGIServer):
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
 
     @property
+    def crowded(self) -> bool:
+        """Whether requests wait for a thread."""
+        return bool(self.task_dispatcher.queue)
+
+    @property
     def busy(self) -> bool:
         """Whether any request is being answered."""
         return any(channel.busy for channel in list(self.active_channels.values()))

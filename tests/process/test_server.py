@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.daemon import channel, parser
+from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.server import PENDING_OUTPUT, Server, bind, url_of
 from connmgr.errors import StartupError
@@ -39,22 +39,22 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     def start(application: Application = answer) -> tuple[str, int]:
         bound = bind("127.0.0.1", 0)
         uploads = Uploads("/upload", lambda: Spool(tmp_path), 1_000_000)
-        server = Server(
+        served = Server(
             application, bound, slots=2, max_body=100_000, trusted=lambda header: header == "good", uploads=uploads
         )
         over = threading.Event()
-        thread = threading.Thread(target=server.run, args=(over.is_set,))
+        thread = threading.Thread(target=served.run, args=(over.is_set,))
         thread.start()
-        running.append((server, thread, over))
+        running.append((served, thread, over))
         found: tuple[str, int] = bound.getsockname()
         return found
 
     yield start
-    for server, thread, over in running:
+    for served, thread, over in running:
         over.set()
-        server.wake()
+        served.wake()
         thread.join(SOON)
-        server.shut_down()
+        served.shut_down()
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
@@ -155,6 +155,94 @@ def test_a_client_that_goes_away_is_seen_while_its_request_runs(serve: Any) -> N
         connection.sendall(REQUEST)
         assert entered.wait(SOON)
     assert seen.wait(SOON)
+
+
+def read_answers(connection: socket.socket, number: int) -> None:
+    received = b""
+    while received.count(b"\r\n\r\nok") < number:
+        piece = connection.recv(1000)
+        assert piece, f"closed after {received!r}"
+        received += piece
+
+
+def naming_threads(seen: list[int]) -> Application:
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        seen.append(threading.get_ident())
+        return answer(environ, start_response)
+
+    return application
+
+
+def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "KEEP_SECONDS", SOON)
+    seen: list[int] = []
+    with connect(serve(naming_threads(seen))) as connection:
+        for _ in range(5):
+            connection.sendall(REQUEST)
+            read_answers(connection, 1)
+        connection.sendall(REQUEST * 5)
+        read_answers(connection, 5)
+        for start in range(len(REQUEST)):
+            connection.sendall(REQUEST[start : start + 1])
+        read_answers(connection, 1)
+    assert len(seen) == 11
+    assert len(set(seen)) == 1
+
+
+def test_a_request_that_comes_later_or_in_pieces_is_answered_all_the_same(serve: Any) -> None:
+    with connect(serve()) as connection:
+        for pause in (0.0, 2 * channel.KEEP_SECONDS, 0.0, channel.KEEP_SECONDS):
+            connection.sendall(REQUEST[:30])
+            time.sleep(pause)
+            connection.sendall(REQUEST[30:])
+            read_answers(connection, 1)
+            time.sleep(pause)
+
+
+def test_a_client_without_end_leaves_others_their_turn(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RESERVE", -1)
+    monkeypatch.setattr(server, "KEEPERS", 0)
+    seen: list[int] = []
+    enough = threading.Event()
+    address = serve(naming_threads(seen))
+
+    def talk() -> None:
+        with connect(address) as connection:
+            while not enough.is_set():
+                connection.sendall(REQUEST * 20)
+                read_answers(connection, 20)
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    try:
+        for _ in range(20):
+            with connect(address) as connection:
+                connection.sendall(REQUEST)
+                read_answers(connection, 1)
+    finally:
+        enough.set()
+        talker.join(SOON)
+    assert len(set(seen)) == 1, "there was more than one thread"
+
+
+def test_leave_to_continue_is_given_after_the_answers_before_it(serve: Any) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    with connect(serve()) as connection:
+        connection.sendall(REQUEST + head)
+        read_answers(connection, 1)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.sendall(b"{}")
+        read_answers(connection, 1)
+
+
+def test_a_client_that_ends_its_half_gets_its_answer(serve: Any) -> None:
+    with connect(serve()) as connection:
+        connection.sendall(REQUEST)
+        connection.shutdown(socket.SHUT_WR)
+        read_answers(connection, 1)
+        assert_dropped(connection)
 
 
 def test_nothing_is_ever_written_to_a_temporary_file(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
