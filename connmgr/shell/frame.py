@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from string import Template
 
 from connmgr.shell.dialects import Dialect, quote
-from connmgr.shell.plain import is_plain, is_single
+from connmgr.shell.plain import BLANKS, is_plain, is_single
 
 STATE_LIMIT = 4 << 20
 """Bytes of working directory and variables that are kept; a larger state is not carried over."""
@@ -105,7 +105,7 @@ def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
     """
     mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
     if is_single(text):
-        return _STREAMS + b" " + name + b" " + text.strip() + b';_cm_end "$?" ' + mark + b"\n"
+        return _STREAMS + b" " + name + b" " + text.strip(BLANKS) + b';_cm_end "$?" ' + mark + b"\n"
     if not is_plain(text):
         return None
     steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), b'_cm_done "$?" ' + mark)

@@ -11,6 +11,9 @@ import re
 LONGEST = 400
 """Bytes beyond which looking is not worth it: such a command takes longer than what could be saved."""
 
+BLANKS = b" \t\n"
+"""What may stand around a command."""
+
 HARMLESS = frozenset(b"[ basename cat cp cut dirname echo false getconf ln mktemp mv pwd sleep test true".split())
 """The words of a shell's own that change nothing in it."""
 
@@ -47,13 +50,13 @@ _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z
 
 def is_single(text: bytes) -> bool:
     """Return whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
-    found = _SINGLE.fullmatch(text.strip())
+    found = _SINGLE.fullmatch(text.strip(BLANKS))
     return found is not None and found["program"] not in SHELLS_OWN | HARMLESS - INSTANT
 
 
 def is_plain(text: bytes) -> bool:
     """Return whether the command ``text`` cannot change directory, variables or traps of the shell that runs it."""
-    command, position = text.strip(), 0
+    command, position = text.strip(BLANKS), 0
     if len(command) > LONGEST:
         return False
     while True:

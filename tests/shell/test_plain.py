@@ -78,13 +78,28 @@ NOT_PLAIN = [
     "exit 3",
     ". ./x",
     "echo \u00e9",
+    "true\r",
     "echo a\0b",
     "x" * (LONGEST + 1),
 ]
 
 SINGLE = ["true", " /bin/true\n", "echo a=b", "systemctl is-active ssh.service", "x --level=3 a:b,c@d%e+f ../g", "pwd"]
 NOT_SINGLE = ["", "a; b", "a | b", "a\nb", "a >b", "a *", "a [b]", "a ~", "a $b", "a 'b'", 'a "b"', "a =b", "a {b,c}"]
-NOT_SINGLE += ["cd /", "test -f /x", "[ -f /x ]", "cat x", "sleep 1", "a &", "a=b c", "a `b`", "a \\b", "-", "a\0"]
+NOT_SINGLE += [
+    "true\r",
+    "true\x0c",
+    "cd /",
+    "test -f /x",
+    "[ -f /x ]",
+    "cat x",
+    "sleep 1",
+    "a &",
+    "a=b c",
+    "a `b`",
+    "a \\b",
+    "-",
+    "a\0",
+]
 
 # What the shells say of themselves; one word a line.
 WORDS = {
