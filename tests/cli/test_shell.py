@@ -58,6 +58,8 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
 
 def test_ctrl_c_at_the_prompt_drops_the_line(terminal: pexpect.spawn, tmp_path: Path) -> None:
     terminal.send(f"touch {tmp_path}/never")
+    # Shown by whoever reads the line, and so is reading it.
+    terminal.expect("never")
     terminal.sendintr()
     terminal.expect("> ")
     run(terminal, "cd /", "/")
