@@ -56,16 +56,19 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
     assert "No such process" in run(terminal, f"kill -0 {pid}", "/etc")
 
 
-def test_ctrl_c_at_the_prompt_drops_the_line(terminal: pexpect.spawn, tmp_path: Path) -> None:
-    terminal.send(f"touch {tmp_path}/never")
+def test_ctrl_c_at_the_prompt_drops_the_line(own_connmgr: CommandLine) -> None:
+    home = own_connmgr.daemon.home
+    terminal = own_connmgr.on_terminal("shell", "local", columns=1000)
+    terminal.expect(prompt(str(home)))
+    terminal.send("touch never")
+    # Shown once it was read; an interrupt throws away what was not.
+    terminal.expect("never")
     terminal.sendintr()
-    # Python notices an interrupt that comes just before it waits for input only with the next one.
-    for _ in range(60):
-        if terminal.expect(["> ", pexpect.TIMEOUT], timeout=1) == 0:
-            break
-        terminal.sendintr()
-    run(terminal, "cd /", "/")
-    assert not (tmp_path / "never").exists()
+    terminal.expect(prompt(str(home)))
+    terminal.sendline("cd /")
+    terminal.expect(prompt("/"))
+    terminal.close(force=True)
+    assert not (home / "never").exists()
 
 
 def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
