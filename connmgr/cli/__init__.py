@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from typing import Any
@@ -53,6 +54,8 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"connmgr.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        # Switched off until now, see connmgr/__main__.py.
+        gc.enable()
         return command
 
     def main(self, *arguments: Any, **more: Any) -> Any:
