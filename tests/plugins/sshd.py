@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -38,6 +40,17 @@ def certify(authority: Path, public: Path, principals: str, *options: str) -> Pa
 
 def _ssh_keygen(*arguments: str) -> None:
     subprocess.run(["ssh-keygen", "-q", *arguments], check=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+@cache
+def _without_penalties() -> dict[str, str]:
+    """Return what keeps sshd from shutting a client out that has failed before; OpenSSH does since 9.8."""
+    path = program("sshd")
+    assert path
+    done = subprocess.run([path, "-V"], check=False, timeout=60, capture_output=True, text=True)
+    version = re.search(r"OpenSSH_(\d+)\.(\d+)", done.stdout + done.stderr)
+    assert version, done.stderr
+    return {"PerSourcePenalties": "no"} if tuple(map(int, version.groups())) >= (9, 8) else {}
 
 
 def free_port() -> int:
@@ -96,6 +109,7 @@ class Sshd:
             "MaxStartups": "200",
             "MaxSessions": "200",
             "LogLevel": "VERBOSE",
+            **_without_penalties(),
             **self.options,
         }
         keys = [f"HostKey {key}" for key in self.host_keys]
