@@ -45,6 +45,7 @@ class Dialect:
 
         Where the channel has but one stream of output (``merged``), both descriptors are that one. Signals that a
         command sends to ``$$`` meet a trap that does nothing; an ignored one would be ignored by every command too.
+        A directory that the shell's user may not enter, as that of whoever called sudo, is left for the user's home.
         """
         return _HELLO.substitute(
             merge="exec 9>&8" if merged else ":",
@@ -63,6 +64,7 @@ class Dialect:
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
+[ -x . ]||cd||cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo "
 $$2$$1" >&8;}

@@ -43,6 +43,7 @@ def test_login_shell_of_the_target(
         with session_on(transport) as session:
             assert session.info.shell_dialect == SHELLS[shell]
             assert out(session, "id -un") == f"{users[shell].name}\n"
+            assert run(session, "ls .").exit_code == 0, "it is left in the caller's directory, which is closed to it"
             assert_usable(session)
 
 
