@@ -167,7 +167,7 @@ class Machine:
         """Return the command lines of ``user``'s processes once there are none, or after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while True:
-            lines = [" ".join(process.cmdline()) for process in self._processes({user.uid})]
+            lines = [line for line in map(_command_line, self._processes({user.uid})) if line is not None]
             if not lines or time.monotonic() > deadline:
                 return lines
             time.sleep(0.05)
@@ -217,3 +217,10 @@ def shell_path(name: str) -> str:
     path = program(name)
     assert path, f"{name} is not installed"
     return path
+
+
+def _command_line(process: psutil.Process) -> str | None:
+    """Return what a process was started as, or None if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return None
