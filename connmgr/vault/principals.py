@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -71,8 +72,9 @@ class Principals:
         self._key = key
         self._derivation = KeyDerivation()
         self._throttle = Throttle()
+        self._numbers = itertools.count(1)
         self.changes = 0
-        """How often this daemon has changed the principals."""
+        """Another number after each change of the principals by this daemon."""
 
         def found(tx: sa.Connection) -> None:
             if principal_rows.absent(tx):
@@ -231,7 +233,8 @@ class Principals:
         try:
             return self._database.write(change)
         finally:
-            self.changes += 1
+            # Two changes at once never leave the number of one of them alone standing for both.
+            self.changes = next(self._numbers)
 
     def _vault_private(self, known: Mapping[str, Principal]) -> bytes:
         return unwrap_vault(known[VAULT], self._key.wrapping)

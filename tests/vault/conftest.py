@@ -12,6 +12,7 @@ import pytest
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import Vault, open_database
 from connmgr.vault.record import fingerprint
+from tests.vault.people import copied, peopled
 from tests.vault.postgres import Postgres
 
 KEY = VaultKey(b"k" * 32)
@@ -76,3 +77,15 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def add(vault: Vault) -> Add:
     return Add(vault)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of a vault with alice and bob."""
+    return peopled(tmp_path_factory.mktemp("people"))
+
+
+@pytest.fixture
+def directory(template: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return copied(template, tmp_path)

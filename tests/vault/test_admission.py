@@ -13,17 +13,7 @@ import pytest
 from connmgr.errors import IntegrityError, SecretLocked
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault, admission
-from tests.vault.people import PASSPHRASES, copied, new_directory, opened, peopled
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return peopled(tmp_path_factory.mktemp("people"))
-
-
-@pytest.fixture
-def directory(template: Path, tmp_path: Path) -> Path:
-    return copied(template, tmp_path)
+from tests.vault.people import PASSPHRASES, new_directory, opened
 
 
 @pytest.fixture

@@ -30,17 +30,7 @@ from connmgr.secrets.passphrase import MODERATE, Cost, KeyDerivation
 from connmgr.secrets.principals import Access, new_principal
 from connmgr.secrets.throttle import Delays, Throttle
 from connmgr.vault import Vault
-from tests.vault.people import PASSPHRASES, add_connection, copied, edit, new_directory, opened, peopled, value_of
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return peopled(tmp_path_factory.mktemp("people"))
-
-
-@pytest.fixture
-def directory(template: Path, tmp_path: Path) -> Path:
-    return copied(template, tmp_path)
+from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 
 
 @pytest.fixture
