@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import shlex
 import struct
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from connmgr.errors import ShellStartFailed
 from connmgr.plugin import Channel
 from connmgr_ssh.deadline import Deadline
-from connmgr_ssh.stream import END, FINISHED, STDERR, STDOUT, UNHURRIED, Stream, packed
+from connmgr_ssh.stream import STDERR, STDOUT, UNHURRIED, Stream, packed
 
 _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
 """RFC 4254, section 8: neither ECHO nor ONLCR, so that output is what the process wrote."""
@@ -34,25 +33,23 @@ class SessionChannel(Stream, Channel):
             raise ShellStartFailed("The SSH server refused to run a command.")
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        parts: tuple[list[bytes], list[bytes]] = ([], [])
+        self._wait(lambda: self._arrived or self._ended, max(0.0, timeout))
+        parts: tuple[list[bytes | memoryview], list[bytes | memoryview]] = ([], [])
         size = 0
-        try:
-            which, data = self._arrived.get(timeout=max(0.0, timeout))
-            while which != END:
-                parts[which].append(data)
-                size += len(data)
-                which, data = self._arrived.get_nowait()
-            self._arrived.put(FINISHED)
-            if not size:
+        while self._arrived:
+            which, data = self._arrived.popleft()
+            parts[which].append(data)
+            size += len(data)
+        if not size:
+            # Data that comes before the end is kept before the end is noted.
+            if self._ended and not self._arrived:
                 raise EOFError
-        except queue.Empty:
-            if not size:
-                return b"", b""
+            return b"", b""
         self._consume(size)
         return b"".join(parts[STDOUT]), b"".join(parts[STDERR])
 
     def exit_status(self, timeout: float) -> int:
-        if not self._settled.wait(max(0.0, timeout)):
+        if not self._wait(lambda: self._status is not None or self.closed, max(0.0, timeout)):
             raise TimeoutError("The process still runs.")
         if self._status is None:
             raise EOFError

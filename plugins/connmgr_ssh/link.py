@@ -6,7 +6,7 @@ import logging
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import paramiko
@@ -17,7 +17,7 @@ from paramiko.ssh_exception import SSHException
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.hostkeys import CERTIFICATE
 from connmgr_ssh.packets import Packets
-from connmgr_ssh.stream import PACKET, WINDOW, Stream, packed
+from connmgr_ssh.stream import PACKET, STDOUT, WINDOW, Stream, packed
 from connmgr_ssh.wire import SILENCES, Wire
 
 log = logging.getLogger("connmgr_ssh")
@@ -46,8 +46,8 @@ class Link(paramiko.Transport):
         active: bool
         server_extensions: dict[str, bytes]
         _channels: Any
+        _expected_packet: tuple[int, ...]
         _next_channel: Callable[[], int]
-        _send_message: Callable[[Message], None]
         _unlink_channel: Callable[[int], None]
 
     _preferred_ciphers: ClassVar[tuple[str, ...]] = (
@@ -87,6 +87,9 @@ class Link(paramiko.Transport):
         self._packets = cast(Packets, self.packetizer)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
+        self._packets.deliver = self._deliver
+        self._packets.lends = self._is_settled
+        self.reading = self._packets.reading
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
@@ -135,6 +138,7 @@ class Link(paramiko.Transport):
             # Whoever waits for the end of a key exchange would wait in vain.
             self.clear_to_send.set()
             self.wire.release()
+            self.reading.close()
 
     def close(self) -> None:
         """End the connection and its thread. Never raises; calling it again does nothing."""
@@ -143,6 +147,7 @@ class Link(paramiko.Transport):
         self.abandoned.clear()
         if not self.is_alive():
             self.wire.release()
+            self.reading.close()
         elif self is not threading.current_thread():
             self.join(JOIN)
 
@@ -153,32 +158,56 @@ class Link(paramiko.Transport):
         :raises EOFError: the connection is gone.
         :raises BrokenPipeError: the channel's last message has been sent.
         """
+        self.post_all((message.asbytes(),), deadline, of, last=last)
+
+    def post_all(
+        self, payloads: Iterable[bytes], deadline: Deadline, of: Stream | None = None, *, last: bool = False
+    ) -> None:
+        """Send several messages as :meth:`post` sends one."""
         while True:
-            if not self.clear_to_send.wait(deadline.left()):
+            if not self.clear_to_send.is_set() and not self.clear_to_send.wait(deadline.left()):
                 raise TimeoutError("The key exchange took too long.")
             with self.clear_to_send_lock:
                 if not self.active:
                     raise EOFError
                 if self.clear_to_send.is_set():
-                    if not self._send_in_order(message, of, last):
+                    if not self._send_in_order(payloads, of, last):
                         raise BrokenPipeError("The channel is closed.")
                     return
 
     def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send from the reader thread; during a key exchange, which it must not wait for, once that is done."""
+        """Send from the thread that reads; during a key exchange, which it must not wait for, once that is done."""
         if not self.clear_to_send.is_set():
             self._postponed.append((message, of, last))
             return
         with self.clear_to_send_lock:
-            self._send_in_order(message, of, last)
+            self._send_in_order((message.asbytes(),), of, last)
 
-    def _send_in_order(self, message: Message, of: Stream | None, last: bool) -> bool:
+    def _send_in_order(self, payloads: Iterable[bytes], of: Stream | None, last: bool) -> bool:
         # sshd ends the whole connection when a message refers to a channel that both sides have closed.
         if of is not None:
             if of.close_sent:
                 return False
             of.close_sent = last
-        self._send_message(message)
+        self._packets.send(payloads)
+        return True
+
+    def _is_settled(self) -> bool:
+        """Whether all that may come now, but for the beginning of a key exchange, concerns channels."""
+        return self.authenticated and self.clear_to_send.is_set() and not self._expected_packet
+
+    def _deliver(self, payload: bytes) -> bool:
+        """Give a channel its message, if it is one; paramiko's way to do so takes several times as long."""
+        if payload[0] not in self._channel_handler_table or not self._is_settled():
+            return False
+        stream = self._channels.get(int.from_bytes(payload[1:5], "big"))
+        if stream is None:
+            return False
+        if payload[0] == common.MSG_CHANNEL_DATA:
+            size = int.from_bytes(payload[5:9], "big")
+            stream.receive(STDOUT, memoryview(payload)[9 : 9 + size])
+        else:
+            self._channel_handler_table[payload[0]](stream, Message(payload[5:]))
         return True
 
     def open_stream(self, kind: type[StreamKind], name: bytes, payload: bytes, deadline: Deadline) -> StreamKind:

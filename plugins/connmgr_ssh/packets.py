@@ -1,41 +1,230 @@
-"""paramiko's packet layer, made to watch the peer instead of a clock."""
+"""The packets of SSH (RFC 4253, section 6): sealed and opened here with AES-GCM, and by paramiko with all else."""
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 import threading
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, cast
 
+from cryptography.exceptions import InvalidTag
 from paramiko.message import Message
-from paramiko.packet import Packetizer
+from paramiko.packet import NeedRekeyException, Packetizer
+from paramiko.ssh_exception import SSHException
 
-from connmgr_ssh.wire import Wire
+from connmgr_ssh.reading import Reading
+from connmgr_ssh.wire import LARGEST, Wire
+
+BLOCK_SIZE = 16
+TAG_SIZE = 16
+LEAST_PADDING = 4
+
+
+class Aead(Protocol):
+    """What is used of AESGCM of the package cryptography."""
+
+    def encrypt(self, nonce: bytes, data: bytes, aad: bytes, /) -> bytes: ...
+    def decrypt(self, nonce: bytes, data: memoryview, aad: bytes, /) -> bytes: ...
+
+
+class Nonces:
+    """The nonces of one direction of AES-GCM (RFC 5647, section 7.1): a fixed field, and a counter of packets."""
+
+    def __init__(self, first: bytes) -> None:
+        self._fixed, self._counter = struct.unpack(">4sQ", first)
+
+    def next(self) -> bytes:
+        """Return the next packet's nonce."""
+        nonce = struct.pack(">4sQ", self._fixed, self._counter)
+        self._counter = (self._counter + 1) % 2**64
+        return nonce
 
 
 class Packets(Packetizer):
-    """paramiko's packet layer without a timer thread, and with a way to send only if nobody else is sending."""
+    """paramiko's packet layer without a timer thread; reading is shared as :class:`connmgr_ssh.reading.Reading` says.
+
+    ``deliver`` is shown each packet that was opened here; those that it returns False for go to paramiko. While
+    ``lends()`` is false, all packets are read by the link's own thread.
+    """
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(cast(socket.socket, wire))
+        self._wire = wire
         # A writer may be stuck in a full socket; whoever watches the peer must be able to pass by.
         self._sending = threading.RLock()
+        self._sealing: tuple[Aead, Nonces] | None = None
+        self._opening: tuple[Aead, Nonces] | None = None
+        self._sent = self._received = 0
+        self._bytes_sent = self._bytes_received = 0
+        self.deliver: Callable[[bytes], bool] = lambda _: False
+        self.lends: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
+        self.reading = Reading(wire, self._deliver_next)
 
-    def send_message(self, data: Message) -> None:
-        with self._sending:
-            super().send_message(data)
+    # What paramiko sets.
 
-    def try_send(self, data: Message) -> None:
-        """Send ``data`` unless another thread is sending."""
-        if self._sending.acquire(blocking=False):
-            try:
-                super().send_message(data)
-            finally:
-                self._sending.release()
+    def set_outbound_cipher(self, *args: Any, **options: Any) -> None:
+        super().set_outbound_cipher(*args, **options)
+        self._bytes_sent = 0
+        self._sealing = _aead(options, "iv_out")
+        if self._sealing is None:
+            self._count_on("out", self._sent)
+
+    def set_inbound_cipher(self, *args: Any, **options: Any) -> None:
+        super().set_inbound_cipher(*args, **options)
+        self._bytes_received = 0
+        self._opening = _aead(options, "iv_in")
+        if self._opening is None:
+            self._count_on("in", self._received)
+
+    def _count_on(self, direction: str, number: int) -> None:
+        # paramiko has not counted the packets that it has not seen, and its MACs need their numbers.
+        setattr(self, f"_Packetizer__sequence_number_{direction}", number % 2**32)
+
+    def reset_seqno_out(self) -> None:
+        super().reset_seqno_out()
+        self._sent = 0
+
+    def reset_seqno_in(self) -> None:
+        super().reset_seqno_in()
+        self._received = 0
 
     def start_handshake(self, timeout: float) -> None:
         """Start no timer: whoever opens the link has a deadline, and closes it then."""
 
     def _check_keepalive(self) -> None:
         self.when_silent()
+
+    def close(self) -> None:
+        super().close()
+        self.reading.recall()
+
+    # Sending.
+
+    def send_message(self, data: Message) -> None:
+        self.send((data.asbytes(),))
+
+    def send(self, payloads: Iterable[bytes]) -> None:
+        """Send messages, in one piece where possible."""
+        with self._sending:
+            if self._sealing is None:
+                for payload in payloads:
+                    super().send_message(Message(payload))
+                    self._sent += 1
+            else:
+                self._send_all(b"".join(self._sealed(payloads, *self._sealing)))
+
+    def try_send(self, data: Message) -> None:
+        """Send ``data`` unless another thread is sending."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self.send_message(data)
+            finally:
+                self._sending.release()
+
+    def _sealed(self, payloads: Iterable[bytes], cipher: Aead, nonces: Nonces) -> Iterable[bytes]:
+        for payload in payloads:
+            padding = BLOCK_SIZE - (len(payload) + 1) % BLOCK_SIZE
+            if padding < LEAST_PADDING:
+                padding += BLOCK_SIZE
+            head = struct.pack(">I", len(payload) + 1 + padding)
+            yield head
+            yield cipher.encrypt(nonces.next(), b"".join((bytes((padding,)), payload, os.urandom(padding))), head)
+            self._sent += 1
+
+    def _send_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._wire.send(rest) :]
+        except OSError as error:
+            # What paramiko makes of it, too.
+            raise EOFError from error
+        self._bytes_sent += len(data)
+        if self._bytes_sent >= self.REKEY_BYTES and not self.need_rekey():
+            self._ask_for_keys()
+
+    def _ask_for_keys(self) -> None:
+        self._trigger_rekey()  # type: ignore[attr-defined]
+        self.reading.recall()
+
+    # Receiving.
+
+    def read_message(self) -> tuple[int, Message]:
+        """Return the next packet that is paramiko's business; for the link's own thread alone."""
+        self.reading.take()
+        if self._opening is None:
+            kind, message = super().read_message()
+            self._received += 1
+            return kind, message
+        while True:
+            self.reading.raise_failure()
+            payload = self.reading.left_over() or self._next(*self._opening)
+            if payload is not None:
+                if not self.deliver(payload):
+                    message = Message(payload[1:])
+                    message.seqno = (self._received - 1) % 2**32
+                    return payload[0], message
+            elif self.need_rekey():
+                raise NeedRekeyException
+            else:
+                self._await_more()
+
+    def _await_more(self) -> None:
+        try:
+            silent = not self.reading.more_comes(lent=self.lends())
+            if not silent and not self.reading.left:
+                self._wire.fill()
+        except TimeoutError:
+            silent = True
+        if silent:
+            self.when_silent()
+
+    def _deliver_next(self) -> tuple[bool, bytes | None]:
+        """Open and deliver the next packet read ahead; return whether there was one, and the packet if nobody took it.
+
+        For threads other than the link's own.
+        """
+        if self._opening is None or self.need_rekey() or not self.lends():
+            return False, b""
+        payload = self._next(*self._opening)
+        if payload is None:
+            return False, None
+        return True, None if self.deliver(payload) else payload
+
+    def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
+        """Open the next of the packets read ahead, if it is there whole; return its payload."""
+        head = self._wire.peek(4)
+        length = int.from_bytes(head, "big")
+        if len(head) < 4:
+            return None
+        if length > LARGEST or length % BLOCK_SIZE or not length:
+            raise SSHException("The peer sent a packet of an impossible size")
+        if self._wire.buffered < 4 + length + TAG_SIZE:
+            return None
+        self._wire.take(4)
+        try:
+            packet = cipher.decrypt(nonces.next(), self._wire.take(length + TAG_SIZE), head)
+        except InvalidTag:
+            raise SSHException("Mismatched MAC") from None
+        payload = packet[1 : length - packet[0]]
+        if not payload or packet[0] < LEAST_PADDING:
+            raise SSHException("The peer sent a packet without content")
+        self._count_received(4 + length + TAG_SIZE)
+        return payload
+
+    def _count_received(self, size: int) -> None:
+        self._received += 1
+        self._bytes_received += size
+        if self._bytes_received < self.REKEY_BYTES:
+            return
+        if not self.need_rekey():
+            self._ask_for_keys()
+        elif self._bytes_received >= self.REKEY_BYTES + self.REKEY_BYTES_OVERFLOW_MAX:
+            raise SSHException("The peer ignores that new keys are due")
+
+
+def _aead(options: Any, nonce: str) -> tuple[Aead, Nonces] | None:
+    return (options["block_engine"], Nonces(options[nonce])) if options.get("aead") else None

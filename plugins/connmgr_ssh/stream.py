@@ -1,4 +1,4 @@
-"""Channels of an SSH connection (RFC 4254, section 5), fed by the connection's reader thread.
+"""Channels of an SSH connection (RFC 4254, section 5), fed by whoever reads from the connection.
 
 paramiko calls the methods whose names begin with an underscore, by the names of its own Channel. What arrives goes into
 one queue a channel, so that a reader waits for both output streams at once and neither is left to fill up.
@@ -6,10 +6,11 @@ one queue a channel, so that a reader waits for both output streams at once and 
 
 from __future__ import annotations
 
-import queue
 import signal
 import struct
 import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from paramiko.common import (
@@ -34,8 +35,10 @@ PACKET = 32 * 1024
 UNHURRIED = 30.0
 """Seconds for what is sent on no one's behalf, such as a channel's end."""
 
-STDOUT, STDERR, END = 0, 1, 2
-FINISHED = (END, b"")
+BATCH = 8 * PACKET
+"""Bytes of data that are sent at once, in several packets."""
+
+STDOUT, STDERR = 0, 1
 
 
 class Refused(Exception):
@@ -48,7 +51,7 @@ class Refused(Exception):
 
 
 class Stream:
-    """One channel: two windows, a queue of what has come, and what became of the far end."""
+    """One channel: two windows, what has come, and what became of the far end."""
 
     def __init__(self, link: Link, number: int) -> None:
         self.link = link
@@ -56,55 +59,63 @@ class Stream:
         self.closed = False
         self.close_sent = False
         self._remote = -1
-        self._arrived: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[bool | Refused | None] = queue.SimpleQueue()
-        # Guards both windows and what has been said of the end, between the reader thread, a writer and a closer.
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        # Guards all below, between whoever reads from the link, a writer and a closer; notified of each change.
+        self._changed = threading.Condition(threading.Lock())
+        self._arrived: deque[tuple[int, bytes | memoryview]] = deque()
+        self._ended = False
+        self._answers: deque[bool | Refused] = deque()
         self._room_out = 0
         self._packet_out = PACKET
         self._room_in = WINDOW
         self._unacknowledged = 0
         self._eof_sent = False
         self._status: int | None = None
-        self._settled = threading.Event()
 
-    # Called by the reader thread.
+    # Called by the thread that reads from the link.
 
     def _set_remote_channel(self, number: int, window: int, packet: int) -> None:
-        with self._lock:
+        with self._changed:
             self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET)
             abandoned = self.closed
         if abandoned:
             self.link.abandoned.discard(self)
             self.link.post_later(self._message(MSG_CHANNEL_CLOSE), self, last=True)
-        self._answers.put(True)
+        self._answered(True)
 
     def refuse(self, reason: int, text: str) -> None:
         """Take note that the far side does not open this channel."""
-        self._answers.put(Refused(reason, text))
+        self._answered(Refused(reason, text))
+
+    def _answered(self, answer: bool | Refused) -> None:
+        with self._changed:
+            self._answers.append(answer)
+            self._changed.notify_all()
 
     def _feed(self, message: Message) -> None:
-        self._receive(STDOUT, message.get_binary())
+        self.receive(STDOUT, message.get_binary())
 
     def _feed_extended(self, message: Message) -> None:
         code = message.get_int()
         data = message.get_binary()
         if code == 1:
-            self._receive(STDERR, data)
+            self.receive(STDERR, data)
 
-    def _receive(self, which: int, data: bytes) -> None:
-        with self._lock:
+    def receive(self, which: int, data: bytes | memoryview) -> None:
+        """Keep what has come on one of the two streams.
+
+        :raises paramiko.SSHException: it is more than was allowed.
+        """
+        with self._changed:
             self._room_in -= len(data)
-            overrun = self._room_in < 0
-        if overrun:
-            raise SSHException("The peer sent more than the channel's window allows")
-        self._arrived.put((which, data))
+            if self._room_in < 0:
+                raise SSHException("The peer sent more than the channel's window allows")
+            self._arrived.append((which, data))
+            self._changed.notify_all()
 
     def _window_adjust(self, message: Message) -> None:
-        with self._lock:
+        with self._changed:
             self._room_out += message.get_int()
-            self._room.notify_all()
+            self._changed.notify_all()
 
     def _handle_request(self, message: Message) -> None:
         kind = message.get_text()
@@ -118,17 +129,20 @@ class Stream:
             self.link.post_later(self._message(MSG_CHANNEL_FAILURE), self)
 
     def _settle(self, status: int) -> None:
-        self._status = status
-        self._settled.set()
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
 
     def _request_success(self, message: Message) -> None:
-        self._answers.put(True)
+        self._answered(True)
 
     def _request_failed(self, message: Message) -> None:
-        self._answers.put(False)
+        self._answered(False)
 
     def _handle_eof(self, message: Message) -> None:
-        self._arrived.put(FINISHED)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def _handle_close(self, message: Message) -> None:
         self._end()
@@ -143,14 +157,14 @@ class Stream:
 
     def _end(self) -> bool:
         """Wake everyone who waits; return whether the channel was open until now."""
-        with self._lock:
+        with self._changed:
             was_open = not self.closed
-            self.closed = True
-            self._room.notify_all()
-        self._arrived.put(FINISHED)
-        self._answers.put(None)
-        self._settled.set()
+            self.closed = self._ended = True
+            self._changed.notify_all()
         return was_open
+
+    def _wait(self, ready: Callable[[], object], timeout: float) -> bool:
+        return self.link.reading.wait(lambda: bool(ready()), self._changed, timeout)
 
     def close(self) -> None:
         """Close the channel. Never raises; calling it again does nothing."""
@@ -182,14 +196,12 @@ class Stream:
             raise answer
 
     def _answer(self, deadline: Deadline) -> bool | Refused:
-        try:
-            answer = self._answers.get(timeout=deadline.left())
-        except queue.Empty:
+        if not self._wait(lambda: self._answers or self.closed, deadline.left()):
             self.close()
-            raise TimeoutError("The far side did not answer.") from None
-        if answer is None:
+            raise TimeoutError("The far side did not answer.")
+        if not self._answers:
             raise EOFError
-        return answer
+        return self._answers.popleft()
 
     def request(self, kind: bytes, payload: bytes, deadline: Deadline) -> bool:
         """Ask the far side for something about this channel and return whether it agreed.
@@ -207,18 +219,23 @@ class Stream:
         return Message(struct.pack(">BI", code, self._remote) + payload)
 
     def _write(self, data: memoryview, deadline: Deadline) -> int:
-        """Write as much of ``data`` as one packet holds and return its size."""
-        with self._room:
-            self._room.wait_for(lambda: self._room_out or self.closed or self._eof_sent, deadline.left())
+        """Write as much of ``data`` as the far side takes now, a batch at most, and return its size."""
+        if not self._room_out:
+            self._wait(lambda: self._room_out or self.closed or self._eof_sent, deadline.left())
+        with self._changed:
             if self.closed or self._eof_sent:
                 raise BrokenPipeError("The channel is closed.")
-            size = min(len(data), self._room_out, self._packet_out)
+            size = min(len(data), self._room_out, BATCH)
             if not size:
                 raise TimeoutError("The far side takes no more data.")
             self._room_out -= size
-        head = struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, size)
-        self.link.post(Message(b"".join((head, data[:size]))), deadline, self)
+        self.link.post_all(self._packets(data[:size]), deadline, self)
         return size
+
+    def _packets(self, data: memoryview) -> Iterator[bytes]:
+        for start in range(0, len(data), self._packet_out):
+            piece = data[start : start + self._packet_out]
+            yield b"".join((struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, len(piece)), piece))
 
     def sendall(self, data: bytes, timeout: float) -> None:
         """Write all of ``data``.
@@ -233,11 +250,11 @@ class Stream:
 
     def shutdown_write(self) -> None:
         """Tell the far side that nothing more will be written."""
-        with self._room:
+        with self._changed:
             if self.closed or self._eof_sent:
                 return
             self._eof_sent = True
-            self._room.notify_all()
+            self._changed.notify_all()
         self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(UNHURRIED), self)
 
     def _consume(self, size: int) -> None:
@@ -246,13 +263,13 @@ class Stream:
         if self._unacknowledged < WINDOW // 4 or self.closed:
             return
         grant, self._unacknowledged = self._unacknowledged, 0
-        with self._lock:
+        with self._changed:
             self._room_in += grant
         try:
             message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
             self.link.post(message, Deadline(UNHURRIED), self)
         except (OSError, EOFError):
-            self._arrived.put(FINISHED)
+            self._end()
 
 
 def packed(data: bytes) -> bytes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 from typing import cast
 
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.link import Link
-from connmgr_ssh.stream import END, FINISHED, Stream
+from connmgr_ssh.stream import Stream
 
 
 class TcpStream(Stream):
@@ -18,7 +17,7 @@ class TcpStream(Stream):
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
         self._timeout: float | None = None
-        self._rest = b""
+        self._rest: bytes | memoryview = b""
 
     def settimeout(self, timeout: float | None) -> None:
         """Let reads and writes wait for at most ``timeout`` seconds; None for ever."""
@@ -32,20 +31,18 @@ class TcpStream(Stream):
         if not self._rest:
             self._rest = self._next()
         piece, self._rest = self._rest[:size], self._rest[size:]
-        return piece
+        return bytes(piece)
 
-    def _next(self) -> bytes:
-        try:
-            which, data = self._arrived.get(timeout=self._timeout)
-        except queue.Empty:
-            raise TimeoutError("No data has come.") from None
-        if which == END:
-            self._arrived.put(FINISHED)
+    def _next(self) -> bytes | memoryview:
+        if not self._wait(lambda: self._arrived or self._ended, self._patience()):
+            raise TimeoutError("No data has come.")
+        if not self._arrived:
             return b""
+        _, data = self._arrived.popleft()
         self._consume(len(data))
         return data
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: bytes | memoryview) -> int:
         """Write some of ``data`` and return how many bytes that were.
 
         :raises TimeoutError: the far side took nothing in time.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import math
+import select
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -12,8 +15,9 @@ from typing import Any, Protocol
 from connmgr.errors import ConnectTimeout, HostRefused, HostUnreachable, HostUnresolved, OperationError
 from connmgr_ssh.deadline import Deadline
 
-BLOCK = 128 * 1024
-PREAMBLE = 2 * BLOCK
+BLOCK = 256 * 1024
+SMALL_BLOCK = 16 * 1024
+PREAMBLE = 256 * 1024
 """Bytes that a peer may send until it has said which SSH it speaks."""
 LARGEST = 1024 * 1024
 """Bytes of one packet, of which OpenSSH allows a quarter; paramiko would make room for whatever a peer announces."""
@@ -27,58 +31,99 @@ class SocketLike(Protocol):
     """What a stream must offer to carry SSH; sockets do."""
 
     def recv(self, size: int, /) -> bytes: ...
-    def send(self, data: bytes, /) -> int: ...
+    def send(self, data: bytes | memoryview, /) -> int: ...
     def settimeout(self, timeout: float | None, /) -> None: ...
     def close(self) -> None: ...
 
 
 class Wire:
-    """A socket, or something like one, as paramiko's reader and writers use it.
+    """A socket, or something like one, as SSH reads and writes it: ahead, in large pieces, and with an eye on silence.
 
     ``interval`` is how many seconds a read or write waits before it raises :class:`TimeoutError`; None waits for ever.
-    paramiko asks for a packet in two pieces; reading ahead saves it one system call of the two, and larger ones many.
     """
 
     def __init__(self, stream: SocketLike, interval: float | None) -> None:
         self._stream = stream
         self._ahead = b""
         self._position = 0
+        self._size = SMALL_BLOCK
         self._closed = False  # the name that paramiko looks for
-        self.silences = 0
+        self._heard = time.monotonic()
+        self.interval = interval
         self.allowance: int | None = PREAMBLE
-        stream.settimeout(interval)
-        self._socket = stream if isinstance(stream, socket.socket) else None
+        self.socket = stream if isinstance(stream, socket.socket) else None
+        # Waiting with poll() only where there is nothing to do saves a system call at each read and write.
+        stream.settimeout(0.0 if self.socket else interval)
         # A server with Nagle's algorithm on, as sshd during the set-up, waits for our ACKs, which come late by default.
         self.hasty = _QUICKACK is not None
 
+    @property
+    def silences(self) -> int:
+        """For how many intervals nothing has come."""
+        return int((time.monotonic() - self._heard) / self.interval) if self.interval else 0
+
+    def until_silence(self) -> float | None:
+        """Return the seconds until :attr:`silences` will have grown, if nothing comes."""
+        if not self.interval:
+            return None
+        return self.interval - (time.monotonic() - self._heard) % self.interval
+
     def recv(self, size: int) -> bytes:
-        """Return 1 to ``size`` bytes, or none at the end of the stream.
+        """Return 1 to ``size`` bytes, or none at the end of the stream, as paramiko asks for them.
 
         :raises TimeoutError: none came within the interval.
         :raises OSError: the peer sends more than it may.
         """
         if size > LARGEST:
             raise OSError(errno.EMSGSIZE, "the peer announced too large a packet")
-        if self._position < len(self._ahead):
-            piece = self._ahead[self._position : self._position + size]
-            self._position += len(piece)
-            return piece
         try:
-            if self.hasty and self._socket and _QUICKACK is not None:
-                self._socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
-            self._ahead = self._stream.recv(BLOCK)
-        except TimeoutError:
-            self.silences += 1
-            raise
-        self.silences = 0
+            while not self.buffered:
+                if self.socket and not awaits(self.socket, select.POLLIN, self.interval):
+                    raise TimeoutError("The peer is silent.")
+                self.fill()
+        except EOFError:
+            return b""
+        return bytes(self.take(min(size, self.buffered)))
+
+    @property
+    def buffered(self) -> int:
+        """The number of bytes that have been read ahead."""
+        return len(self._ahead) - self._position
+
+    def peek(self, size: int) -> bytes:
+        """Return the first ``size`` bytes of those read ahead, or what there is of them."""
+        return self._ahead[self._position : self._position + size]
+
+    def take(self, size: int) -> memoryview:
+        """Remove ``size`` bytes from those read ahead, and return them."""
+        position = self._position
+        self._position += size
+        return memoryview(self._ahead)[position : self._position]
+
+    def fill(self) -> None:
+        """Read ahead what has come; nothing may have. What is no socket is waited for.
+
+        :raises EOFError: the stream has ended.
+        :raises TimeoutError: nothing came within the interval.
+        """
+        try:
+            if self.hasty and self.socket and _QUICKACK is not None:
+                self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            piece = self._stream.recv(self._size)
+        except BlockingIOError:
+            return
+        if not piece:
+            raise EOFError
+        self._heard = time.monotonic()
+        # A large buffer costs, and a small one many calls where much is on its way.
+        self._size = BLOCK if len(piece) >= SMALL_BLOCK else SMALL_BLOCK
+        self._ahead, self._position = self._ahead[self._position :] + piece, 0
         if self.allowance is not None:
-            self.allowance -= len(self._ahead)
+            self.allowance -= len(piece)
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
-        self._position = min(size, len(self._ahead))
-        return self._ahead[: self._position]
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: bytes | memoryview) -> int:
         """Write some of ``data`` and return how many bytes that were.
 
         :raises OSError: the peer took nothing for ``SILENCES`` intervals, or is gone.
@@ -86,6 +131,9 @@ class Wire:
         for _ in range(SILENCES):
             try:
                 return self._stream.send(data)
+            except BlockingIOError:
+                if self.socket:
+                    awaits(self.socket, select.POLLOUT, self.interval)
             except TimeoutError:
                 continue
         raise OSError(errno.ETIMEDOUT, "the peer takes no more data")
@@ -96,10 +144,10 @@ class Wire:
     def close(self) -> None:
         """End the stream, which wakes whoever reads from it or writes to it."""
         self._closed = True
-        if self._socket:
+        if self.socket:
             # The descriptor stays until release(): another thread may be about to use its number.
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                self.socket.shutdown(socket.SHUT_RDWR)
         else:
             self._stream.close()
 
@@ -107,6 +155,13 @@ class Wire:
         """Give back the descriptor, once no thread uses it any more."""
         self.close()
         self._stream.close()
+
+
+def awaits(of: socket.socket, event: int, timeout: float | None) -> bool:
+    """Wait until one of poll's events has come, or the peer has gone; return False after ``timeout`` seconds."""
+    poll = select.poll()
+    poll.register(of, event)
+    return bool(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
 
 
 def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
