@@ -97,7 +97,7 @@ def _pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 def main() -> None:
     """Measure SSH, then this machine, then the daemon's memory with a file of 1 GB."""
-    with tempfile.TemporaryDirectory() as scratch, temporary_daemon("--blob-ttl", "30") as daemon:
+    with tempfile.TemporaryDirectory() as scratch, temporary_daemon("--blob-ttl", "5") as daemon:
         directory = Path(scratch)
         source = directory / "source"
         source.write_bytes(os.urandom(SIZE))

@@ -11,6 +11,7 @@ from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.task import Task, WSGITask
 
+from connmgr.daemon.memory import LARGE_BLOCK
 from connmgr.daemon.parser import Parser
 from connmgr.daemon.rejection import RejectTask
 
@@ -27,6 +28,9 @@ IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
 DIRECT = 32 * 1024
 """Bytes from which on a piece of a response is not put into waitress's buffers."""
+
+UPLOAD_BYTES = LARGE_BLOCK - 4096
+"""Bytes of an upload that are taken at once: many, but no more than the C library keeps at hand."""
 
 ROOM_SECONDS = 1.0
 
@@ -150,11 +154,18 @@ class Channel(HTTPChannel):
             poll.register(self.socket, select.POLLIN)
             if not poll.poll(timeout * 1000):
                 return False
-            data = self.socket.recv(self.adj.recv_bytes)
+            data = self.socket.recv(self._receive_bytes)
         except (OSError, ValueError):
             return False
         self.last_activity = time.time()
         return bool(self.received(data))
+
+    @property
+    def _receive_bytes(self) -> int:
+        return UPLOAD_BYTES if self.request is not None and self.request.is_upload else self.adj.recv_bytes
+
+    def recv(self, buffer_size: int) -> bytes:
+        return bytes(super().recv(max(buffer_size, self._receive_bytes)))
 
     def handle_read(self) -> None:
         if not self._lingering_until:

@@ -33,6 +33,8 @@ class Parser(HTTPRequestParser):
     """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
 
     path: str
+    is_upload = False
+    """Whether the body goes to a spool."""
 
     def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
         super().__init__(adjustments)
@@ -46,6 +48,7 @@ class Parser(HTTPRequestParser):
             self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
         elif self.path == self._uploads.path and self.body_rcv is not None:
             self._limit_body(self._uploads.max_bytes + 1)
+            self.is_upload = True
             self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
 
     def _limit_body(self, size: int) -> None:

@@ -68,9 +68,10 @@ no permission_denied
 )
 """``path``. ``ok size``, then the content; the exit status is that of reading it."""
 
-# The file is received beside its target, flushed, and renamed over it once it is whole. Until then it is reached by its
-# open descriptor, so that whoever else may write to the directory cannot put another file in its place. What a killed
-# writer left behind is cleared by the next one: when the process in its name is gone, or after an hour of silence.
+# The file is received beside its target, flushed while it is checked, and renamed over it once it is whole. Until then
+# it is reached by its open descriptor, so that whoever else may write to the directory cannot put another file in its
+# place. What a killed writer left behind is cleared by the next one: when the process in its name is gone, or after an
+# hour of silence.
 WRITE = (
     _PRELUDE
     + r"""
@@ -92,10 +93,16 @@ checksum() {
   case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
   sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
 } 2>/dev/null
-flush() {
-  why=$(sync -- "$1" 2>&1) && return
+flush() { why=$(sync -- "$1" 2>&1) || unflushed "$1"; }
+unflushed() {
   case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) because "$why";; esac
   fsync "$1" 2>/dev/null || sync
+}
+verify_and_flush() {
+  found=$(echo "/sum/$(checksum "$f")." & why=$(sync -- "$f" 2>&1) && why=done; wait; echo "/sync/$why")
+  case $found in /sum/.*|*"$sum"*) ;; *) no transfer_failed;; esac
+  why=${found##*/sync/}
+  [ "$why" = done ] || unflushed "$f"
 }
 overwrite() {
   why=$( { cat <"$f" >"$p"; } 2>&1) || because "$why"
@@ -108,8 +115,7 @@ receive() {
   say ok
   why=$( { $how >&3; } 2>&1) || because "$why"
   [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
-  case $(checksum "$f") in ""|*"$sum"*) ;; *) no transfer_failed;; esac
-  flush "$f"
+  verify_and_flush
   case $kept in
     "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
     unknown) overwrite;;

@@ -11,6 +11,9 @@ from connmgr.plugin import Channel
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.stream import STDERR, STDOUT, UNHURRIED, Stream, packed
 
+PIECE = 160 * 1024
+"""Bytes from which on more is left for the next call; larger blocks of memory are costly to get (mallopt(3))."""
+
 _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
 """RFC 4254, section 8: neither ECHO nor ONLCR, so that output is what the process wrote."""
 
@@ -36,7 +39,7 @@ class SessionChannel(Stream, Channel):
         self._wait(lambda: self._arrived or self._ended, max(0.0, timeout))
         parts: tuple[list[bytes | memoryview], list[bytes | memoryview]] = ([], [])
         size = 0
-        while self._arrived:
+        while self._arrived and size < PIECE:
             which, data = self._arrived.popleft()
             parts[which].append(data)
             size += len(data)

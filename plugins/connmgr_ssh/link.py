@@ -16,7 +16,7 @@ from paramiko.ssh_exception import SSHException
 
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.hostkeys import CERTIFICATE
-from connmgr_ssh.packets import Packets
+from connmgr_ssh.packets import Packets, Payload
 from connmgr_ssh.stream import PACKET, STDOUT, WINDOW, Stream, packed
 from connmgr_ssh.wire import SILENCES, Wire
 
@@ -158,10 +158,10 @@ class Link(paramiko.Transport):
         :raises EOFError: the connection is gone.
         :raises BrokenPipeError: the channel's last message has been sent.
         """
-        self.post_all((message.asbytes(),), deadline, of, last=last)
+        self.post_all(((message.asbytes(),),), deadline, of, last=last)
 
     def post_all(
-        self, payloads: Iterable[bytes], deadline: Deadline, of: Stream | None = None, *, last: bool = False
+        self, payloads: Iterable[Payload], deadline: Deadline, of: Stream | None = None, *, last: bool = False
     ) -> None:
         """Send several messages as :meth:`post` sends one."""
         while True:
@@ -181,9 +181,9 @@ class Link(paramiko.Transport):
             self._postponed.append((message, of, last))
             return
         with self.clear_to_send_lock:
-            self._send_in_order((message.asbytes(),), of, last)
+            self._send_in_order(((message.asbytes(),),), of, last)
 
-    def _send_in_order(self, payloads: Iterable[bytes], of: Stream | None, last: bool) -> bool:
+    def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
         # sshd ends the whole connection when a message refers to a channel that both sides have closed.
         if of is not None:
             if of.close_sent:

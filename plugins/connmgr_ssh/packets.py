@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from cryptography.exceptions import InvalidTag
@@ -20,6 +20,10 @@ from connmgr_ssh.wire import LARGEST, Wire
 BLOCK_SIZE = 16
 TAG_SIZE = 16
 LEAST_PADDING = 4
+_BYTES = [bytes((value,)) for value in range(LEAST_PADDING + BLOCK_SIZE)]
+
+Payload = Sequence[bytes | memoryview]
+"""A message, in pieces."""
 
 
 class Aead(Protocol):
@@ -104,17 +108,17 @@ class Packets(Packetizer):
     # Sending.
 
     def send_message(self, data: Message) -> None:
-        self.send((data.asbytes(),))
+        self.send(((data.asbytes(),),))
 
-    def send(self, payloads: Iterable[bytes]) -> None:
-        """Send messages, in one piece where possible."""
+    def send(self, payloads: Iterable[Payload]) -> None:
+        """Send messages, with one system call where possible."""
         with self._sending:
             if self._sealing is None:
                 for payload in payloads:
-                    super().send_message(Message(payload))
+                    super().send_message(Message(b"".join(payload)))
                     self._sent += 1
             else:
-                self._send_all(b"".join(self._sealed(payloads, *self._sealing)))
+                self._send_all([piece for payload in payloads for piece in self._sealed(payload, *self._sealing)])
 
     def try_send(self, data: Message) -> None:
         """Send ``data`` unless another thread is sending."""
@@ -124,25 +128,22 @@ class Packets(Packetizer):
             finally:
                 self._sending.release()
 
-    def _sealed(self, payloads: Iterable[bytes], cipher: Aead, nonces: Nonces) -> Iterable[bytes]:
-        for payload in payloads:
-            padding = BLOCK_SIZE - (len(payload) + 1) % BLOCK_SIZE
-            if padding < LEAST_PADDING:
-                padding += BLOCK_SIZE
-            head = struct.pack(">I", len(payload) + 1 + padding)
-            yield head
-            yield cipher.encrypt(nonces.next(), b"".join((bytes((padding,)), payload, os.urandom(padding))), head)
-            self._sent += 1
+    def _sealed(self, payload: Payload, cipher: Aead, nonces: Nonces) -> tuple[bytes, bytes]:
+        size = 1 + sum(map(len, payload))
+        padding = BLOCK_SIZE - size % BLOCK_SIZE
+        if padding < LEAST_PADDING:
+            padding += BLOCK_SIZE
+        head = struct.pack(">I", size + padding)
+        self._sent += 1
+        return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, os.urandom(padding))), head)
 
-    def _send_all(self, data: bytes) -> None:
-        rest = memoryview(data)
+    def _send_all(self, pieces: list[bytes]) -> None:
         try:
-            while rest:
-                rest = rest[self._wire.send(rest) :]
+            self._wire.send_all(pieces)
         except OSError as error:
             # What paramiko makes of it, too.
             raise EOFError from error
-        self._bytes_sent += len(data)
+        self._bytes_sent += sum(map(len, pieces))
         if self._bytes_sent >= self.REKEY_BYTES and not self.need_rekey():
             self._ask_for_keys()
 
@@ -167,7 +168,7 @@ class Packets(Packetizer):
                     message = Message(payload[1:])
                     message.seqno = (self._received - 1) % 2**32
                     return payload[0], message
-            elif self.need_rekey():
+            elif self.need_rekey() and self.lends():
                 raise NeedRekeyException
             else:
                 self._await_more()

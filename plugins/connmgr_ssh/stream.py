@@ -232,10 +232,10 @@ class Stream:
         self.link.post_all(self._packets(data[:size]), deadline, self)
         return size
 
-    def _packets(self, data: memoryview) -> Iterator[bytes]:
+    def _packets(self, data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
         for start in range(0, len(data), self._packet_out):
             piece = data[start : start + self._packet_out]
-            yield b"".join((struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, len(piece)), piece))
+            yield struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, len(piece)), piece
 
     def sendall(self, data: bytes, timeout: float) -> None:
         """Write all of ``data``.

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from connmgr.errors import ConnectTimeout, HostRefused, HostUnreachable, HostUnresolved, OperationError
 from connmgr_ssh.deadline import Deadline
 
-BLOCK = 256 * 1024
+BLOCK = 192 * 1024
 SMALL_BLOCK = 16 * 1024
+SMALL_PIECES = 2
 PREAMBLE = 256 * 1024
 """Bytes that a peer may send until it has said which SSH it speaks."""
 LARGEST = 1024 * 1024
@@ -122,6 +123,22 @@ class Wire:
             self.allowance -= len(piece)
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
+
+    def send_all(self, pieces: list[bytes]) -> None:
+        """Write ``pieces``, one after the other.
+
+        :raises OSError: the peer took nothing for ``SILENCES`` intervals, or is gone.
+        """
+        sent = 0
+        if self.socket and len(pieces) > SMALL_PIECES:
+            # For a large message, joining them would cost as much as sending does.
+            with suppress(BlockingIOError):
+                sent = self.socket.sendmsg(pieces)
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces.pop(0))
+        rest = memoryview(b"".join(pieces))[sent:]
+        while rest:
+            rest = rest[self.send(rest) :]
 
     def send(self, data: bytes | memoryview) -> int:
         """Write some of ``data`` and return how many bytes that were.
