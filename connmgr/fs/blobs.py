@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import queue
 import tempfile
 import threading
 import time
@@ -20,7 +21,43 @@ IN_MEMORY = 1 << 20
 
 PIECE = 1 << 20
 
+AHEAD = 8
+"""Pieces of an upload that may wait for being hashed."""
+
 _FULL = "The daemon's own disk has no space left for the blob."
+
+
+class Digest:
+    """The SHA-256 of bytes as they arrive; of many it is computed in a thread of its own, which :meth:`close` ends."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+        self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
+        self._thread: threading.Thread | None = None
+
+    def update(self, data: bytes) -> None:
+        """Add ``data`` at the end."""
+        self._size += len(data)
+        if self._size <= IN_MEMORY:
+            self._sha256.update(data)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._follow, name="sha256", daemon=True)
+            self._thread.start()
+        self._pieces.put(data)
+
+    def _follow(self) -> None:
+        while piece := self._pieces.get():
+            self._sha256.update(piece)
+
+    def close(self) -> str:
+        """Return the digest in hexadecimal; nothing can be added afterwards."""
+        if self._thread is not None:
+            self._pieces.put(b"")
+            self._thread.join()
+            self._thread = None
+        return self._sha256.hexdigest()
 
 
 class Spool:
@@ -35,7 +72,7 @@ class Spool:
             max_size=IN_MEMORY, dir=str(directory)
         )
         self._claim = claim
-        self._digest = hashlib.sha256()
+        self._digest = Digest()
         self._size = 0
         self._failure: ConnmgrError | None = None
 
@@ -47,7 +84,7 @@ class Spool:
 
     def append(self, data: bytes) -> None:
         """Add ``data`` at the end."""
-        if self._file is None or self._failure is not None:
+        if self._file is None or self._failure is not None or not data:
             return
         try:
             self._claim(len(data))
@@ -78,7 +115,7 @@ class Spool:
         file, self._file = self._file, None
         if file is None:
             raise ValueError("the spool was released or closed before")
-        return file, self._digest.hexdigest()
+        return file, self._digest.close()
 
     def close(self) -> None:
         """Drop what was not released. Calling it again does nothing."""
@@ -87,6 +124,7 @@ class Spool:
             with suppress(OSError):
                 self._file.close()
             self._file = None
+            self._digest.close()
             self._claim(-self._size)
 
     def _fail(self, error: ConnmgrError) -> None:
