@@ -138,12 +138,12 @@ class Packets(Packetizer):
         return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, os.urandom(padding))), head)
 
     def _send_all(self, pieces: list[bytes]) -> None:
+        self._bytes_sent += sum(map(len, pieces))
         try:
             self._wire.send_all(pieces)
         except OSError as error:
             # What paramiko makes of it, too.
             raise EOFError from error
-        self._bytes_sent += sum(map(len, pieces))
         if self._bytes_sent >= self.REKEY_BYTES and not self.need_rekey():
             self._ask_for_keys()
 

@@ -124,19 +124,20 @@ class Wire:
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
 
-    def send_all(self, pieces: list[bytes]) -> None:
+    def send_all(self, pieces: Sequence[bytes]) -> None:
         """Write ``pieces``, one after the other.
 
         :raises OSError: the peer took nothing for ``SILENCES`` intervals, or is gone.
         """
-        sent = 0
+        sent = first = 0
         if self.socket and len(pieces) > SMALL_PIECES:
             # For a large message, joining them would cost as much as sending does.
             with suppress(BlockingIOError):
                 sent = self.socket.sendmsg(pieces)
-            while pieces and sent >= len(pieces[0]):
-                sent -= len(pieces.pop(0))
-        rest = memoryview(b"".join(pieces))[sent:]
+            while first < len(pieces) and sent >= len(pieces[first]):
+                sent -= len(pieces[first])
+                first += 1
+        rest = memoryview(b"".join(pieces[first:]))[sent:]
         while rest:
             rest = rest[self.send(rest) :]
 
@@ -145,14 +146,14 @@ class Wire:
 
         :raises OSError: the peer took nothing for ``SILENCES`` intervals, or is gone.
         """
-        for _ in range(SILENCES):
+        silences = 0
+        while silences < SILENCES:
             try:
                 return self._stream.send(data)
             except BlockingIOError:
-                if self.socket:
-                    awaits(self.socket, select.POLLOUT, self.interval)
+                silences += self.socket is None or not awaits(self.socket, select.POLLOUT, self.interval)
             except TimeoutError:
-                continue
+                silences += 1
         raise OSError(errno.ETIMEDOUT, "the peer takes no more data")
 
     def settimeout(self, timeout: float | None) -> None:
