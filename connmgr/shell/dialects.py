@@ -49,8 +49,8 @@ class Dialect:
         """
         return _HELLO.substitute(
             merge="exec 9>&8" if merged else ":",
-            end_of_stderr="" if merged else 'echo "\n$2" >&9;',
-            done_on_stderr="" if merged else 'echo "\n$2" >&2;',
+            end_of_stderr="" if merged else 'echo ":$2" >&9;',
+            done_on_stderr="" if merged else 'echo ":$2" >&2;',
             functions=self.functions,
             preparation=self.preparation,
             builtin=self.builtin,
@@ -66,16 +66,12 @@ unset CONNMGR_BOOT
 ${preparation}
 [ -x . ]||cd||cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
-_cm_gone(){ echo "
-$$2$$1" >&8;}
-_cm_dump(){ { set +x;unset CONNMGR_COMMAND;${builtin} echo "
-$$2c";${builtin} pwd;${builtin} echo "
-$$2v";${exports};${builtin} echo "
-$$2x";} >&8;exec >&8 2>&9 8>&- 9>&-;exit "$$(($$1>256?$$1-128:$$1))";}
-_cm_end(){ echo "
-$$2 $$1" >&8;${end_of_stderr}hash -r;}
-_cm_done(){ echo "
-$$2 $$1";${done_on_stderr}}
+_cm_gone(){ echo ":$$2$$1" >&8;}
+_cm_dump(){ { set +x;unset CONNMGR_COMMAND;${builtin} echo ":$$2c";${builtin} pwd
+${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
+exec >&8 2>&9 8>&- 9>&-;exit "$$(($$1>256?$$1-128:$$1))";}
+_cm_end(){ echo ":$$2 $$1" >&8;${end_of_stderr}hash -r;}
+_cm_done(){ echo ":$$2 $$1";${done_on_stderr}}
 (${fork}echo "facts ${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
@@ -95,15 +91,15 @@ _ZSH_EXPORTS = (
 _FISH = Template(
     "printf %s ${command}|{ ${shell} --no-config -c '"
     "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -e CONNMGR_COMMAND;"
-    'builtin printf "\\n%sc\\n" ${nonce};builtin pwd;builtin printf "\\n%sv\\n" ${nonce};${env} -0;'
-    'builtin printf "\\n%sx\\n" ${nonce};exit $$__cm_r'
+    'builtin printf ":%sc\\n" ${nonce};builtin pwd;builtin printf ":%sv\\n" ${nonce};${env} -0;'
+    'builtin printf ":%sx\\n" ${nonce};exit $$__cm_r'
     "' 7<&0 <&6 6<&-;}"
 )
 
 _CSH = Template(
     "printf '%s\n%s\n' ${command} '"
     "set _cm_r=$$status\nunsetenv CONNMGR_COMMAND\n"
-    '\\echo "";\\echo ${nonce}c;\\echo $$cwd:q;\\echo "";\\echo ${nonce}v;${env} -0;\\echo "";\\echo ${nonce}x\n'
+    "\\echo -n :;\\echo ${nonce}c;\\echo $$cwd:q;\\echo -n :;\\echo ${nonce}v;${env} -0;\\echo -n :;\\echo ${nonce}x\n"
     "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
 )
 

@@ -1,9 +1,11 @@
 """The frame: one write that makes a supervisor run one command, and the marked streams that come back.
 
-Every marker is a newline, a random nonce of 128 bits that only this frame holds, a tag and a newline; output cannot
-imitate it. On stdout, after the output: ``c`` begins the working directory, ``v`` the exported variables, ``x`` more
-output (of an EXIT trap), ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is
-lost, and a blank with a number ends the command with its status. On stderr the bare nonce ends.
+Every marker is a colon, a random nonce of 128 bits that only this frame holds, a tag and a newline; output cannot
+imitate it, and no text that holds the nonce has a colon before it, so that a shell may well print what it is doing.
+There is one newline, because bash writes line by line. On stdout, after the output: ``c`` begins the working directory,
+``v`` the exported variables, ``x`` more output (of an EXIT trap), ``g`` says that the directory asked for could not be
+entered, ``l`` that the session's own is lost, and a blank with a number ends the command with its status. On stderr the
+bare nonce ends.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ class MarkedStream:
     """
 
     def __init__(self, nonce: str, limit: int) -> None:
-        self._marker = b"\n" + nonce.encode()
+        self._marker = b":" + nonce.encode()
         self._limit = limit
         self._pending = b""
         self._section = "b"
@@ -198,7 +200,7 @@ class MarkedStream:
                 return
 
     def _possible_marker(self, data: bytes, start: int) -> int:
-        at = data.rfind(b"\n", max(start, len(data) - len(self._marker) + 1))
+        at = data.rfind(b":", max(start, len(data) - len(self._marker) + 1))
         return len(data) - at if at >= 0 and self._marker.startswith(data[at:]) else 0
 
     def _enter(self, tag: str) -> None:

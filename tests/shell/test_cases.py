@@ -125,6 +125,14 @@ def test_return_outside_a_function_ends_the_command(posix: Session) -> None:
     assert_usable(posix)
 
 
+def test_tracing_in_a_shell_of_another_language_harms_nothing(interpreted: Session) -> None:
+    trace = "set fish_trace 1" if interpreted.info.shell_dialect == 6 else "set echo; set verbose"
+    result = run(interpreted, f"{trace}; /bin/echo traced; cd /usr")
+    assert result.exit_code == 0
+    assert b"traced" in result.stdout
+    assert bytes(run(interpreted, "pwd").stdout) == b"/usr\n"
+
+
 def test_xtrace_shows_the_command_alone(posix: Session) -> None:
     result = run(posix, "set -x; echo hi")
     if posix.info.tty_state == "merged":
@@ -145,7 +153,7 @@ def test_aliases_and_functions_do_not_last(posix: Session) -> None:
 
 def test_output_that_imitates_the_markers(posix: Session) -> None:
     nonce = "AAECAwQFBgcICQoLDA0ODw"
-    fakes = f"{nonce}x\n{nonce}c\n{nonce} 0\n"
+    fakes = f":{nonce}x\n:{nonce}c\n:{nonce} 0\n"
     text = f"printf '\\n%s' '{fakes}'; printf '\\n%s' '{fakes}' >&2; exit 5"
     result = run(posix, text)
     assert result.exit_code == 5

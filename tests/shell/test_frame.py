@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from connmgr.shell.frame import MarkedStream
 
 NONCE = "AAECAwQFBgcICQoLDA0ODw"
-MARK = b"\n" + NONCE.encode()
+MARK = b":" + NONCE.encode()
 
 
 def stream(output: bytes, trap: bytes = b"", status: int = 7) -> bytes:
@@ -59,7 +59,7 @@ def test_the_limit_cuts_the_output_and_nothing_else(limit: int, length: int, siz
 
 
 def test_a_marker_of_another_command_is_output() -> None:
-    other = b"\n" + b"f" * 22 + b" 0\n"
+    other = b":" + b"f" * 22 + b" 0\n"
     reader = MarkedStream(NONCE, 1000)
     reader.feed(stream(other))
     check(reader, other)
