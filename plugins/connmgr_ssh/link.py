@@ -14,6 +14,7 @@ from paramiko import common
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
+from connmgr_ssh.algorithms import CIPHERS, MACS, ordered
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.hostkeys import CERTIFICATE
 from connmgr_ssh.packets import Packets, Payload
@@ -50,20 +51,8 @@ class Link(paramiko.Transport):
         _next_channel: Callable[[], int]
         _unlink_channel: Callable[[int], None]
 
-    _preferred_ciphers: ClassVar[tuple[str, ...]] = (
-        "aes128-gcm@openssh.com",
-        "aes256-gcm@openssh.com",
-        "aes128-ctr",
-        "aes256-ctr",
-        "aes192-ctr",
-    )
-    _preferred_macs: ClassVar[tuple[str, ...]] = (
-        "hmac-sha2-256-etm@openssh.com",
-        "hmac-sha2-512-etm@openssh.com",
-        "hmac-sha2-256",
-        "hmac-sha2-512",
-        "hmac-sha1",
-    )
+    _preferred_ciphers: ClassVar[tuple[str, ...]] = CIPHERS
+    _preferred_macs: ClassVar[tuple[str, ...]] = MACS
     _channel_handler_table: ClassVar[dict[int, Callable[[Any, Message], None]]] = {
         common.MSG_CHANNEL_SUCCESS: _to_channel("_request_success"),
         common.MSG_CHANNEL_FAILURE: _to_channel("_request_failed"),
@@ -81,7 +70,7 @@ class Link(paramiko.Transport):
         self.wire = wire
         self.disconnected: str | None = None
         self.abandoned: set[Stream] = set()
-        self._host_key_order = _ordered(super().preferred_keys, host_keys, certified)
+        self._host_key_order = ordered(super().preferred_keys, host_keys, certified)
         self._proven_key: bytes | None = None
         self._postponed: list[tuple[Message, Stream | None, bool]] = []
         self._packets = cast(Packets, self.packetizer)
@@ -279,12 +268,3 @@ class Link(paramiko.Transport):
         else:
             m.rewind()
             super()._parse_channel_open_failure(m)  # type: ignore[misc]
-
-
-def _ordered(offered: Sequence[str], known: Sequence[str], certified: bool) -> tuple[str, ...]:
-    """Return the host key algorithms ``offered``: certificates first where they help, then those of ``known`` keys."""
-    plain = [name for name in offered if CERTIFICATE not in name]
-    certificates = [name for name in offered if CERTIFICATE in name] if certified else []
-    signing = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
-    first = [name for name in plain if signing.get(name, name) in known]
-    return (*certificates, *first, *(name for name in plain if name not in first))
