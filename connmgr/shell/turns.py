@@ -22,14 +22,13 @@ class Turns:
 
         :raises TimeoutError: it did not come within ``timeout`` seconds.
         """
-        granted = threading.Event()
+        granted = None
         with self._lock:
             if self._taken:
+                granted = threading.Event()
                 self._queue.append(granted)
-            else:
-                self._taken = True
-                granted.set()
-        if not granted.wait(timeout):
+            self._taken = True
+        if granted is not None and not granted.wait(timeout):
             with self._lock:
                 if not granted.is_set():
                     self._queue.remove(granted)

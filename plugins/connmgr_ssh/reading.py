@@ -170,6 +170,7 @@ class Reading:
     def _read_until(self, ready: Callable[[], bool], seconds: float) -> bool:
         """Return whether all is done that has come, and ``ready()``."""
         end = time.monotonic() + seconds
+        looked = False
         while True:
             some = True
             while some:
@@ -179,7 +180,9 @@ class Reading:
                     return False
             if ready():
                 return True
-            left = end - time.monotonic()
-            if left <= 0 or not self._arrival.poll(math.ceil(left * 1000)):
+            left = max(0.0, end - time.monotonic())
+            # Who has no time at all is still told what is there.
+            if (looked and not left) or not self._arrival.poll(math.ceil(left * 1000)):
                 return False
+            looked = True
             self._wire.fill()

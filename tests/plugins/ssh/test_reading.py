@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -80,6 +81,20 @@ def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -
     sender.start()
     assert line(echo) == b"late\n"
     sender.join(WAIT)
+
+
+def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
+    for _ in range(20):
+        # Whoever has just read will not look again by itself for a while.
+        echo.sendall(b"first\n", WAIT)
+        assert line(echo) == b"first\n"
+        echo.sendall(b"second\n", WAIT)
+        arrived = select.poll()
+        arrived.register(link_of_channel(echo).wire.socket, select.POLLIN)
+        deadline = time.monotonic() + WAIT
+        while not (arrived.poll(10) or echo._arrived):  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline, "nothing comes back"
+        assert echo.recv(0)[0] == b"second\n"
 
 
 def test_threads_that_wait_at_once_do_not_keep_the_turn_from_each_other(sshd: Sshd, connect: Connect) -> None:
