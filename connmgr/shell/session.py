@@ -34,6 +34,9 @@ POLL = 1.0
 KILL_TIMEOUT = 20.0
 """Seconds in which a killed command's processes must be gone, or the session is given up."""
 
+KILL_AGAIN = 1.0
+"""Seconds after which what is to stop and still runs is killed once more."""
+
 LATE_READS = 64
 """How often a job that prints without end may be read from before a command is sent all the same."""
 
@@ -156,18 +159,29 @@ class Session:
         """End what runs, let the shell exit, and release the channel, within about ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._stopping.set()
-        cookie = self._running
-        if cookie and not self._lost:
-            kill_tree(self.transport, self.pid, cookie, min(KILL_TIMEOUT, timeout / 2))
+        ended = False
+        while not ended and (left := deadline - time.monotonic()) > 0:
+            cookie = self._running
+            if cookie and not self._lost:
+                kill_tree(self.transport, self.pid, cookie, min(KILL_TIMEOUT, left / 2))
+            # What had not quite begun is killed the next time.
+            ended = self._exit(min(KILL_AGAIN, max(0.0, deadline - time.monotonic())), deadline)
         # Whoever still holds the turn when time is up is woken by the close of the channel.
-        with contextlib.suppress(TimeoutError, EOFError, OSError), self._turns.take(deadline - time.monotonic()):
-            if not self._lost:
-                # A terminal has no EOF.
-                self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
-                self._channel.shutdown_write()
-                self._channel.exit_status(max(0.1, deadline - time.monotonic()))
         self._lost = True
         self._channel.close()
+
+    def _exit(self, patience: float, deadline: float) -> bool:
+        """Let the shell exit, and return whether its turn for that came within ``patience`` seconds."""
+        try:
+            with self._turns.take(patience), contextlib.suppress(TimeoutError, EOFError, OSError):
+                if not self._lost:
+                    # A terminal has no EOF.
+                    self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
+                    self._channel.shutdown_write()
+                    self._channel.exit_status(max(0.1, deadline - time.monotonic()))
+        except TimeoutError:
+            return False
+        return True
 
     @contextlib.contextmanager
     def _input_beside(self, command: Command) -> Iterator[Command]:

@@ -82,7 +82,11 @@ def _reason(error: Exception) -> str:
 _TABLE: tuple[tuple[type[Exception], type[OperationError], str], ...] = (
     (socket.gaierror, HostUnresolved, "{subject} has no address: {error}."),
     (ConnectionRefusedError, HostRefused, "{subject} refused the connection."),
-    (ConnectionResetError, HostRefused, "{subject} reset the connection while {doing}: it may be overloaded."),
+    (
+        ConnectionResetError,
+        HostRefused,
+        "{subject} reset the connection while {doing}: it may be overloaded (MaxStartups), or not admit this client.",
+    ),
     (ssh_exception.NoValidConnectionsError, HostUnreachable, "{subject} cannot be reached: {error}."),
     (OSError, HostUnreachable, "The connection to {subject} broke while {doing}: {error}."),
     (

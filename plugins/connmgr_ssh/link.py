@@ -193,8 +193,9 @@ class Link(paramiko.Transport):
         if stream is None:
             return False
         if payload[0] == common.MSG_CHANNEL_DATA:
-            size = int.from_bytes(payload[5:9], "big")
-            stream.receive(STDOUT, memoryview(payload)[9 : 9 + size])
+            if int.from_bytes(payload[5:9], "big") != len(payload) - 9:
+                raise SSHException("The peer sent data of another size than it said")
+            stream.receive(STDOUT, memoryview(payload)[9:])
         else:
             self._channel_handler_table[payload[0]](stream, Message(payload[5:]))
         return True

@@ -111,14 +111,25 @@ class Packets(Packetizer):
         self.send(((data.asbytes(),),))
 
     def send(self, payloads: Iterable[Payload]) -> None:
-        """Send messages, with one system call where possible."""
+        """Send messages, with one system call where possible. What cannot be sent ends the link.
+
+        :raises EOFError: the peer is gone, or has taken nothing for too long.
+        """
         with self._sending:
-            if self._sealing is None:
-                for payload in payloads:
-                    super().send_message(Message(b"".join(payload)))
-                    self._sent += 1
-            else:
-                self._send_all([piece for payload in payloads for piece in self._sealed(payload, *self._sealing)])
+            try:
+                self._send(payloads)
+            except (OSError, EOFError) as error:
+                # Whoever waits to send next would wait as long.
+                self._wire.close()
+                raise EOFError from error
+
+    def _send(self, payloads: Iterable[Payload]) -> None:
+        if self._sealing is None:
+            for payload in payloads:
+                super().send_message(Message(b"".join(payload)))
+                self._sent += 1
+        else:
+            self._send_all([piece for payload in payloads for piece in self._sealed(payload, *self._sealing)])
 
     def try_send(self, data: Message) -> None:
         """Send ``data`` unless another thread is sending."""
@@ -139,11 +150,7 @@ class Packets(Packetizer):
 
     def _send_all(self, pieces: list[bytes]) -> None:
         self._bytes_sent += sum(map(len, pieces))
-        try:
-            self._wire.send_all(pieces)
-        except OSError as error:
-            # What paramiko makes of it, too.
-            raise EOFError from error
+        self._wire.send_all(pieces)
         if self._bytes_sent >= self.REKEY_BYTES and not self.need_rekey():
             self._ask_for_keys()
 
@@ -210,9 +217,9 @@ class Packets(Packetizer):
             packet = cipher.decrypt(nonces.next(), self._wire.take(length + TAG_SIZE), head)
         except InvalidTag:
             raise SSHException("Mismatched MAC") from None
-        payload = packet[1 : length - packet[0]]
-        if not payload or packet[0] < LEAST_PADDING:
+        if not LEAST_PADDING <= packet[0] < length - 1:
             raise SSHException("The peer sent a packet without content")
+        payload = packet[1 : length - packet[0]]
         self._count_received(4 + length + TAG_SIZE)
         return payload
 

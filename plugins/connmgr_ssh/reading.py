@@ -37,8 +37,8 @@ class Reading:
         self._spells = 0
         self._waiting: set[object] = set()
         self._left: bytes | None = None
+        self._refused = False
         self._failure: Exception | None = None
-        self._probed = 0
         self._bell, self._ear = socket.socketpair()
         self._arrival, self._call, self._both = select.poll(), select.poll(), select.poll()
         for poll in (self._call, self._both):
@@ -81,18 +81,16 @@ class Reading:
         if self._wire.socket is None:
             return True
         if not lent:
-            return awaits(self._wire.socket, select.POLLIN, self._wire.interval)
+            return awaits(self._wire.socket, select.POLLIN, self._wire.interval) or not self._wire.count_silence()
         self._own = False
         self._turn.release()
         spells: int | None = None
         while True:
             called = self._look(None if spells is None else SPELL)
-            silences = self._wire.silences
-            if silences > self._probed:
-                self._probed = silences
+            left = self._wire.until_silence()
+            if left is not None and left <= 0:
                 self._take_back()
-                return False
-            self._probed = silences
+                return not self._wire.count_silence()
             if self._turn.acquire(blocking=False):
                 if spells is None or called or spells == self._spells:
                     self._own = True
@@ -103,9 +101,8 @@ class Reading:
     def _look(self, longest: float | None) -> bool:
         """Wait for a call, the next silence or ``longest`` seconds; without those for data as well."""
         poll = self._both if longest is None else self._call
-        until_silence = self._wire.until_silence()
-        times = [seconds for seconds in (longest, until_silence) if seconds is not None]
-        events = poll.poll(math.ceil(min(times) * 1000) if times else None)
+        times = [seconds for seconds in (longest, self._wire.until_silence()) if seconds is not None]
+        events = poll.poll(math.ceil(max(0.0, min(times)) * 1000) if times else None)
         if not any(descriptor == self._ear.fileno() for descriptor, _ in events):
             return False
         self._ear.recv(64)
@@ -155,7 +152,7 @@ class Reading:
     def _read(self, ready: Callable[[], bool], seconds: float) -> bool:
         if self._asked_back or not self._turn.acquire(blocking=False):
             return ready()
-        done = False
+        done = self._refused = False
         try:
             done = not self.left and self._read_until(ready, seconds)
         except Exception as error:  # noqa: BLE001 - it ends the link, and so is its own thread's to handle
@@ -163,7 +160,7 @@ class Reading:
         finally:
             self._spells += 1
             self._turn.release()
-            if self.left or len(self._waiting) > 1:
+            if self.left or self._refused or len(self._waiting) > 1:
                 self.recall()
         return done
 
@@ -176,6 +173,8 @@ class Reading:
             while some:
                 some, self._left = self._deliver_next()
                 if self._left is not None:
+                    # The packet of a length that none has: only the link's own thread may read now.
+                    self._refused = not self._left
                     self._left = self._left or None
                     return False
             if ready():

@@ -105,12 +105,15 @@ class Stream:
 
         :raises paramiko.SSHException: it is more than was allowed.
         """
+        if not data:
+            return
         with self._changed:
             self._room_in -= len(data)
             if self._room_in < 0:
                 raise SSHException("The peer sent more than the channel's window allows")
-            self._arrived.append((which, data))
-            self._changed.notify_all()
+            if not self.closed:
+                self._arrived.append((which, data))
+                self._changed.notify_all()
 
     def _window_adjust(self, message: Message) -> None:
         with self._changed:
@@ -167,8 +170,10 @@ class Stream:
         return self.link.reading.wait(lambda: bool(ready()), self._changed, timeout)
 
     def close(self) -> None:
-        """Close the channel. Never raises; calling it again does nothing."""
-        if not self._end():
+        """Close the channel, whose unread data is gone. Never raises; calling it again does nothing."""
+        was_open = self._end()
+        self._arrived.clear()
+        if not was_open:
             return
         if self._remote < 0:
             # The far side has not answered yet. When it does, what it opened is to be closed.
@@ -229,7 +234,12 @@ class Stream:
             if not size:
                 raise TimeoutError("The far side takes no more data.")
             self._room_out -= size
-        self.link.post_all(self._packets(data[:size]), deadline, self)
+        try:
+            self.link.post_all(self._packets(data[:size]), deadline, self)
+        except TimeoutError:
+            with self._changed:
+                self._room_out += size
+            raise
         return size
 
     def _packets(self, data: memoryview) -> Iterator[tuple[bytes, memoryview]]:

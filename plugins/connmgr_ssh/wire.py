@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import select
 import socket
 import threading
@@ -17,11 +18,12 @@ from connmgr_ssh.deadline import Deadline
 
 BLOCK = 192 * 1024
 SMALL_BLOCK = 16 * 1024
-SMALL_PIECES = 2
+SMALL_PIECES, MANY_PIECES = 2, 1000
+"""How many pieces are worth a call of their own, and how many such a call takes at most (IOV_MAX is 1024)."""
 PREAMBLE = 256 * 1024
 """Bytes that a peer may send until it has said which SSH it speaks."""
-LARGEST = 1024 * 1024
-"""Bytes of one packet, of which OpenSSH allows a quarter; paramiko would make room for whatever a peer announces."""
+LARGEST = 256 * 1024
+"""Bytes of one packet, as in OpenSSH; paramiko would make room for whatever a peer announces."""
 SILENCES = 3
 """How many intervals in a row a peer may be silent before it counts as gone."""
 
@@ -49,7 +51,10 @@ class Wire:
         self._position = 0
         self._size = SMALL_BLOCK
         self._closed = False  # the name that paramiko looks for
-        self._heard = time.monotonic()
+        self._since = time.monotonic()
+        self.silences = 0
+        """How many intervals in a row have passed without a sign of life."""
+
         self.interval = interval
         self.allowance: int | None = PREAMBLE
         self.socket = stream if isinstance(stream, socket.socket) else None
@@ -58,16 +63,17 @@ class Wire:
         # A server with Nagle's algorithm on, as sshd during the set-up, waits for our ACKs, which come late by default.
         self.hasty = _QUICKACK is not None
 
-    @property
-    def silences(self) -> int:
-        """For how many intervals nothing has come."""
-        return int((time.monotonic() - self._heard) / self.interval) if self.interval else 0
-
     def until_silence(self) -> float | None:
-        """Return the seconds until :attr:`silences` will have grown, if nothing comes."""
-        if not self.interval:
-            return None
-        return self.interval - (time.monotonic() - self._heard) % self.interval
+        """Return the seconds until an interval without a sign of life will have passed; None for never."""
+        return self._since + self.interval - time.monotonic() if self.interval else None
+
+    def count_silence(self) -> bool:
+        """Count an interval if nothing has come in it; return whether so."""
+        if self.socket and awaits(self.socket, select.POLLIN, 0):
+            return False
+        self.silences += 1
+        self._since = time.monotonic()
+        return True
 
     def recv(self, size: int) -> bytes:
         """Return 1 to ``size`` bytes, or none at the end of the stream, as paramiko asks for them.
@@ -80,6 +86,7 @@ class Wire:
         try:
             while not self.buffered:
                 if self.socket and not awaits(self.socket, select.POLLIN, self.interval):
+                    self.silences += 1
                     raise TimeoutError("The peer is silent.")
                 self.fill()
         except EOFError:
@@ -113,9 +120,12 @@ class Wire:
             piece = self._stream.recv(self._size)
         except BlockingIOError:
             return
+        except TimeoutError:
+            self.silences += 1
+            raise
         if not piece:
             raise EOFError
-        self._heard = time.monotonic()
+        self._since, self.silences = time.monotonic(), 0
         # A large buffer costs, and a small one many calls where much is on its way.
         self._size = BLOCK if len(piece) >= SMALL_BLOCK else SMALL_BLOCK
         self._ahead, self._position = self._ahead[self._position :] + piece, 0
@@ -130,7 +140,7 @@ class Wire:
         :raises OSError: the peer took nothing for ``SILENCES`` intervals, or is gone.
         """
         sent = first = 0
-        if self.socket and len(pieces) > SMALL_PIECES:
+        if self.socket and SMALL_PIECES < len(pieces) < MANY_PIECES:
             # For a large message, joining them would cost as much as sending does.
             with suppress(BlockingIOError):
                 sent = self.socket.sendmsg(pieces)
@@ -154,7 +164,8 @@ class Wire:
                 silences += self.socket is None or not awaits(self.socket, select.POLLOUT, self.interval)
             except TimeoutError:
                 silences += 1
-        raise OSError(errno.ETIMEDOUT, "the peer takes no more data")
+        # Not ETIMEDOUT, which paramiko takes for a reason to go on.
+        raise OSError(errno.ECONNABORTED, "the peer takes no more data")
 
     def settimeout(self, timeout: float | None) -> None:
         """Do nothing: paramiko would set an interval of its own, and wake ten times a second."""
@@ -176,9 +187,15 @@ class Wire:
 
 
 def awaits(of: socket.socket, event: int, timeout: float | None) -> bool:
-    """Wait until one of poll's events has come, or the peer has gone; return False after ``timeout`` seconds."""
+    """Wait until one of poll's events has come, or the peer has gone; return False after ``timeout`` seconds.
+
+    :raises OSError: the socket is closed.
+    """
     poll = select.poll()
-    poll.register(of, event)
+    try:
+        poll.register(of, event)
+    except ValueError:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
     return bool(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
 
 

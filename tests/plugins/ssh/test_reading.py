@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import select
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+from paramiko.common import MSG_CHANNEL_DATA
+from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel
 from connmgr_ssh.link import Link
 from connmgr_ssh.packets import Packets
 from connmgr_ssh.reading import SPELL
+from connmgr_ssh.stream import STDOUT, Stream
 from connmgr_ssh.transport import SshTransport
+from connmgr_ssh.wire import Wire
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.sshd import Sshd
 
@@ -90,7 +97,9 @@ def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
         assert line(echo) == b"first\n"
         echo.sendall(b"second\n", WAIT)
         arrived = select.poll()
-        arrived.register(link_of_channel(echo).wire.socket, select.POLLIN)
+        wire_socket = link_of_channel(echo).wire.socket
+        assert wire_socket is not None
+        arrived.register(wire_socket, select.POLLIN)
         deadline = time.monotonic() + WAIT
         while not (arrived.poll(10) or echo._arrived):  # type: ignore[attr-defined]
             assert time.monotonic() < deadline, "nothing comes back"
@@ -186,4 +195,101 @@ def test_a_packet_that_was_tampered_with_ends_the_link(echo: Channel, monkeypatc
 
 
 def link_of_channel(channel: Channel) -> Link:
-    return channel.link  # type: ignore[attr-defined]
+    assert isinstance(channel, Stream)
+    return channel.link
+
+
+def test_a_client_that_never_waits_does_not_hold_up_new_keys(
+    sshd: Sshd, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Packets, "REKEY_BYTES", MEGABYTE)
+    channel = connect(sshd).open_channel(["head", "-c", str(5 * MEGABYTE), "/dev/zero"], timeout=WAIT)
+    received, deadline = 0, time.monotonic() + WAIT
+    with contextlib.suppress(EOFError):
+        while time.monotonic() < deadline:
+            received += len(channel.recv(0)[0])
+    assert received == 5 * MEGABYTE
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Wire, socket.socket]]:
+    """A wire that counts an interval of 0.05 seconds, and its peer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        yield Wire(ours, 0.05), theirs
+
+
+def test_a_standstill_of_our_own_is_no_silence_of_the_peer(pair: tuple[Wire, socket.socket]) -> None:
+    wire, peer = pair
+    time.sleep(0.2)
+    left = wire.until_silence()
+    assert left is not None
+    assert left <= 0
+    peer.sendall(b"alive")
+    assert not wire.count_silence()
+    assert wire.recv(10) == b"alive"
+    time.sleep(0.2)
+    assert wire.count_silence()
+    assert wire.silences == 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 16, 1024, 5000])
+def test_any_number_of_pieces_is_sent_whole(pair: tuple[Wire, socket.socket], number: int) -> None:
+    wire, peer = pair
+    pieces = [bytes([index % 251]) * (index % 700 + 1) for index in range(number)]
+    received = bytearray()
+
+    def take() -> None:
+        while len(received) < sum(map(len, pieces)):
+            received.extend(peer.recv(100_000))
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    wire.send_all(pieces)
+    taker.join(WAIT)
+    assert bytes(received) == b"".join(pieces)
+
+
+def test_a_peer_that_takes_nothing_ends_the_link_for_all_who_write(echo: Channel) -> None:
+    link = link_of_channel(echo)
+    packets = link._packets
+
+    def refuse(pieces: object) -> None:
+        raise ConnectionAbortedError
+
+    link.wire.send_all = refuse  # type: ignore[method-assign]
+    with pytest.raises(EOFError):
+        echo.sendall(b"x", WAIT)
+    link.join(WAIT)
+    assert not link.is_alive()
+    assert packets.closed
+
+
+def test_empty_data_is_no_end(echo: Channel) -> None:
+    assert isinstance(echo, Stream)
+    for _ in range(1000):
+        echo.receive(STDOUT, b"")
+    assert not echo._arrived
+
+
+def test_data_of_another_size_than_it_says_ends_the_link(echo: Channel) -> None:
+    assert isinstance(echo, Stream)
+    head = struct.pack(">BII", MSG_CHANNEL_DATA, echo.number, 1)
+    with pytest.raises(SSHException, match="size"):
+        link_of_channel(echo)._deliver(head + b"much more")
+
+
+def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(echo, Stream)
+    room = echo._room_out
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link_of_channel(echo), "post_all", late)
+        with pytest.raises(TimeoutError):
+            echo.sendall(bytes(1000), WAIT)
+    assert echo._room_out == room
