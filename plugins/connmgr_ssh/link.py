@@ -126,6 +126,9 @@ class Link(paramiko.Transport):
         finally:
             # Whoever waits for the end of a key exchange would wait in vain.
             self.clear_to_send.set()
+            # A channel may have been opened after paramiko told the others, and before it called the link inactive.
+            for stream in list(self._channels.values()):
+                stream._unlink()
             self.wire.release()
             self.reading.close()
 

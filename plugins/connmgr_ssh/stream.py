@@ -11,6 +11,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from paramiko.common import (
@@ -265,7 +266,9 @@ class Stream:
                 return
             self._eof_sent = True
             self._changed.notify_all()
-        self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(UNHURRIED), self)
+        # The far side may have closed the channel meanwhile, and then needs no telling.
+        with suppress(BrokenPipeError):
+            self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(UNHURRIED), self)
 
     def _consume(self, size: int) -> None:
         """Let the far side send as much again as was read, in portions worth a packet."""

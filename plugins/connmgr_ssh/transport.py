@@ -14,13 +14,14 @@ from connmgr_ssh.authentication import Login
 from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config import DEPTH, Destination, Hop, resolve
 from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.dial import dial
 from connmgr_ssh.faults import mapped, refused_stream
 from connmgr_ssh.hostkeys import AcceptedKeys, Judge
 from connmgr_ssh.identities import gather
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import Refused, packed
 from connmgr_ssh.tcp import TcpStream
-from connmgr_ssh.wire import SocketLike, Wire, dial
+from connmgr_ssh.wire import SocketLike, Wire
 
 _DEFAULT_PORT = 22
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")

@@ -1,4 +1,4 @@
-"""The byte stream under an SSH connection: opened in bounded time, read in large pieces, watched for silence."""
+"""The byte stream under an SSH connection: read ahead in large pieces, and watched for silence."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import math
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
-
-from connmgr.errors import ConnectTimeout, HostRefused, HostUnreachable, HostUnresolved, OperationError
-from connmgr_ssh.deadline import Deadline
+from typing import Protocol
 
 BLOCK = 192 * 1024
 SMALL_BLOCK = 16 * 1024
@@ -197,69 +193,3 @@ def awaits(of: socket.socket, event: int, timeout: float | None) -> bool:
     except ValueError:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
     return bool(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
-
-
-def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
-    """Connect to the first address of ``host`` that answers, without Nagle's algorithm.
-
-    :raises HostUnresolved: the name has no address.
-    :raises HostRefused: nothing listens there.
-    :raises ConnectTimeout: no answer came in time.
-    :raises HostUnreachable: no route leads there.
-    """
-    addresses = _addresses(host, port, deadline)
-    failures: list[OSError] = []
-    for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        connection = socket.socket(family, kind, protocol)
-        try:
-            # A share of the time for each, so that an address that swallows packets leaves some for the next.
-            connection.settimeout(max(0.001, deadline.left() / (len(addresses) - index)))
-            connection.connect(address)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            connection.close()
-            failures.append(error)
-        else:
-            return connection
-    raise connect_error(f"{host}:{port}", failures, deadline) from failures[-1]
-
-
-def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -> OperationError:
-    """Return the error that says most of why none of the addresses of ``where`` could be connected to."""
-    if any(isinstance(failure, ConnectionError) for failure in failures):
-        return HostRefused(f"{where} refused the connection: nothing listens there, or a firewall rejects it.")
-    if any(isinstance(failure, TimeoutError) for failure in failures):
-        return deadline.expired(where, "connecting")
-    reason = failures[-1].strerror or str(failures[-1])
-    return HostUnreachable(f"{where} cannot be reached: {reason}.")
-
-
-def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        return _look_up(host, port, deadline)
-    except UnicodeError as error:
-        raise HostUnresolved(f"{host} is not a valid host name.") from error
-
-
-def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """Ask the resolver, which knows no deadline, in a thread that ends when the resolver gives up."""
-    found: list[Any] = []
-    failed: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            failed.append(error)
-
-    resolver = threading.Thread(target=ask, name=f"resolve {host}", daemon=True)
-    resolver.start()
-    resolver.join(deadline.left())
-    if failed:
-        reason = failed[0].strerror if isinstance(failed[0], OSError) else "it is not a valid name"
-        raise HostUnresolved(f"{host} has no address: {reason}.") from failed[0]
-    if not found:
-        raise ConnectTimeout(f"The address of {host} was not found within {deadline.seconds:g} seconds.")
-    return found

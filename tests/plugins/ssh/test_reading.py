@@ -17,6 +17,7 @@ from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel
+from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.link import Link
 from connmgr_ssh.packets import Packets
 from connmgr_ssh.reading import SPELL
@@ -293,3 +294,20 @@ def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest
         with pytest.raises(TimeoutError):
             echo.sendall(bytes(1000), WAIT)
     assert echo._room_out == room
+
+
+def test_a_channel_that_is_opened_while_the_link_ends(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(echo, Stream)
+    link = link_of_channel(echo)
+    late = Stream(link, 1000)
+    unlink = echo._unlink
+
+    def unlink_and_open() -> None:
+        unlink()
+        link._channels.put(late.number, late)
+
+    monkeypatch.setattr(echo, "_unlink", unlink_and_open)
+    link.wire.close()
+    link.join(WAIT)
+    with pytest.raises(EOFError):
+        late.wait_open(Deadline(WAIT))
