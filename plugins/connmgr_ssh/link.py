@@ -144,7 +144,7 @@ class Link(paramiko.Transport):
             self.join(JOIN)
 
     def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send from any thread but the reader's, ``of`` a channel, whose ``last`` message may be this one.
+        """Send from any thread but one that is reading, ``of`` a channel, whose ``last`` message may be this one.
 
         :raises TimeoutError: a key exchange in between did not end in time.
         :raises EOFError: the connection is gone.

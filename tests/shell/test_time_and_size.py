@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellStopped
+from connmgr.shell import session
 from connmgr.shell.frame import Command
+from connmgr.shell.kill import kill_tree
 from connmgr.shell.session import Session
 from tests.shell.shells import assert_usable, local_session, out, run
 
@@ -91,6 +94,32 @@ def test_command_of_a_client_that_left_is_killed(bash: Session) -> None:
     with pytest.raises(CommandCancelled):
         bash.exec(Command(b"sleep 100"), 60, abandoned=lambda: True)
     assert_usable(bash)
+
+
+def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = []
+
+    def find_nothing_at_first(*arguments: Any) -> bool:
+        kills.append(arguments)
+        return len(kills) > 1 and kill_tree(*arguments)
+
+    monkeypatch.setattr(session, "kill_tree", find_nothing_at_first)
+
+    def exec_sleep() -> None:
+        with pytest.raises(ShellStopped):
+            run(bash, "sleep 100")
+
+    thread = threading.Thread(target=exec_sleep)
+    thread.start()
+    supervisor = psutil.Process(bash.pid)
+    deadline = time.monotonic() + 10
+    while not supervisor.children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    bash.stop(10)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(kills) == 2
+    await_gone(supervisor.pid)
 
 
 def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:

@@ -13,18 +13,20 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.link import Link
-from connmgr_ssh.packets import Packets
+from connmgr_ssh.packets import Nonces, Packets
 from connmgr_ssh.reading import SPELL
 from connmgr_ssh.stream import STDOUT, Stream
 from connmgr_ssh.transport import SshTransport
-from connmgr_ssh.wire import Wire
+from connmgr_ssh.wire import Wire, awaits
 from tests.plugins.ssh.conftest import Connect, StartSshd
+from tests.plugins.ssh.test_channel import read
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
@@ -35,16 +37,6 @@ MEGABYTE = 1_000_000
 
 def link_of(transport: SshTransport) -> Link:
     return transport._link
-
-
-def read(channel: Channel) -> bytes:
-    """Return what a process prints, to its end."""
-    output = b""
-    try:
-        while True:
-            output += channel.recv(WAIT)[0]
-    except EOFError:
-        return output
 
 
 def line(channel: Channel) -> bytes:
@@ -138,7 +130,7 @@ def test_what_nobody_waits_for_is_read_by_the_links_own_thread(sshd: Sshd, conne
     while channel._status is None:
         assert time.monotonic() < deadline, "the exit status was not read"
         time.sleep(0.01)
-    assert (read(channel), channel.exit_status(0)) == (b"word\n", 3)
+    assert (read(channel)[0], channel.exit_status(0)) == (b"word\n", 3)
 
 
 def check_transfer(transport: SshTransport, size: int = MEGABYTE) -> None:
@@ -146,7 +138,7 @@ def check_transfer(transport: SshTransport, size: int = MEGABYTE) -> None:
     channel = transport.open_channel(["sha256sum"], timeout=WAIT)
     channel.sendall(content, WAIT)
     channel.shutdown_write()
-    assert read(channel).split()[0].decode() == hashlib.sha256(content).hexdigest()
+    assert read(channel)[0].split()[0].decode() == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("ciphers", ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr"])
@@ -160,7 +152,7 @@ def test_keys_are_exchanged_anew_after_so_many_bytes_either_way(
     after_sending = server.log().count("SSH2_MSG_NEWKEYS received")
     assert after_sending > 3
     down = transport.open_channel(["head", "-c", str(20 * MEGABYTE), "/dev/zero"], timeout=WAIT)
-    assert read(down) == bytes(20 * MEGABYTE)
+    assert read(down)[0] == bytes(20 * MEGABYTE)
     assert server.log().count("SSH2_MSG_NEWKEYS received") > after_sending + 3
 
 
@@ -311,3 +303,22 @@ def test_a_channel_that_is_opened_while_the_link_ends(echo: Channel, monkeypatch
     link.join(WAIT)
     with pytest.raises(EOFError):
         late.wait_open(Deadline(WAIT))
+
+
+@pytest.mark.parametrize("padding", [0, 3, 31, 32, 255])
+def test_a_packet_that_is_padding_alone_is_refused(pair: tuple[Wire, socket.socket], padding: int) -> None:
+    wire, peer = pair
+    cipher, first = AESGCM(bytes(16)), bytes(12)
+    head = struct.pack(">I", 32)
+    peer.sendall(head + cipher.encrypt(Nonces(first).next(), bytes([padding]) + bytes(31), head))
+    assert awaits(wire._stream, select.POLLIN, WAIT)  # type: ignore[arg-type]
+    wire.fill()
+    with pytest.raises(SSHException, match="without content"):
+        Packets(wire)._next(cipher, Nonces(first))
+
+
+def test_waiting_for_a_socket_that_was_closed_is_an_error_of_the_system() -> None:
+    closed = socket.socket()
+    closed.close()
+    with pytest.raises(OSError, match="descriptor"):
+        awaits(closed, select.POLLOUT, 0)
