@@ -313,8 +313,9 @@ def test_a_packet_that_is_padding_alone_is_refused(pair: tuple[Wire, socket.sock
     peer.sendall(head + cipher.encrypt(Nonces(first).next(), bytes([padding]) + bytes(31), head))
     assert awaits(wire._stream, select.POLLIN, WAIT)  # type: ignore[arg-type]
     wire.fill()
-    with pytest.raises(SSHException, match="without content"):
-        Packets(wire)._next(cipher, Nonces(first))
+    packets = Packets(wire)
+    with contextlib.closing(packets.reading), pytest.raises(SSHException, match="without content"):
+        packets._next(cipher, Nonces(first))
 
 
 def test_waiting_for_a_socket_that_was_closed_is_an_error_of_the_system() -> None:
