@@ -88,6 +88,9 @@ class Server(TcpWSGIServer):
         self.uploads = uploads
         self.keepers = threading.BoundedSemaphore(KEEPERS)
         self._sockets: dict[int, Any] = {}
+        # A signal handler may interrupt the thread that holds it.
+        self._waking = threading.RLock()
+        self._shut_down = False
         adjustments = Adjustments(
             sockets=[bound],
             threads=slots + RESERVE + KEEPERS,
@@ -132,8 +135,14 @@ class Server(TcpWSGIServer):
             wasyncore.loop(timeout=min(POLL_SECONDS, left), use_poll=True, map=self._sockets, count=1)
 
     def wake(self) -> None:
-        """End a wait in :meth:`run`; may be called from a signal handler and from any thread."""
+        """End a wait in :meth:`run`; may be called from a signal handler and from any thread, at any time."""
         self.pull_trigger()
+
+    def pull_trigger(self) -> None:
+        with self._waking:
+            # Once it is closed, its descriptor's number may be another file's.
+            if not self._shut_down:
+                super().pull_trigger()
 
     def add_task(self, channel: Channel) -> None:  # type: ignore[override]
         """Have a thread answer the request that has come, unless one of them has received it itself."""
@@ -159,4 +168,6 @@ class Server(TcpWSGIServer):
     def shut_down(self) -> None:
         """Close every connection and end the threads that are idle; others end with the process."""
         self.task_dispatcher.shutdown(timeout=1)
+        with self._waking:
+            self._shut_down = True
         wasyncore.close_all(self._sockets)

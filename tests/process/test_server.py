@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -28,6 +29,13 @@ def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     return [b"ok"]
 
 
+def server_of(application: Application, bound: socket.socket, spools: Path) -> Server:
+    uploads = Uploads("/upload", lambda: Spool(spools), 1_000_000)
+    return Server(
+        application, bound, slots=2, max_body=100_000, trusted=lambda header: header == "good", uploads=uploads
+    )
+
+
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., tuple[str, int]]]:
     """A function that serves an application in this process and returns its address; silence is short here."""
@@ -38,10 +46,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 
     def start(application: Application = answer) -> tuple[str, int]:
         bound = bind("127.0.0.1", 0)
-        uploads = Uploads("/upload", lambda: Spool(tmp_path), 1_000_000)
-        served = Server(
-            application, bound, slots=2, max_body=100_000, trusted=lambda header: header == "good", uploads=uploads
-        )
+        served = server_of(application, bound, tmp_path)
         over = threading.Event()
         thread = threading.Thread(target=served.run, args=(over.is_set,))
         thread.start()
@@ -301,3 +306,17 @@ def test_the_url_of_an_ipv6_address_has_brackets() -> None:
         return
     with bound:
         assert url_of(bound) == f"http://[::1]:{bound.getsockname()[1]}"
+
+
+def test_a_server_that_was_shut_down_is_woken_without_writing_to_what_others_have_opened(tmp_path: Path) -> None:
+    served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+    served.shut_down()
+    with contextlib.ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(8)]
+        for one in (end for pair in pairs for end in pair):
+            stack.enter_context(one)
+            one.setblocking(False)
+        served.wake()
+        for one in (end for pair in pairs for end in pair):
+            with pytest.raises(BlockingIOError):
+                one.recv(1)
