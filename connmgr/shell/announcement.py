@@ -24,10 +24,14 @@ KEPT = 64 << 10
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a shell is: the last part of its path, and the path; ``nudged`` where its input may hold nudges yet."""
+    """What a shell is: the last part of its path, and the path; ``nudged`` where its input may hold nudges yet.
+
+    Its environment has ``word`` in the variable CONNMGR_BOOT.
+    """
 
     name: str
     path: str
+    word: str
     nudged: bool
 
 
@@ -76,7 +80,7 @@ def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadli
         reason = "the far side's shell ended without running a command"
         raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
     name, _, path = line.partition(" ")
-    return Announcement(name, path, nudged=len(nudges) < len(NUDGES))
+    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGES))
 
 
 def await_reader(channel: Channel, deadline: float) -> None:

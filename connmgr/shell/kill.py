@@ -61,13 +61,28 @@ kill -CONT "$root" 2>/dev/null
 """
 
 
+# A process that has got the number since does not carry the word.
+_KILL_SUPERVISOR = 'grep -qsF "CONNMGR_BOOT=$2" "/proc/$1/environ" && kill -KILL "$1"'
+
+
 def kill_tree(transport: Transport, root: int, cookie: str, timeout: float) -> bool:
     """Kill what runs below process ``root``, and what carries ``cookie`` in its environment, but not ``root`` itself.
 
     Returns whether nothing was left within ``timeout`` seconds; False too where no second channel can be had.
     """
+    return _run(transport, script_argv(_SCRIPT, (str(root), cookie)), timeout)
+
+
+def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:
+    """Kill the supervisor ``pid``, which was started with ``word``, within ``timeout`` seconds; return whether it was.
+
+    Where there is no /proc it is left to the end of its streams.
+    """
+    return _run(transport, script_argv(_KILL_SUPERVISOR, (str(pid), word)), timeout)
+
+
+def _run(transport: Transport, argv: list[str], timeout: float) -> bool:
     deadline = time.monotonic() + timeout
-    argv = script_argv(_SCRIPT, (str(root), cookie))
     try:
         channel = transport.open_channel(argv, timeout=timeout)
     except OperationError:

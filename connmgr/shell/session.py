@@ -23,7 +23,7 @@ from connmgr.plugin import Channel, Transport
 from connmgr.shell.dialects import quote
 from connmgr.shell.feed import fed
 from connmgr.shell.frame import Command, MarkedStream, build_frame, build_plain_frame, enter_directory, new_nonce
-from connmgr.shell.kill import kill_tree
+from connmgr.shell.kill import kill_supervisor, kill_tree
 from connmgr.shell.start import Supervisor
 from connmgr.shell.state import State
 from connmgr.shell.turns import Turns
@@ -33,6 +33,9 @@ POLL = 1.0
 
 KILL_TIMEOUT = 20.0
 """Seconds in which a killed command's processes must be gone, or the session is given up."""
+
+GIVE_UP_TIMEOUT = 5.0
+"""Seconds for killing a shell that does not come back."""
 
 KILL_AGAIN = 1.0
 """Seconds after which what is to stop and still runs is killed once more."""
@@ -158,22 +161,26 @@ class Session:
     def stop(self, timeout: float) -> None:
         """End what runs, let the shell exit, and release the channel, within about ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
+        # What is left then is for a shell that does not exit.
+        patient_until = deadline - min(KILL_AGAIN, timeout / 4)
         self._stopping.set()
         ended = False
-        while not ended and (left := deadline - time.monotonic()) > 0:
+        while not ended and (left := patient_until - time.monotonic()) > 0:
             cookie = self._running
             if cookie and not self._lost:
                 kill_tree(self.transport, self.pid, cookie, min(KILL_TIMEOUT, left / 2))
             # What had not quite begun is killed the next time.
-            ended = self._exit(min(KILL_AGAIN, max(0.0, deadline - time.monotonic())), deadline)
+            ended = self._exit(min(KILL_AGAIN, max(0.0, patient_until - time.monotonic())), patient_until)
+        if not ended:
+            self._kill_supervisor(max(0.1, deadline - time.monotonic()))
         # Whoever still holds the turn when time is up is woken by the close of the channel.
         self._lost = True
         self._channel.close()
 
     def _exit(self, patience: float, deadline: float) -> bool:
-        """Let the shell exit, and return whether its turn for that came within ``patience`` seconds."""
+        """Let the shell exit, if its turn for that comes within ``patience`` seconds, and return whether it has."""
         try:
-            with self._turns.take(patience), contextlib.suppress(TimeoutError, EOFError, OSError):
+            with self._turns.take(patience):
                 if not self._lost:
                     # A terminal has no EOF.
                     self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
@@ -181,7 +188,13 @@ class Session:
                     self._channel.exit_status(max(0.1, deadline - time.monotonic()))
         except TimeoutError:
             return False
+        except (EOFError, OSError):
+            return True
         return True
+
+    def _kill_supervisor(self, timeout: float) -> None:
+        # A shell that spins, or was stopped, does not notice that its streams have ended.
+        kill_supervisor(self.transport, self.pid, self._supervisor.word, timeout)
 
     @contextlib.contextmanager
     def _input_beside(self, command: Command) -> Iterator[Command]:
@@ -277,6 +290,7 @@ class Session:
         deadline = time.monotonic() + KILL_TIMEOUT
         killed = kill_tree(self.transport, self.pid, cookie, KILL_TIMEOUT / 2)
         if not killed or self._receive(stdout, stderr, deadline, lambda: False):
+            self._kill_supervisor(GIVE_UP_TIMEOUT)
             self._channel.close()
             raise EOFError
 

@@ -46,8 +46,8 @@ class ShellInfo:
 class Supervisor:
     """A shell that is ready for frames.
 
-    ``pure`` says that it is without functions and aliases, so that other words than its own run programs, and that it
-    waits for all of them.
+    ``word`` is in the environment that it was started with. ``pure`` says that it is without functions and aliases, so
+    that other words than its own run programs, and that it waits for all of them.
     """
 
     channel: Channel
@@ -55,6 +55,7 @@ class Supervisor:
     interpreter: Interpreter | None
     info: ShellInfo
     pid: int
+    word: str
     directory: bytes
     variables: bytes
     pure: bool
@@ -106,22 +107,27 @@ def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor
             stderr.feed(err)
     except (EOFError, OSError) as error:
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
-    return _described(channel, greeting, stdout, dialect, supervising, path)
+    return _described(channel, greeting, stdout, dialect, supervising, shell)
 
 
 def _described(
-    channel: Channel, greeting: str, stdout: MarkedStream, dialect: Dialect, supervising: Dialect, path: str
+    channel: Channel,
+    greeting: str,
+    stdout: MarkedStream,
+    dialect: Dialect,
+    supervising: Dialect,
+    shell: Announcement,
 ) -> Supervisor:
     # Whatever the shell has printed until then comes before; a nonce that began its line would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
     if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
-        raise ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
+        raise ShellStartFailed(f"The shell {shell.path} did not describe itself as a shell does.")
     pid, kernel, system, temp = facts[:4]
     directory, variables = stdout.state
     return Supervisor(
         channel=channel,
         dialect=dialect if dialect.interpreter else supervising,
-        interpreter=Interpreter(path) if dialect.interpreter else None,
+        interpreter=Interpreter(shell.path) if dialect.interpreter else None,
         info=ShellInfo(
             dialect.number,
             _OS_TYPES.get(kernel, "unix"),
@@ -130,6 +136,7 @@ def _described(
             temp,
         ),
         pid=int(pid),
+        word=shell.word,
         directory=directory,
         variables=variables,
         # ksh93 waits for the last program of a pipeline alone.

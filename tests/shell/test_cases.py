@@ -13,6 +13,9 @@ from tests.shell.shells import assert_usable, out, run
 ANY = None
 FAILS = "non-zero"
 
+# Bash 5.2 spins for ever if it is interrupted just before it waits for a subshell.
+ASLEEP = "until read -r s </proc/$$/stat; case ${s##*) } in S*) ;; *) false; esac; do :; done"
+
 POSIX_CASES = {
     "plain": ("echo hi", 0, b"hi\n"),
     "several lines": ("echo a\necho b", 0, b"a\nb\n"),
@@ -49,7 +52,7 @@ POSIX_CASES = {
     "empty path": ("PATH=; echo hi", 0, b"hi\n"),
     "no file may be written": ("ulimit -f 0; echo hi", 0, b"hi\n"),
     "killed subshell": ("sh -c 'kill -9 $PPID'", 137, b""),
-    "terminates its own shell": ("kill -TERM $$; kill -HUP $$; kill -INT $$; echo alive", 0, b"alive\n"),
+    "terminates its own shell": (f"kill -TERM $$; kill -HUP $$; {ASLEEP}; kill -INT $$; echo alive", 0, b"alive\n"),
     "binary output": (r"printf 'a\000b\377'", 0, b"a\0b\xff"),
     "no final newline": ("printf hi", 0, b"hi"),
     "many newlines": (r"printf '\n\nhi\n\n'", 0, b"\n\nhi\n\n"),

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellStopped
+from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellLost, ShellStopped
 from connmgr.shell import session
 from connmgr.shell.frame import Command
 from connmgr.shell.kill import kill_tree
@@ -119,6 +119,21 @@ def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytes
     thread.join(10)
     assert not thread.is_alive()
     assert len(kills) == 2
+    await_gone(supervisor.pid)
+
+
+def test_stop_kills_a_shell_that_does_not_exit(posix: Session) -> None:
+    supervisor = psutil.Process(posix.pid)
+    supervisor.suspend()
+    posix.stop(2)
+    await_gone(supervisor.pid)
+
+
+def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "kill_tree", lambda *_: False)
+    supervisor = psutil.Process(posix.pid)
+    with pytest.raises(ShellLost):
+        run(posix, "exec sleep 5", timeout=0.3)
     await_gone(supervisor.pid)
 
 

@@ -51,7 +51,9 @@ from tests.shell.test_state import (  # noqa: F401 - collected here too
 )
 from tests.shell.test_time_and_size import (  # noqa: F401 - collected here too
     test_command_of_a_client_that_left_is_killed,
+    test_a_shell_that_does_not_come_back_is_killed,
     test_stop_ends_the_running_and_the_waiting,
+    test_stop_kills_a_shell_that_does_not_exit,
     test_ten_megabytes_on_both_streams_at_once,
     test_timeout_finds_what_left_the_tree,
     test_timeout_kills_and_the_session_goes_on,
