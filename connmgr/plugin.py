@@ -108,7 +108,7 @@ class Transport(ABC):
     Its methods may be called from several threads at once.
     """
 
-    runs_locally: ClassVar[bool] = False
+    runs_locally: bool = False
     """Whether processes are children of the daemon itself, so that a later daemon can find those left behind."""
 
     @abstractmethod

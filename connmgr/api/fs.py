@@ -29,6 +29,7 @@ from connmgr.api.shell import EXAMPLE
 from connmgr.fs import files
 from connmgr.fs.blobs import Blob, Spool
 from connmgr.fs.files import Entry, Place, Reading
+from connmgr.shell.session import Session
 
 BLOB_PATH = "/fs/blob"
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
@@ -139,10 +140,11 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     sessions = services().sessions
     with _stored(request) as blob, sessions.borrowed(request["connection"], caller().access) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
-        directory = files.make_temporary(Place(session.transport, session.directory))
+        place = _place_of(session)
+        directory = files.make_temporary(place)
         session.remove_at_stop(directory)
         path = directory + b"/script"
-        files.write(Place(session.transport, session.directory), path, blob, 0o700)
+        files.write(place, path, blob, 0o700)
     return {"path": path}
 
 
@@ -241,7 +243,11 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 @contextmanager
 def _place(request: Mapping[str, Any]) -> Iterator[Place]:
     with services().sessions.borrowed(request["connection"], caller().access) as session:
-        yield Place(session.transport, session.directory)
+        yield _place_of(session)
+
+
+def _place_of(session: Session) -> Place:
+    return Place(session.transport, session.directory, session.helpers)
 
 
 def _timeout() -> float:

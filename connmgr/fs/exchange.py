@@ -1,4 +1,4 @@
-"""One run of a script on the far side: what it answers, what it is sent and what it delivers."""
+"""One run of a program on the far side: what it answers, what it is sent and what it delivers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from connmgr import errors
-from connmgr.plugin import Channel, Transport
-from connmgr.shell.frame import new_nonce
-from connmgr.shell.script import script_argv
+from connmgr.plugin import Transport
+from connmgr.shell.helper import Helper, Helpers, Program
 
 OPEN_TIMEOUT = 30.0
 STALL_TIMEOUT = 60.0
 """Seconds without any progress after which a transfer is given up."""
+
+END_TIMEOUT = 2.0
+"""Seconds to wait for the end of a program that has answered, so that its helper can be used again."""
+
+LONGEST_STATUS = len("255\n")
 
 SEND_SIZE = 128 << 10
 """Bytes whose acceptance counts as progress."""
@@ -40,25 +44,35 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
 
 
 class Exchange:
-    """A script that runs on a channel of its own; a context manager that closes it.
+    """A program that runs in a helper of its own; a context manager that keeps it for the next, or closes it.
 
     Each method raises :class:`connmgr.errors.TransferFailed` when the link breaks or nothing moves for a minute.
     """
 
-    def __init__(self, transport: Transport, directory: bytes, script: str, arguments: Sequence[str | bytes]) -> None:
-        mark = new_nonce()
-        self.mark = mark.encode()
-        argv = script_argv(script, (mark, directory, *arguments))
-        self._channel: Channel = transport.open_channel(argv, timeout=OPEN_TIMEOUT)
+    def __init__(
+        self, transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
+    ) -> None:
+        self._helpers = helpers
+        self._helper = helpers.take() or Helper.start(transport, program, OPEN_TIMEOUT)
+        self._channel = self._helper.channel
         self._seen = b""
         self._complaint = b""
-        self._ended = False
+        self._held = self._status = b""
+        self._answered = self._ended = self._over = False
+        try:
+            self.mark = self._helper.call(program, arguments, STALL_TIMEOUT)
+        except (EOFError, OSError) as error:
+            self._channel.close()
+            raise errors.TransferFailed("The link broke, or the far side takes no data.") from error
 
     def __enter__(self) -> Exchange:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        if self._over or (self._answered and self._comes_to_its_end()):
+            self._helpers.leave(self._helper)
+        else:
+            self._channel.close()
 
     def answer(self, timeout: float = STALL_TIMEOUT) -> bytes:
         """Return what follows ``ok`` on the script's next line; what comes before that line is dropped.
@@ -72,6 +86,7 @@ class Exchange:
                 break
             if len(self._seen) > NOISE_LIMIT or not self._more(deadline - time.monotonic()):
                 self._fail("The far side did not answer as it should." + self._quoted_complaint())
+        self._answered = True
         line, _, self._seen = line.partition(b"\n")
         verdict, _, facts = line.rstrip(b"\r").partition(b" ")
         if verdict == b"ok":
@@ -82,32 +97,71 @@ class Exchange:
             self._fail("The far side did not answer as it should.")
         raise type(refusal)(f"{refusal.message} {_shown(detail)}".rstrip())
 
-    def send(self, pieces: Iterable[bytes]) -> None:
-        """Write ``pieces`` to the script; one that has ended meanwhile says why by its next answer."""
+    def send(self, pieces: Iterable[bytes], size: int) -> None:
+        """Write ``pieces`` of ``size`` bytes to the program; one that has ended meanwhile says why by its next answer.
+
+        :raises connmgr.errors.TransferFailed: they are not of that size; the program is ended.
+        """
+        self._answered = False
+        left = size
         try:
             for piece in pieces:
+                left -= len(piece)
+                if left < 0:
+                    break
                 for start in range(0, len(piece), SEND_SIZE):
                     self._channel.sendall(piece[start : start + SEND_SIZE], STALL_TIMEOUT)
-            # On a terminal input has no end; there the script counts.
-            if not self._channel.merged:
-                self._channel.shutdown_write()
         except TimeoutError:
             self._fail("The far side takes no more data.")
         except (EOFError, OSError):
             return
+        if left:
+            raise REFUSALS[errors.TransferFailed.code]
 
-    def data(self) -> Iterator[bytes]:
-        """Yield what the script prints, to the end."""
-        while self._seen or self._more(STALL_TIMEOUT):
-            piece, self._seen = self._seen, b""
-            yield piece
+    def data(self, timeout: float = STALL_TIMEOUT) -> Iterator[bytes]:
+        """Yield what the program prints, to its end; each piece must come within ``timeout`` seconds."""
+        self._answered = False
+        while not self._over and (self._seen or self._more(timeout)):
+            piece, self._seen, self._held = self._held + self._seen, b"", b""
+            if content := self._before_end(piece):
+                yield content
+        # The helper is gone, and what it said last was no end.
+        if self._held:
+            content, self._held = self._held, b""
+            yield content
+
+    def settle(self) -> None:
+        """Say that of the program nothing is awaited but its end, however it comes."""
+        self._answered = True
 
     def succeeded(self) -> bool:
-        """Return whether the script, whose data has ended, has exited with 0."""
+        """Return whether the program, whose data has ended, has exited with 0."""
+        return self._status == b"0"
+
+    def _before_end(self, piece: bytes) -> bytes:
+        """Return ``piece`` without the line of the program's end, and keep back what may become that."""
+        end = self.mark + b" over "
+        at = piece.rfind(end, max(0, len(piece) - len(end) - LONGEST_STATUS))
+        if at >= 0 and piece.endswith(b"\n"):
+            self._over, self._status = True, piece[at + len(end) : -1]
+        elif at < 0:
+            size = next((n for n in range(len(end) - 1, 0, -1) if piece.endswith(end[:n])), 0)
+            at = len(piece) - size
+        if not self._over:
+            self._held = piece[at:]
+        return piece[:at]
+
+    def _comes_to_its_end(self) -> bool:
+        """Return whether the helper is idle again, or soon is."""
+        extra = 0
         try:
-            return self._channel.exit_status(STALL_TIMEOUT) == 0
-        except (EOFError, OSError):
+            for piece in self.data(END_TIMEOUT):
+                extra += len(piece)
+                if extra > NOISE_LIMIT:
+                    return False
+        except errors.TransferFailed:
             return False
+        return self._over
 
     def _more(self, timeout: float) -> bool:
         """Wait for more output; return False at its end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from connmgr.errors import TransferFailed
@@ -17,6 +17,7 @@ from connmgr.fs.blobs import Blob
 from connmgr.fs.exchange import STALL_TIMEOUT, Exchange
 from connmgr.plugin import Transport
 from connmgr.shell.frame import new_nonce
+from connmgr.shell.helper import Helpers, Program
 
 WHOLE = 64 << 10
 """Bytes up to which a file is read to its end before its size is told."""
@@ -25,6 +26,12 @@ UNSIZED_LIMIT = 16 << 20
 """Bytes that are read of a file whose size is said to be small; those of /proc say 0."""
 
 LISTING_LIMIT = 64 << 20
+
+BLOCK = 64 << 10
+"""Bytes that the far side reads at once of a large file."""
+
+PIECE = 256
+"""Blocks after which it computes their part of the checksum."""
 
 SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
@@ -44,10 +51,15 @@ _FIND_TYPES = dict(zip("fdlpscb", _TYPES.values(), strict=True))
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session works: its transport and its working directory."""
+    """Where a session works: its transport, its working directory, and the helpers that it has."""
 
     transport: Transport
     directory: bytes
+    helpers: Helpers = field(default_factory=Helpers)
+
+    def run(self, program: Program, arguments: Sequence[str | bytes]) -> Exchange:
+        """Run one of :mod:`connmgr.fs.scripts` here."""
+        return Exchange(self.transport, self.helpers, program, [self.directory, *arguments])
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ class Reading:
 
     def __init__(self, place: Place, path: bytes) -> None:
         with ExitStack() as cleanup:
-            exchange = cleanup.enter_context(Exchange(place.transport, place.directory, scripts.READ, [path]))
+            self._exchange = exchange = cleanup.enter_context(place.run(scripts.READ, [path]))
             self.size = _number(exchange.answer())
             self._pieces = exchange.data()
             if self.size <= WHOLE:
@@ -94,6 +106,7 @@ class Reading:
                 raise TransferFailed("The file became shorter while it was read, or the link broke.")
             yield piece[:left]
             left -= min(left, len(piece))
+        self._exchange.settle()
 
     def close(self) -> None:
         """End the far side's part. Calling it again does nothing."""
@@ -106,16 +119,18 @@ def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
     A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
     is followed.
     """
-    arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode), new_nonce()]
-    with Exchange(place.transport, place.directory, scripts.WRITE, arguments) as exchange:
+    # Where nothing is waited for but the processor, the checksum would only be in the way.
+    counts = (BLOCK, *divmod(blob.size, BLOCK), 0 if place.transport.runs_locally else PIECE)
+    arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode), new_nonce(), *map(str, counts)]
+    with place.run(scripts.WRITE, arguments) as exchange:
         exchange.answer()
-        exchange.send(blob.pieces())
+        exchange.send(blob.pieces(), blob.size)
         exchange.answer(STALL_TIMEOUT + blob.size / SLOWEST_DISK)
 
 
 def make_temporary(place: Place) -> bytes:
     """Make a new directory for temporary files that only the session's user can enter, and return its path."""
-    with Exchange(place.transport, place.directory, scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
+    with place.run(scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
         return exchange.answer()
 
 
@@ -136,9 +151,9 @@ def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
     return _entry(records[0], path, target or None)
 
 
-def _described(place: Place, script: str, arguments: Sequence[str | bytes]) -> list[bytes]:
-    """Return what a script prints after its marks."""
-    with Exchange(place.transport, place.directory, script, arguments) as exchange:
+def _described(place: Place, program: Program, arguments: Sequence[str | bytes]) -> list[bytes]:
+    """Return what a program prints after its marks."""
+    with place.run(program, arguments) as exchange:
         exchange.answer()
         printed = _limited(exchange.data(), LISTING_LIMIT)
         return printed.split(exchange.mark + b" ")[1:] or [b""]
@@ -159,8 +174,8 @@ def move(place: Place, source: bytes, target: bytes, *, overwrite: bool, timeout
     _do(place, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
 
 
-def _do(place: Place, script: str, arguments: Sequence[str | bytes], timeout: float) -> None:
-    with Exchange(place.transport, place.directory, script, arguments) as exchange:
+def _do(place: Place, program: Program, arguments: Sequence[str | bytes], timeout: float) -> None:
+    with place.run(program, arguments) as exchange:
         exchange.answer(timeout)
 
 

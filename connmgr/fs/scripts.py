@@ -1,8 +1,8 @@
-"""The sh scripts that work on files on the far side.
+"""The programs, in the language of sh, that work on files on the far side.
 
-Each runs on a channel of its own, started as every process of the connection is, and so as the session's user. The
-first two arguments are a random mark and the session's directory. What a script has to say is a line that begins with
-the mark: ``ok`` and facts, or ``no``, the code of an error and perhaps details. What follows it is data.
+They run in a helper, started as every process of the connection is, and so as the session's user. The first argument is
+the session's directory. What a program has to say is a line that begins with a random mark: ``ok`` and facts, or
+``no``, the code of an error and perhaps details. What follows it is data.
 
 They use what POSIX.1-2017 has, and beyond that what they can do without: stat in the ways of GNU, busybox and BSD, GNU
 find's ``-printf``, a program that computes SHA-256, and open files by their descriptors in /proc.
@@ -10,15 +10,16 @@ find's ``-printf``, a program that computes SHA-256, and open files by their des
 
 from __future__ import annotations
 
+from connmgr.shell.helper import Program
+
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
 # directory. No other directory is stayed in, since the user might not enter it again. Errors are told by the system's
 # own words (the locale is C) at the end of a program's message.
 _PRELUDE = r"""
-mark=$1 dir=$2; shift 2
 unset CDPATH
 say() { printf '%s %s\n' "$mark" "$*"; }
 tidy() { :; }
-no() { tidy; say no "$@"; exit 0; }
+no() { tidy; say no "$@"; exit ${receiving:-0}; }
 because() {
   case ${1##*: } in
     *"o space left"*|*"uota exceeded"*) no no_space;;
@@ -50,32 +51,38 @@ absent() { why=$(ls -d "$@" -- "$p" 2>&1 >/dev/null); because "$why"; }
 present() { [ -e "$p" ] || [ -L "$p" ] || absent; }
 """
 
+
+def _program(name: str, body: str, *, fed: bool = False) -> Program:
+    return Program(f"fs_{name}", _PRELUDE, f"dir=$1; shift{body}", fed)
+
+
 # The size and the content are those of one opened file, whatever takes its name meanwhile.
-READ = (
-    _PRELUDE
-    + r"""
+READ = _program(
+    "read",
+    r"""
 resolve "$1"
 [ -e "$p" ] || absent -L
 [ -f "$p" ] || no wrong_file_type
 deliver() {
   n=$(stat -L -c %s /proc/self/fd/0 || stat -f %z || stat -L -c %s -- "$p" || wc -c <"$p") || no file_operation_failed
   say ok $n
-  exec cat
+  cat
+  exit
 }
 deliver <"$p" 2>/dev/null
 no permission_denied
-"""
+""",
 )
-"""``path``. ``ok size``, then the content; the exit status is that of reading it."""
+"""``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
-# The file is received beside its target, flushed while it is checked, and renamed over it once it is whole. Until then
-# it is reached by its open descriptor, so that whoever else may write to the directory cannot put another file in its
-# place. What a killed writer left behind is cleared by the next one: when the process in its name is gone, or after an
-# hour of silence.
-WRITE = (
-    _PRELUDE
-    + r"""
-size=$2 sum=$3 mode=$4
+# The file is received beside its target, a large one piece by piece while the checksum of those before is computed,
+# and renamed over it once it is whole and on disk. Until then it is reached by its open descriptor, so that whoever
+# else may write to the directory cannot put another file in its place. What a killed writer left behind is cleared by
+# the next one: when the process in its name is gone, or after an hour of silence.
+WRITE = _program(
+    "write",
+    r"""
+size=$2 sum=$3 mode=$4 block=$6 blocks=$7 rest=$8 piece=$9
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 alive() {
   if read -r w <"/proc/$1/stat"; then w=${w##*") "}; case $w in [ZX]*) return 1;; esac
@@ -108,14 +115,42 @@ overwrite() {
   why=$( { cat <"$f" >"$p"; } 2>&1) || because "$why"
   flush "$p"; tidy; say ok; exit 0
 }
+has_blocks() { [ "$blocks" != 0 ] && dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; }
+content() {
+  if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
+  { [ "$rest" = 0 ] || head -c "$rest"; }
+}
+pieces() {
+  # Where nobody computes the checksum meanwhile, that is done afterwards.
+  trap "" PIPE
+  while [ "$blocks" -gt 0 ]; do
+    n=$piece; [ "$blocks" -ge "$n" ] || n=$blocks
+    why=$(dd bs="$block" count="$n" iflag=fullblock 2>&1 >&3) || { echo "/why/$why" >&5; exit; }
+    blocks=$((blocks - n)); echo 2>/dev/null
+  done
+  [ "$rest" = 0 ] || why=$(head -c "$rest" 2>&1 >&3) || echo "/why/$why" >&5
+  echo 2>/dev/null
+}
+checksum_of_pieces() { while read -r n; do cat <&4; done | checksum_of_input; } 2>/dev/null
+checksum_of_input() {
+  if command -v openssl >&2; then openssl dgst -sha256
+  elif command -v sha256sum >&2; then sha256sum
+  elif command -v shasum >&2; then shasum -a 256
+  else sha256 -q; fi
+}
 receive() {
   set +C
   f=/proc/self/fd/3; [ -e "$f" ] || f=$t
-  how=cat; [ ! -t 0 ] || how="head -c $size"
+  receiving=1 found=
   say ok
-  why=$( { $how >&3; } 2>&1) || because "$why"
+  if [ "$piece" != 0 ] && [ "$blocks" -gt "$piece" ] && has_blocks; then
+    found=$( { pieces | checksum_of_pieces; } 4<"$f" 5>&1)
+    case $found in */why/*) because "${found##*/why/}";; esac
+  else
+    why=$( { content >&3; } 2>&1) || because "$why"
+  fi
   [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
-  verify_and_flush
+  case $found in *"$sum"*) flush "$f";; *) verify_and_flush;; esac
   case $kept in
     "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
     unknown) overwrite;;
@@ -148,9 +183,15 @@ trap 'exit 1' HUP INT TERM PIPE
 mask=$(umask); umask 077; set -C
 receive 3>"$t" 2>/dev/null
 why=$( { : 3>"$t"; } 2>&1); because "$why"
-"""
+""",
+    fed=True,
 )
-"""``path size sha256 mode nonce``. ``ok`` when it is ready for the content, and ``ok`` when that is in its place."""
+"""``path size sha256 mode nonce``, the size as that of a block, a number of blocks and a rest, in bytes, and ``piece``.
+
+With that number of blocks, unless it is 0, the checksum is computed of one piece while the next comes.
+
+``ok`` when it is ready for the content, and ``ok`` when that is in its place.
+"""
 
 # GNU find takes half of stat's time, but on a terminal it prints names otherwise than they are: never on one, then.
 _DESCRIBING = r"""
@@ -161,9 +202,9 @@ else no file_operation_failed "stat is not installed there."; fi
 say ok
 """
 
-LIST = (
-    _PRELUDE
-    + r"""
+LIST = _program(
+    "list",
+    r"""
 resolve "$1"
 [ -e "$p" ] || absent -L
 [ -d "$p" ] || no wrong_file_type
@@ -181,13 +222,13 @@ cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
   fi
 } 2>/dev/null | cat
 printf '%s end' "$mark"
-"""
+""",
 )
 """``path``. ``ok``, each entry after a mark: mode and type, size, time, ids, names, ``/./name``; a mark and ``end``."""
 
-STAT = (
-    _PRELUDE
-    + r"""
+STAT = _program(
+    "stat",
+    r"""
 resolve "$1"
 present
 [ -z "$2" ] || [ -e "$p" ] || absent -L
@@ -201,13 +242,13 @@ link=
   else stat ${2:+-L} "$how" "$format" -- "$p"; fi
 } 2>/dev/null | cat
 printf '%s target %s' "$mark" "$link"
-"""
+""",
 )
 """``path follow``. ``ok``, an entry as of LIST, and after the mark ``target`` with the link's own target."""
 
-REMOVE = (
-    _PRELUDE
-    + r"""
+REMOVE = _program(
+    "remove",
+    r"""
 resolve "$1"
 present
 [ ! -d "$p" ] || trim
@@ -219,13 +260,13 @@ else
   why=$(rm -f -- "$p" 2>&1) || because "$why"
 fi
 say ok
-"""
+""",
 )
 """``path recursive``. ``ok``."""
 
-MKDIR = (
-    _PRELUDE
-    + r"""
+MKDIR = _program(
+    "mkdir",
+    r"""
 resolve "$1"
 trim
 if [ "$3" ]; then
@@ -236,13 +277,13 @@ else
 fi
 why=$(mkdir ${3:+-p} ${2:+-m "$2"} -- "$p" 2>&1) || because "$why"
 say ok
-"""
+""",
 )
 """``path mode parents``. ``ok``."""
 
-MOVE = (
-    _PRELUDE
-    + r"""
+MOVE = _program(
+    "move",
+    r"""
 resolve "$1"; present; from=$p
 case $from in ./*) from=$dir/$from;; esac
 resolve "$2"; trim; parent
@@ -250,16 +291,16 @@ resolve "$2"; trim; parent
 if [ -e "$p" ] || [ -L "$p" ]; then [ "$3" ] || no file_exists; fi
 why=$(mv -f -- "$from" "$p" 2>&1) || because "$why"
 say ok
-"""
+""",
 )
 """``from to overwrite``. ``ok``."""
 
-MAKE_TEMPORARY = (
-    _PRELUDE
-    + r"""
+MAKE_TEMPORARY = _program(
+    "make_temporary",
+    r"""
 d=${TMPDIR:-/tmp}/connmgr-$1
 why=$(mkdir -m 0700 -- "$d" 2>&1) || because "$why"
 say ok "$d"
-"""
+""",
 )
 """``name``. ``ok`` and a new directory, 0700."""

@@ -21,4 +21,9 @@ def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]
     """
     words = (word.encode() if isinstance(word, str) else word for word in arguments)
     text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
-    return ["/bin/sh", "-c", _BOOT, "sh", _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()]
+    return ["/bin/sh", "-c", _BOOT, "sh", encoded(text)]
+
+
+def encoded(text: bytes) -> str:
+    """Return ``text``, which holds no NUL, in the escapes of ``printf %b``: one line without quotes."""
+    return _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()

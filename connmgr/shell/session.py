@@ -23,6 +23,7 @@ from connmgr.plugin import Channel, Transport
 from connmgr.shell.dialects import quote
 from connmgr.shell.feed import fed
 from connmgr.shell.frame import Command, MarkedStream, build_frame, build_plain_frame, enter_directory, new_nonce
+from connmgr.shell.helper import Helpers
 from connmgr.shell.kill import kill_supervisor, kill_tree
 from connmgr.shell.start import Supervisor
 from connmgr.shell.state import State
@@ -63,13 +64,16 @@ class Result:
 class Session:
     """A running shell. Commands of several threads run one at a time, in the order in which they came."""
 
-    def __init__(self, supervisor: Supervisor, transport: Transport, max_output: int) -> None:
+    def __init__(
+        self, supervisor: Supervisor, transport: Transport, max_output: int, helpers: Helpers | None = None
+    ) -> None:
         self.info = supervisor.info
         self.pid = supervisor.pid
         self.last_used = time.monotonic()
         self._supervisor = supervisor
         self._channel: Channel = supervisor.channel
         self.transport = transport
+        self.helpers = helpers or Helpers()
         self._max_output = max_output
         self._turns = Turns()
         self._cookie = secrets.token_hex(8)
@@ -175,6 +179,7 @@ class Session:
             self._kill_supervisor(max(0.1, deadline - time.monotonic()))
         # Whoever still holds the turn when time is up is woken by the close of the channel.
         self._lost = True
+        self.helpers.close()
         self._channel.close()
 
     def _exit(self, patience: float, deadline: float) -> bool:

@@ -15,6 +15,7 @@ from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, ShellSta
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.frame import Command
+from connmgr.shell.helper import Helpers
 from connmgr.shell.orphans import Orphans
 from connmgr.shell.session import Result, Session
 from connmgr.shell.spare import SpareTransport
@@ -112,7 +113,7 @@ class Sessions:
                     return slot.shell.session.info
                 self._end(slot, STOP_TIMEOUT)
             slot.shell = self._open(record.type, record.data, access)
-            if slot.shell.chain.runs_locally:
+            if slot.shell.chain.transport.runs_locally:
                 self._orphans.remember(slot.shell.session.pid)
             info = slot.shell.session.info
         self._vault.connections.touch(connection)
@@ -234,12 +235,14 @@ class Sessions:
             cleanup.callback(chain.close)
             timeout = min(HELLO_TIMEOUT, max(0.1, deadline - time.monotonic()))
             supervisor = start_supervisor(chain.transport, data.get("shell"), timeout)
+            helpers = Helpers()
             spare = SpareTransport(
                 chain.transport,
                 lambda: open_chain(self._vault, self._registry, kind, data, access, self._start_timeout),
+                helpers.dismiss,
             )
             cleanup.callback(spare.close)
-            session = Session(supervisor, spare, self._max_output)
+            session = Session(supervisor, spare, self._max_output, helpers)
             cleanup.callback(session.stop, STOP_TIMEOUT)
             for text in data.get("commands") or ():
                 result = session.exec(Command(text.encode()), max(0.1, deadline - time.monotonic()))

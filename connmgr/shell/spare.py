@@ -13,7 +13,10 @@ from connmgr.plugin import Channel, Transport
 from connmgr.shell.transports import Chain
 
 PATIENCE = 5.0
-"""Seconds to wait for the second link to be free."""
+"""Seconds to wait for a link to be free."""
+
+GIVEN_UP = 1.0
+"""Seconds within which the far side should have noticed that a channel was closed."""
 
 RETRY = 0.05
 
@@ -22,12 +25,17 @@ class SpareTransport(Transport):
     """A session's transport, which opens its link once more when the far side allows it no further channel.
 
     sshd does so with MaxSessions 1. ``open_another`` opens the second link; it is kept until :meth:`close`, and
-    replaced when it is lost. The first one is left to its owner.
+    replaced when it is lost. The first one is left to its owner. Before that ``give_up`` may close a channel that can
+    be spared, and return whether there was one.
     """
 
-    def __init__(self, first: Transport, open_another: Callable[[], Chain]) -> None:
+    def __init__(
+        self, first: Transport, open_another: Callable[[], Chain], give_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.runs_locally = first.runs_locally
         self._first = first
         self._open_another = open_another
+        self._give_up = give_up
         # Guards the second link, so that it is opened only once.
         self._lock = threading.Lock()
         self._second: Chain | None = None
@@ -36,8 +44,12 @@ class SpareTransport(Transport):
         try:
             return self._first.open_channel(argv, pty=pty, timeout=timeout)
         except ChannelRefused as refusal:
+            deadline = time.monotonic() + timeout
+            if self._give_up():
+                with contextlib.suppress(ChannelRefused):
+                    return _once_free(self._first.open_channel, argv, pty, min(deadline, time.monotonic() + GIVEN_UP))
             try:
-                return self._once_free(argv, pty, time.monotonic() + timeout)
+                return _once_free(self._on_second, argv, pty, deadline)
             except RequestError as error:
                 # Whoever started the session may have left, and with it the secrets that open the link.
                 raise refusal from error
@@ -51,18 +63,7 @@ class SpareTransport(Transport):
         if second is not None:
             second.close()
 
-    def _once_free(self, argv: Sequence[str], pty: bool, deadline: float) -> Channel:
-        """Start ``argv`` on the second link, on which the last channel may not have ended yet."""
-        patience = min(deadline, time.monotonic() + PATIENCE)
-        while True:
-            try:
-                return self._on_second(argv, pty, max(0.1, deadline - time.monotonic()))
-            except ChannelRefused:
-                if time.monotonic() >= patience:
-                    raise
-            time.sleep(RETRY)
-
-    def _on_second(self, argv: Sequence[str], pty: bool, timeout: float) -> Channel:
+    def _on_second(self, argv: Sequence[str], *, pty: bool, timeout: float) -> Channel:
         with contextlib.suppress(ShellLost):
             return self._opened().transport.open_channel(argv, pty=pty, timeout=timeout)
         self.close()
@@ -73,3 +74,15 @@ class SpareTransport(Transport):
             if self._second is None:
                 self._second = self._open_another()
             return self._second
+
+
+def _once_free(open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, deadline: float) -> Channel:
+    """Start ``argv`` on a link on which the last channel may not have ended yet."""
+    patience = min(deadline, time.monotonic() + PATIENCE)
+    while True:
+        try:
+            return open_channel(argv, pty=pty, timeout=max(0.1, deadline - time.monotonic()))
+        except ChannelRefused:
+            if time.monotonic() >= patience:
+                raise
+        time.sleep(RETRY)

@@ -21,6 +21,7 @@ class WrappedTransport(Transport):
     """The transport of a connection whose type is a :class:`Wrapper`: every process is started through it."""
 
     def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], inner: Transport) -> None:
+        self.runs_locally = inner.runs_locally
         self._wrapper = wrapper
         self._data = data
         self._inner = inner
@@ -68,7 +69,6 @@ class Chain:
     """
 
     transport: Transport
-    runs_locally: bool
     sealed: Sequence[Mapping[str, Any]]
     _links: contextlib.ExitStack = field(repr=False)
 
@@ -90,17 +90,14 @@ def open_chain(
     with contextlib.ExitStack() as links:
         sealed: list[Mapping[str, Any]] = []
         transport: Transport | None = None
-        runs_locally = False
         for label, name, stored in reversed(list(_hops(vault, registry, kind, data))):
             plain = _opened(vault, registry, name, stored, access, sealed)
             with _naming(label):
                 transport = _open_link(registry, name, plain, transport, deadline)
             links.callback(transport.close)
-            if not isinstance(registry.get(name), Wrapper):
-                runs_locally = transport.runs_locally
         if transport is None:
             raise ConnectionCycle("The connection leads nowhere.")
-        return Chain(transport, runs_locally, sealed, links.pop_all())
+        return Chain(transport, sealed, links.pop_all())
 
 
 def _hops(

@@ -33,12 +33,16 @@ def content(number: int) -> bytes:
 
 
 def writer(parent: int) -> psutil.Process | None:
-    """Return the sh that writes a file, once there is one below ``parent``."""
+    """Return the subshell that writes a file, once there is one below ``parent``."""
     for process in psutil.Process(parent).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if "printf %b" in " ".join(process.cmdline()):
+        with suppress(psutil.NoSuchProcess, AttributeError):
+            if is_helper(process) and is_helper(process.parent()):  # type: ignore[arg-type]
                 return process
     return None
+
+
+def is_helper(process: psutil.Process) -> bool:
+    return "printf %b" in " ".join(process.cmdline())
 
 
 def test_the_writing_shell_is_killed(here: Place, write: Write, folder: Path, blobs: Blobs) -> None:
@@ -102,7 +106,7 @@ def test_the_daemon_is_killed(start_daemon: StartDaemon, tmp_path: Path) -> None
         assert (folder / "file").read_bytes() in (before, content(number)), "a mixture, or neither"
     last = Caller(start_daemon(home=home))
     last.start()
-    # Scripts end by themselves when their daemon is gone; it may take them a moment.
+    # Helpers end by themselves when their daemon is gone; it may take them a moment.
     deadline = time.monotonic() + 20
     while litter(folder):
         assert last.write(folder / "file", b"last").status == 200

@@ -1,4 +1,4 @@
-"""A server that allows one session a connection (MaxSessions 1): files and kills go over a second connection."""
+"""A server that allows few sessions a connection (MaxSessions 1): files and kills go over a second connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.plugins.sshd import Sshd
 pytestmark = pytest.mark.needs("machine", "sudo", "sshd", "bash")
 
 
-@pytest.fixture
-def strict(running_machine: Machine, places: Places) -> Iterator[Sshd]:
-    server = Sshd({"MaxSessions": "1", "AcceptEnv": "none"}, inside=running_machine.inside())
+@pytest.fixture(params=["1", "2", "3"])
+def strict(request: pytest.FixtureRequest, running_machine: Machine, places: Places) -> Iterator[Sshd]:
+    server = Sshd({"MaxSessions": request.param, "AcceptEnv": "none"}, inside=running_machine.inside())
     yield server
     server.close()
 

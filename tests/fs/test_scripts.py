@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +14,8 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.files import Place
+from connmgr.fs.blobs import Blobs
+from connmgr.fs.files import BLOCK, Place
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     NECESSARY,
@@ -25,6 +28,7 @@ from tests.fs.far_sides import (
     litter,
     names_in,
     shell_called_sh,
+    stored,
 )
 
 ALL_BYTES = bytes(range(256)) * 20
@@ -59,6 +63,23 @@ def test_files_of_any_name_come_back_as_they_were(place: Place, write: Write, fo
         files.move(place, name, b"-" + name[:200], overwrite=False, timeout=20)
         files.remove(place, b"-" + name[:200], recursive=False, timeout=20)
     assert names_in(folder) == []
+
+
+@pytest.mark.parametrize("size", [2 * BLOCK, 3 * BLOCK, 5 * BLOCK + 1])
+def test_large_files_arrive_piece_by_piece(
+    place: Place, tools: str, write: Write, blobs: Blobs, folder: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PIECE", 2)
+    content = random.Random(size).randbytes(size)
+    write(place, b"file", content)
+    assert (folder / "file").read_bytes() == content
+    if shutil.which("sha256sum", path=tools):
+        with stored(blobs, content[::-1]) as blob:
+            blob.pieces = lambda: iter([content])  # type: ignore[method-assign,misc]
+            with pytest.raises(errors.TransferFailed, match="did not arrive whole"):
+                files.write(place, b"file", blob, None)
+        assert (folder / "file").read_bytes() == content
+    assert names_in(folder) == ["file"]
 
 
 def test_directories_of_any_name(place: Place, folder: Path) -> None:

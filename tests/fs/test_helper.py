@@ -1,0 +1,188 @@
+"""The shell that runs the operations on files of a session, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connmgr import errors
+from connmgr.fs import files, scripts
+from connmgr.fs.exchange import Exchange
+from connmgr.fs.files import Place, Reading
+from connmgr.plugin import Channel
+from connmgr.shell.helper import Helper, Helpers
+from connmgr_local.transport import LocalTransport
+from tests.fs.conftest import Write
+from tests.fs.far_sides import content_of, eventually, names_in
+from tests.fs.test_write import Mount, mount  # noqa: F401
+from tests.shell.shells import local_session
+
+WAIT = 20.0
+
+
+class Counting(LocalTransport):
+    """This machine; ``opened`` counts the processes that were started."""
+
+    opened = 0
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        self.opened += 1
+        return super().open_channel(argv, pty=pty, timeout=timeout)
+
+
+@pytest.fixture
+def counting() -> Iterator[Counting]:
+    transport = Counting()
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def here(counting: Counting, folder: Path) -> Place:
+    return Place(counting, bytes(folder))
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_one_process_serves_all(here: Place, write: Write, counting: Counting) -> None:
+    for size in (0, 1, 65_536, 1_000_000):
+        write(here, b"file", b"x" * size)
+        assert content_of(here, b"file") == b"x" * size
+        assert files.stat_file(here, b"file", follow=False).size == size
+    assert len(files.list_directory(here, b".")) == 1
+    files.make_directory(here, b"folder", None, parents=False, timeout=WAIT)
+    with pytest.raises(errors.NoSuchFile):
+        Reading(here, b"missing")
+    with pytest.raises(errors.WrongFileType):
+        write(here, b"folder", b"refused before anything is sent")
+    files.remove(here, b"folder", recursive=False, timeout=WAIT)
+    assert counting.opened == 1
+
+
+def test_two_at_once_have_one_each_and_one_is_kept(here: Place, write: Write, counting: Counting) -> None:
+    write(here, b"file", b"x" * 1_000_000)
+    before = children()
+    one, other = Reading(here, b"file"), Reading(here, b"file")
+    assert b"".join(one) == b"".join(other) == b"x" * 1_000_000
+    one.close()
+    other.close()
+    assert counting.opened == 2
+    eventually(lambda: len(children()) == len(before), "the helper that nobody needs lives on")
+
+
+def test_one_that_was_left_in_the_middle_is_not_used_again(here: Place, write: Write, counting: Counting) -> None:
+    write(here, b"file", b"x" * 10_000_000)
+    reading = Reading(here, b"file")
+    assert next(iter(reading)).startswith(b"x")
+    reading.close()
+    assert files.stat_file(here, b"file", follow=False).size == 10_000_000
+    assert counting.opened == 2
+
+
+def test_one_that_has_died_is_replaced(here: Place, write: Write, counting: Counting) -> None:
+    before = children()
+    write(here, b"file", b"content")
+    (helper,) = children() - before
+    psutil.Process(helper).kill()
+    eventually(lambda: not psutil.pid_exists(helper) or psutil.Process(helper).status() == "zombie", "it lives")
+    assert content_of(here, b"file") == b"content"
+    assert counting.opened == 2
+
+
+@pytest.mark.needs("machine")
+def test_the_rest_of_a_file_that_finds_no_space_is_not_run(
+    here: Place,
+    write: Write,
+    folder: Path,
+    mount: Mount,  # noqa: F811
+) -> None:
+    (folder / "small").mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", "small")
+    command = f"\ntouch {folder}/run\n".encode()
+    for size in (60_000, 40_000_000):
+        with pytest.raises(errors.NoSpace):
+            write(here, b"small/file", b"x" * 1_100_000 + command * (size // len(command)))
+        assert names_in(folder / "small") == []
+    assert names_in(folder) == ["small"]
+
+
+def test_a_line_without_its_word_ends_it(counting: Counting, folder: Path) -> None:
+    helper = Helper.start(counting, scripts.STAT, WAIT)
+    helper.channel.sendall(f"touch {folder}/run\n".encode(), WAIT)
+    assert helper.channel.exit_status(WAIT) == 0
+    helper.channel.close()
+    assert names_in(folder) == []
+
+
+def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
+    before = children()
+    with local_session("sh") as session:
+        place = Place(session.transport, bytes(folder), session.helpers)
+        assert files.list_directory(place, b".") == []
+        assert len(children() - before) == 2
+    eventually(lambda: children() == before, "it outlives its session")
+    session.helpers.leave(Helper.start(counting, scripts.STAT, WAIT))
+    assert session.helpers.take() is None
+    assert children() == before
+
+
+class Scripted(Channel):
+    """A far side that answers a call with ``pieces``, in which ``MARK`` stands for its mark."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = list(pieces)
+        self._mark = b""
+        self.closed = False
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        text = re.sub(rb"\\0(...)", lambda found: bytes([int(found[1], 8)]), data)
+        self._mark = text.split()[3].strip(b"'")
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        if not self._mark:
+            return b"", b""
+        if not self._pieces:
+            raise EOFError
+        return self._pieces.pop(0), b""
+
+    def answer(self, whole: bytes, cuts: Sequence[int]) -> None:
+        whole = whole.replace(b"MARK", self._mark)
+        places = sorted({cut % (len(whole) + 1) for cut in cuts} | {0, len(whole)})
+        self._pieces = [whole[start:end] for start, end in pairwise(places)]
+
+    def shutdown_write(self) -> None: ...
+
+    def exit_status(self, timeout: float) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+NEARLY = [b"", b"MARK", b"MARK over", b"MARK over 0", b"MARK over 0\nx", b"\n", b"MARK ov", b"MARKMARK over 1"]
+
+
+@given(
+    content=st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(NEARLY)), max_size=4).map(b"".join),
+    cuts=st.lists(st.integers(0, 1 << 16), max_size=8),
+    status=st.sampled_from([b"0", b"1", b"255"]),
+)
+def test_data_are_what_comes_before_the_end_however_they_are_cut(
+    content: bytes, cuts: Sequence[int], status: bytes
+) -> None:
+    channel, helpers = Scripted([]), Helpers()
+    helpers.leave(Helper(channel, "word", {scripts.READ.name}))
+    with Exchange(LocalTransport(), helpers, scripts.READ, [b"/", b"file"]) as exchange:
+        channel.answer(content + b"MARK over " + status + b"\n", cuts)
+        assert b"".join(exchange.data()) == content.replace(b"MARK", exchange.mark)
+        assert exchange.succeeded() == (status == b"0")
+    assert not channel.closed
