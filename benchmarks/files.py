@@ -1,4 +1,4 @@
-"""100 MB written and read through the daemon, over SSH and locally, beside what a user would pick instead.
+"""100 MB and 1 KB written and read through the daemon, over SSH and locally, beside what a user would pick instead.
 
 Run it with ``python -m benchmarks.files``. The daemon's write is two requests: the upload of a blob, and its way to the
 file, which unlike its rivals' ends with a checksum and the file on disk; what these two cost is measured apart.
@@ -27,13 +27,14 @@ import psutil
 
 from benchmarks.daemon import LOCAL_MACHINE, temporary_daemon
 from benchmarks.output import PeakMemory
-from benchmarks.timing import interleaved, print_table
+from benchmarks.timing import interleaved, print_table, print_timings
 from tests.daemon import Daemon
 from tests.plugins.sshd import Sshd, privilege_separation
 
 MEGABYTE = 1_000_000
 SIZE = 100 * MEGABYTE
 LARGE = 1000 * MEGABYTE
+SMALL = 1000
 PIECE = 1 << 20
 ROUNDS = 5
 REPEAT = "python -m benchmarks.files"
@@ -64,6 +65,10 @@ class Files:
     def write(self, blob: str, target: Path) -> None:
         """Write a blob into a file."""
         self._json("/fs/write", {"connection": self._connection, "blob": blob, "path": str(target)}, self._headers)
+
+    def stat(self, path: Path) -> None:
+        """Ask what is known of a file."""
+        self._json("/fs/stat", {"connection": self._connection, "path": str(path)}, self._headers)
 
     def put(self, source: Path, target: Path) -> None:
         """Upload a file and write it."""
@@ -148,6 +153,19 @@ def _over_ssh(daemon: Daemon, server: Sshd, directory: Path, source: Path) -> No
         }
         bases = {"write": "write: scp over a ControlMaster", "read": "read: scp over a ControlMaster"}
         _measure("100 MB over SSH, connections open", calls, bases, files)
+        small = directory / "small"
+        small.write_bytes(os.urandom(SMALL))
+        calls = {
+            "daemon: /fs/stat": lambda: files.stat(small),
+            "daemon: /fs/read": lambda: files.get(small, back),
+            "daemon: /fs/blob and /fs/write": lambda: files.put(small, target),
+            "scp, up": lambda: _run("scp", "-q", *options, str(small), f"{host}:{target}"),
+            "paramiko stat": lambda: sftp.stat(str(small)),
+            "paramiko get": lambda: sftp.get(str(small), str(back)),
+            "paramiko put": lambda: sftp.put(str(small), str(target)),
+        }
+        taken = interleaved(calls, calls=10)
+        print_timings("1 KB over SSH, connections open", taken, base="daemon: /fs/stat", repeat=REPEAT)
 
 
 def _memory(daemon: Daemon, server: Sshd, directory: Path) -> None:
