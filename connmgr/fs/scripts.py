@@ -52,8 +52,8 @@ present() { [ -e "$p" ] || [ -L "$p" ] || absent; }
 """
 
 
-def _program(name: str, body: str, *, fed: bool = False) -> Program:
-    return Program(f"fs_{name}", _PRELUDE, f"dir=$1; shift{body}", fed)
+def _program(name: str, body: str, *, setup: str = "", fed: bool = False) -> Program:
+    return Program(f"fs_{name}", _PRELUDE, f"dir=$1; shift{body}", setup, fed)
 
 
 # The size and the content are those of one opened file, whatever takes its name meanwhile.
@@ -193,13 +193,24 @@ With that number of blocks, unless it is 0, the checksum is computed of one piec
 ``ok`` when it is ready for the content, and ``ok`` when that is in its place.
 """
 
-# GNU find takes half of stat's time, but on a terminal it prints names otherwise than they are: never on one, then.
+# GNU find takes half of stat's time.
+_FIND_OUT_HOW = r"""
+if find / -prune -printf ""; then how=find
+elif stat -c %n /; then how=-c
+elif stat -f %N /; then how=-f
+else how=; fi </dev/null >/dev/null 2>&1
+"""
+
+# On a terminal find prints names otherwise than they are: never on one, then.
 _DESCRIBING = r"""
-if find . -prune -printf "" 2>/dev/null; then how=find format="$mark %m=%y:%s:%T@:%U:%G:%u:%g:/%p\n"
-elif stat -c %n . >/dev/null 2>&1; then how=-c format="$mark %f:%s:%Y:%u:%g:%U:%G:/%n"
-elif stat -f %N . >/dev/null 2>&1; then how=-f format="$mark %Xp:%z:%m:%u:%g:%Su:%Sg:/%N"
-else no file_operation_failed "stat is not installed there."; fi
+case $how in
+  find) format="$mark %m=%y:%s:%T@:%U:%G:%u:%g:/%p\n";;
+  -c) format="$mark %f:%s:%Y:%u:%g:%U:%G:/%n";;
+  -f) format="$mark %Xp:%z:%m:%u:%g:%Su:%Sg:/%N";;
+  *) no file_operation_failed "stat is not installed there.";;
+esac
 say ok
+if [ -t 1 ]; then describe | cat; else describe; fi 2>/dev/null
 """
 
 LIST = _program(
@@ -209,10 +220,7 @@ resolve "$1"
 [ -e "$p" ] || absent -L
 [ -d "$p" ] || no wrong_file_type
 cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
-"""
-    + _DESCRIBING
-    + r"""
-{
+describe() {
   if [ "$how" = find ]; then find . ! -name . -prune -printf "$format"
   elif find . -prune >/dev/null; then find . ! -name . -prune -exec stat "$how" "$format" -- {} +
   else
@@ -220,9 +228,13 @@ cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
       if [ -e "$n" ] || [ -L "$n" ]; then stat "$how" "$format" -- "$n"; fi
     done
   fi
-} 2>/dev/null | cat
+}
+"""
+    + _DESCRIBING
+    + r"""
 printf '%s end' "$mark"
 """,
+    setup=_FIND_OUT_HOW,
 )
 """``path``. ``ok``, each entry after a mark: mode and type, size, time, ids, names, ``/./name``; a mark and ``end``."""
 
@@ -234,15 +246,17 @@ present
 [ -z "$2" ] || [ -e "$p" ] || absent -L
 link=
 [ ! -L "$p" ] || link=$(readlink -- "$p" && echo x)
+follow=${2:+-L}
+describe() {
+  if [ "$how" = find ]; then find $follow "$p" -prune -printf "$format"
+  else stat $follow "$how" "$format" -- "$p"; fi
+}
 """
     + _DESCRIBING
     + r"""
-{
-  if [ "$how" = find ]; then find ${2:+-L} "$p" -prune -printf "$format"
-  else stat ${2:+-L} "$how" "$format" -- "$p"; fi
-} 2>/dev/null | cat
 printf '%s target %s' "$mark" "$link"
 """,
+    setup=_FIND_OUT_HOW,
 )
 """``path follow``. ``ok``, an entry as of LIST, and after the mark ``target`` with the link's own target."""
 

@@ -27,7 +27,7 @@ done
 
 @dataclass(frozen=True)
 class Program:
-    """A function in the language of sh, which may use those of its ``library``.
+    """A function in the language of sh, which may use those of its ``library``; a helper runs ``setup`` once before it.
 
     One that is ``fed`` reads from the channel: exactly what it was told to, or else it fails, and the shell ends.
     """
@@ -35,11 +35,12 @@ class Program:
     name: str
     library: str
     body: str
+    setup: str = ""
     fed: bool = False
 
     @property
     def definition(self) -> str:
-        return f"{self.name}() {{\n{self.body}\n}}\n"
+        return f"{self.setup}{self.name}() {{\n{self.body}\n}}\n"
 
 
 @dataclass
