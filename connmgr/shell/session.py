@@ -22,7 +22,7 @@ from connmgr.errors import (
 from connmgr.plugin import Channel, Transport
 from connmgr.shell.dialects import quote
 from connmgr.shell.feed import fed
-from connmgr.shell.frame import Command, MarkedStream, build_frame, build_plain_frame, enter_directory, new_nonce
+from connmgr.shell.frame import Command, MarkedStream, build_frame, build_plain_frame, enter_directory, nonces
 from connmgr.shell.helper import Helpers
 from connmgr.shell.kill import kill_supervisor, kill_tree
 from connmgr.shell.start import Supervisor
@@ -78,6 +78,7 @@ class Session:
         self._turns = Turns()
         self._cookie = secrets.token_hex(8)
         self._numbers = itertools.count(1)
+        self._nonces = nonces()
         self._running: str | None = None
         self._stopping = threading.Event()
         self._lost = False
@@ -214,7 +215,7 @@ class Session:
             yield command
 
     def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
-        nonce, cookie = new_nonce(), f"{self._cookie}.{next(self._numbers)}"
+        nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
         frame = self._frame(command, nonce, cookie)
         if self._state.directory != self._entered:
             frame = enter_directory(self._state.directory, nonce, frame)

@@ -60,6 +60,7 @@ class Packets(Packetizer):
         self._sending = threading.RLock()
         self._sealing: tuple[Aead, Nonces] | None = None
         self._opening: tuple[Aead, Nonces] | None = None
+        self._padding = b""
         self._sent = self._received = 0
         self._bytes_sent = self._bytes_received = 0
         self.deliver: Callable[[bytes], bool] = lambda _: False
@@ -72,6 +73,8 @@ class Packets(Packetizer):
     def set_outbound_cipher(self, *args: Any, **options: Any) -> None:
         super().set_outbound_cipher(*args, **options)
         self._bytes_sent = 0
+        # Once for many packets: it is encrypted, each time otherwise, and asking for more lets go of the interpreter.
+        self._padding = os.urandom(LEAST_PADDING + BLOCK_SIZE)
         self._sealing = _aead(options, "iv_out")
         if self._sealing is None:
             self._count_on("out", self._sent)
@@ -146,7 +149,7 @@ class Packets(Packetizer):
             padding += BLOCK_SIZE
         head = struct.pack(">I", size + padding)
         self._sent += 1
-        return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, os.urandom(padding))), head)
+        return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, self._padding[:padding])), head)
 
     def _send_all(self, pieces: list[bytes]) -> None:
         self._bytes_sent += sum(map(len, pieces))
