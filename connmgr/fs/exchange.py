@@ -116,7 +116,7 @@ class Exchange:
         except (EOFError, OSError):
             return
         if left:
-            raise REFUSALS[errors.TransferFailed.code]
+            self._fail(REFUSALS[errors.TransferFailed.code].message)
 
     def data(self, timeout: float = STALL_TIMEOUT) -> Iterator[bytes]:
         """Yield what the program prints, to its end; each piece must come within ``timeout`` seconds."""
@@ -142,8 +142,9 @@ class Exchange:
         """Return ``piece`` without the line of the program's end, and keep back what may become that."""
         end = self.mark + b" over "
         at = piece.rfind(end, max(0, len(piece) - len(end) - LONGEST_STATUS))
-        if at >= 0 and piece.endswith(b"\n"):
-            self._over, self._status = True, piece[at + len(end) : -1]
+        status, newline, rest = piece[at + len(end) :].partition(b"\n") if at >= 0 else (b"", b"", b"")
+        if newline and status.isdigit() and not rest:
+            self._over, self._status = True, status
         elif at < 0:
             size = next((n for n in range(len(end) - 1, 0, -1) if piece.endswith(end[:n])), 0)
             at = len(piece) - size

@@ -14,7 +14,7 @@ ANY = None
 FAILS = "non-zero"
 
 # Bash 5.2 spins for ever if it is interrupted just before it waits for a subshell.
-ASLEEP = "until read -r s </proc/$$/stat; case ${s##*) } in S*) ;; *) false; esac; do :; done"
+ASLEEP = 'until read -r s </proc/$$/stat; case ${s##*") "} in S*) ;; *) false; esac; do :; done'
 
 POSIX_CASES = {
     "plain": ("echo hi", 0, b"hi\n"),
