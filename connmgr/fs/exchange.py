@@ -53,17 +53,12 @@ class Exchange:
         self, transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
     ) -> None:
         self._helpers = helpers
-        self._helper = helpers.take() or Helper.start(transport, program, OPEN_TIMEOUT)
+        self._helper, self.mark = _called(transport, helpers, program, arguments)
         self._channel = self._helper.channel
         self._seen = b""
         self._complaint = b""
         self._held = self._status = b""
         self._answered = self._ended = self._over = False
-        try:
-            self.mark = self._helper.call(program, arguments, STALL_TIMEOUT)
-        except (EOFError, OSError) as error:
-            self._channel.close()
-            raise errors.TransferFailed("The link broke, or the far side takes no data.") from error
 
     def __enter__(self) -> Exchange:
         return self
@@ -190,6 +185,25 @@ class Exchange:
 
     def _fail(self, reason: str) -> NoReturn:
         raise errors.TransferFailed(reason)
+
+
+def _called(
+    transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
+) -> tuple[Helper, bytes]:
+    """Return a helper that was called, and the call's mark."""
+    helper = helpers.take()
+    if helper is not None:
+        try:
+            return helper, helper.call(program, arguments, STALL_TIMEOUT)
+        except (EOFError, OSError):
+            # It has ended meanwhile, and what it did not take whole it does not run.
+            helper.channel.close()
+    helper = Helper.start(transport, program, OPEN_TIMEOUT)
+    try:
+        return helper, helper.call(program, arguments, STALL_TIMEOUT)
+    except (EOFError, OSError) as error:
+        helper.channel.close()
+        raise errors.TransferFailed("The link broke, or the far side takes no data.") from error
 
 
 def _shown(text: str) -> str:

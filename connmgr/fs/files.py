@@ -156,6 +156,8 @@ def _described(place: Place, program: Program, arguments: Sequence[str | bytes])
     with place.run(program, arguments) as exchange:
         exchange.answer()
         printed = _limited(exchange.data(), LISTING_LIMIT)
+        if not exchange.succeeded():
+            raise TransferFailed("The link broke, or what described the file was ended.")
         return printed.split(exchange.mark + b" ")[1:] or [b""]
 
 

@@ -176,7 +176,8 @@ fi
 cd -P "$d" 2>/dev/null || no permission_denied
 p=./$b
 clear_litter
-t=./.connmgr-$$-$host-$5
+{ read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
+t=./.connmgr-$self-$host-$5
 tidy() { rm -f -- "$t"; }
 trap '[ ! -e "$t" ] || tidy' EXIT
 trap 'exit 1' HUP INT TERM PIPE

@@ -13,7 +13,9 @@ from connmgr.shell.script import script_argv
 # Only builtins and /proc where there is one: minimal containers have no ps. Everything found is stopped before
 # anything is killed, so that nothing can fork its way out; what left the tree is found by its environment.
 _SCRIPT = r"""
-root=$1 cookie=$2
+root=$1 cookie=$2 word=$3
+# A process that has got the number since does not carry the word.
+[ ! -r "/proc/$root/environ" ] || grep -qsF "CONNMGR_BOOT=$word" "/proc/$root/environ" || exit 1
 processes() {
   if [ -r /proc/self/stat ]; then
     for entry in /proc/[0-9]*; do
@@ -61,16 +63,16 @@ kill -CONT "$root" 2>/dev/null
 """
 
 
-# A process that has got the number since does not carry the word.
 _KILL_SUPERVISOR = 'grep -qsF "CONNMGR_BOOT=$2" "/proc/$1/environ" && kill -KILL "$1"'
 
 
-def kill_tree(transport: Transport, root: int, cookie: str, timeout: float) -> bool:
-    """Kill what runs below process ``root``, and what carries ``cookie`` in its environment, but not ``root`` itself.
+def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
+    """Kill what runs below the supervisor ``root``, and what carries ``cookie`` in its environment, but not it itself.
 
-    Returns whether nothing was left within ``timeout`` seconds; False too where no second channel can be had.
+    Returns whether nothing was left within ``timeout`` seconds; False too where no second channel can be had, or where
+    ``root`` was not started with ``word``.
     """
-    return _run(transport, script_argv(_SCRIPT, (str(root), cookie)), timeout)
+    return _run(transport, script_argv(_SCRIPT, (str(root), cookie, word)), timeout)
 
 
 def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:

@@ -173,7 +173,7 @@ class Session:
         while not ended and (left := patient_until - time.monotonic()) > 0:
             cookie = self._running
             if cookie and not self._lost:
-                kill_tree(self.transport, self.pid, cookie, min(KILL_TIMEOUT, left / 2))
+                self._kill_tree(cookie, min(KILL_TIMEOUT, left / 2))
             # What had not quite begun is killed the next time.
             ended = self._exit(min(KILL_AGAIN, max(0.0, patient_until - time.monotonic())), patient_until)
         if not ended:
@@ -197,6 +197,9 @@ class Session:
         except (EOFError, OSError):
             return True
         return True
+
+    def _kill_tree(self, cookie: str, timeout: float) -> bool:
+        return kill_tree(self.transport, self.pid, self._supervisor.word, cookie, timeout)
 
     def _kill_supervisor(self, timeout: float) -> None:
         # A shell that spins, or was stopped, does not notice that its streams have ended.
@@ -294,7 +297,7 @@ class Session:
     def _kill(self, cookie: str, stdout: MarkedStream, stderr: MarkedStream) -> None:
         """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
         deadline = time.monotonic() + KILL_TIMEOUT
-        killed = kill_tree(self.transport, self.pid, cookie, KILL_TIMEOUT / 2)
+        killed = self._kill_tree(cookie, KILL_TIMEOUT / 2)
         if not killed or self._receive(stdout, stderr, deadline, lambda: False):
             self._kill_supervisor(GIVE_UP_TIMEOUT)
             self._channel.close()

@@ -238,7 +238,9 @@ class Sessions:
             helpers = Helpers()
             spare = SpareTransport(
                 chain.transport,
-                lambda: open_chain(self._vault, self._registry, kind, data, access, self._start_timeout),
+                lambda seconds: open_chain(
+                    self._vault, self._registry, kind, data, access, min(seconds, self._start_timeout)
+                ),
                 helpers.dismiss,
             )
             cleanup.callback(spare.close)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from connmgr.plugin import Channel
 from connmgr.shell.helper import Helper, Helpers
 from connmgr_local.transport import LocalTransport
 from tests.fs.conftest import Write
-from tests.fs.far_sides import content_of, eventually, names_in
+from tests.fs.far_sides import Elsewhere, content_of, eventually, names_in, shell_called_sh
 from tests.fs.test_write import Mount, mount  # noqa: F401
 from tests.shell.shells import local_session
 
@@ -98,6 +100,51 @@ def test_one_that_has_died_is_replaced(here: Place, write: Write, counting: Coun
     assert counting.opened == 2
 
 
+class WithAgent(Counting):
+    """A machine on which a start-up file leaves a program running that holds the streams."""
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        return super().open_channel(["/bin/sh", "-c", 'sleep 5 & exec "$@"', "sh", *argv], pty=pty, timeout=timeout)
+
+
+def test_one_that_has_died_while_a_stranger_holds_its_streams_is_replaced(folder: Path) -> None:
+    transport = WithAgent()
+    here = Place(transport, bytes(folder))
+    before = children()
+    assert files.list_directory(here, b".") == []
+    helper = next(psutil.Process(pid) for pid in children() - before if psutil.Process(pid).name() == "sh")
+    helper.kill()
+    eventually(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "it lives")
+    assert files.list_directory(here, b".") == []
+    assert transport.opened == 2
+    transport.close()
+
+
+def test_a_helper_s_death_does_not_make_litter_of_what_is_written(here: Place, write: Write, folder: Path) -> None:
+    content = b"x" * 200_000
+    counts = ["65536", "3", str(len(content) - 3 * 65536), "0"]
+    before = children()
+    arguments = [b"file", str(len(content)), sha256(content).hexdigest(), "", "nonce", *counts]
+    exchange = here.run(scripts.WRITE, arguments)
+    exchange.answer()
+    helper = next(psutil.Process(pid) for pid in children() - before if psutil.Process(pid).ppid() == os.getpid())
+    helper.kill()
+    write(here, b"other", b"content")
+    exchange.send(iter([content]), len(content))
+    exchange.answer()
+    with exchange:
+        assert names_in(folder) == ["file", "other"]
+
+
+@pytest.mark.needs("mksh")
+def test_a_call_that_the_far_side_cannot_read_fails_at_once(tmp_path: Path, folder: Path) -> None:
+    transport = Elsewhere(shell_called_sh(tmp_path, "mksh"), os.environ["PATH"], tmp_path)
+    place = Place(transport, bytes(folder))
+    with pytest.raises(errors.TransferFailed, match="did not answer"):
+        files.remove(place, b"'" * 8192, recursive=False, timeout=WAIT)
+    transport.close()
+
+
 @pytest.mark.needs("machine")
 def test_the_rest_of_a_file_that_finds_no_space_is_not_run(
     here: Place,
@@ -146,6 +193,7 @@ class Scripted(Channel):
     def sendall(self, data: bytes, timeout: float) -> None:
         text = re.sub(rb"\\0(...)", lambda found: bytes([int(found[1], 8)]), data)
         self._mark = text.split()[3].strip(b"'")
+        self._pieces = [piece.replace(b"MARK", self._mark) for piece in self._pieces]
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
         if not self._mark:
@@ -155,17 +203,26 @@ class Scripted(Channel):
         return self._pieces.pop(0), b""
 
     def answer(self, whole: bytes, cuts: Sequence[int]) -> None:
-        whole = whole.replace(b"MARK", self._mark)
+        whole = whole.replace(b"MARK", self._mark or b"MARK")
         places = sorted({cut % (len(whole) + 1) for cut in cuts} | {0, len(whole)})
         self._pieces = [whole[start:end] for start, end in pairwise(places)]
 
     def shutdown_write(self) -> None: ...
 
     def exit_status(self, timeout: float) -> int:
-        return 0
+        raise TimeoutError
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_a_description_that_breaks_off_is_none() -> None:
+    channel, helpers = Scripted([]), Helpers()
+    helpers.leave(Helper(channel, "word", {scripts.STAT.name}))
+    channel.answer(b"MARK ok\nMARK 777=l:20:1.0:0:0:root:root:/link\nMARK target /srv/cur", [])
+    with pytest.raises(errors.TransferFailed):
+        files.stat_file(Place(LocalTransport(), b"/", helpers), b"/link", follow=False)
+    assert channel.closed
 
 
 NEARLY = [b"", b"MARK", b"MARK over", b"MARK over 0", b"MARK over 0\nx", b"\n", b"MARK ov", b"MARKMARK over 1"]

@@ -13,8 +13,9 @@ import pytest
 from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellLost, ShellStopped
 from connmgr.shell import session
 from connmgr.shell.frame import Command
-from connmgr.shell.kill import kill_tree
+from connmgr.shell.kill import kill_supervisor, kill_tree
 from connmgr.shell.session import Session
+from connmgr_local.transport import LocalTransport
 from tests.shell.shells import assert_usable, local_session, out, run
 
 
@@ -135,6 +136,22 @@ def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: 
     with pytest.raises(ShellLost):
         run(posix, "exec sleep 5", timeout=0.3)
     await_gone(supervisor.pid)
+
+
+def test_a_process_that_is_no_supervisor_of_ours_is_left_alone() -> None:
+    transport = LocalTransport()
+    stranger = psutil.Popen(["sh", "-c", "sleep 100 & wait"], start_new_session=True)
+    deadline = time.monotonic() + 10
+    while not stranger.children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (child,) = stranger.children()
+    assert not kill_tree(transport, stranger.pid, "its word", "0.0", 10)
+    assert not kill_supervisor(transport, stranger.pid, "its word", 10)
+    assert stranger.poll() is None
+    assert child.status() == psutil.STATUS_SLEEPING
+    child.kill()
+    stranger.wait(10)
+    transport.close()
 
 
 def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:
