@@ -70,9 +70,9 @@ class Exchange:
             self._channel.close()
 
     def answer(self, timeout: float = STALL_TIMEOUT) -> bytes:
-        """Return what follows ``ok`` on the script's next line; what comes before that line is dropped.
+        """Return what follows ``ok`` on the program's next line; what comes before that line is dropped.
 
-        :raises connmgr.errors.ConnmgrError: the script said ``no``; the error of that code.
+        :raises connmgr.errors.ConnmgrError: the program said ``no``; the error of that code.
         """
         deadline = time.monotonic() + timeout
         while True:

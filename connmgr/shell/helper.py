@@ -30,7 +30,7 @@ done
 
 @dataclass(frozen=True)
 class Program:
-    """A function in the language of sh, which may use those of its ``library``; a helper runs ``setup`` once before it.
+    """A function in the language of sh, which a helper calls once it has read its ``library`` and run its ``setup``.
 
     One that is ``fed`` reads from the channel: exactly what it was told to, or else it fails, and the shell ends.
     """
@@ -42,13 +42,14 @@ class Program:
     fed: bool = False
 
     @property
-    def definition(self) -> str:
-        return f"{self.setup}{self.name}() {{\n{self.body}\n}}\n"
+    def parts(self) -> tuple[str, ...]:
+        """What a helper must have read to call it."""
+        return self.library, self.setup, f"{self.name}() {{\n{self.body}\n}}\n"
 
 
 @dataclass
 class Helper:
-    """A shell that waits for calls on ``channel``; ``known`` are the programs that it has been told."""
+    """A shell that waits for calls on ``channel``; ``known`` are the parts of programs that it has read."""
 
     channel: Channel
     _word: str
@@ -61,8 +62,8 @@ class Helper:
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
         """
         word = new_nonce()
-        script = f"word={word}\n{program.library}{program.definition}{_LOOP}"
-        return cls(transport.open_channel(script_argv(script), timeout=timeout), word, {program.name})
+        script = f"word={word}\n{''.join(program.parts)}{_LOOP}"
+        return cls(transport.open_channel(script_argv(script), timeout=timeout), word, set(program.parts))
 
     def call(self, program: Program, arguments: Sequence[str | bytes], timeout: float) -> bytes:
         """Run ``program`` with ``arguments``, and return the mark that leads what it says.
@@ -71,8 +72,8 @@ class Helper:
         :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
         """
         mark = new_nonce()
-        text = b"" if program.name in self.known else program.definition.encode()
-        self.known.add(program.name)
+        text = "".join(part for part in program.parts if part not in self.known).encode()
+        self.known.update(program.parts)
         words = (word.encode() if isinstance(word, str) else word for word in arguments)
         text += b" ".join(
             [b"feed" if program.fed else b"run", program.name.encode(), mark.encode(), *map(quote, words)]

@@ -192,10 +192,8 @@ class Session:
                     self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
                     self._channel.shutdown_write()
                     self._channel.exit_status(max(0.1, deadline - time.monotonic()))
-        except TimeoutError:
-            return False
-        except (EOFError, OSError):
-            return True
+        except (EOFError, OSError) as error:
+            return not isinstance(error, TimeoutError)
         return True
 
     def _kill_tree(self, cookie: str, timeout: float) -> bool:
@@ -227,7 +225,11 @@ class Session:
         stderr.ended = self._channel.merged
         self._running = cookie
         self._discard_late_output()
-        self._channel.sendall(frame, SEND_TIMEOUT)
+        try:
+            self._channel.sendall(frame, SEND_TIMEOUT)
+        except TimeoutError:
+            self._give_up()
+            raise
         stopped = self._receive(stdout, stderr, time.monotonic() + timeout, abandoned)
         if stopped:
             self._kill(cookie, stdout, stderr)
@@ -299,9 +301,13 @@ class Session:
         deadline = time.monotonic() + KILL_TIMEOUT
         killed = self._kill_tree(cookie, KILL_TIMEOUT / 2)
         if not killed or self._receive(stdout, stderr, deadline, lambda: False):
-            self._kill_supervisor(GIVE_UP_TIMEOUT)
-            self._channel.close()
+            self._give_up()
             raise EOFError
+
+    def _give_up(self) -> None:
+        """Kill a shell that neither takes what it is sent nor comes back, and close its channel."""
+        self._kill_supervisor(GIVE_UP_TIMEOUT)
+        self._channel.close()
 
     def _keep_state(self, command: Command, stdout: MarkedStream) -> None:
         if stdout.directory_lost:

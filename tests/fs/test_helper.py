@@ -218,7 +218,7 @@ class Scripted(Channel):
 
 def test_a_description_that_breaks_off_is_none() -> None:
     channel, helpers = Scripted([]), Helpers()
-    helpers.leave(Helper(channel, "word", {scripts.STAT.name}))
+    helpers.leave(Helper(channel, "word", set(scripts.STAT.parts)))
     channel.answer(b"MARK ok\nMARK 777=l:20:1.0:0:0:root:root:/link\nMARK target /srv/cur", [])
     with pytest.raises(errors.TransferFailed):
         files.stat_file(Place(LocalTransport(), b"/", helpers), b"/link", follow=False)
@@ -237,7 +237,7 @@ def test_data_are_what_comes_before_the_end_however_they_are_cut(
     content: bytes, cuts: Sequence[int], status: bytes
 ) -> None:
     channel, helpers = Scripted([]), Helpers()
-    helpers.leave(Helper(channel, "word", {scripts.READ.name}))
+    helpers.leave(Helper(channel, "word", set(scripts.READ.parts)))
     with Exchange(LocalTransport(), helpers, scripts.READ, [b"/", b"file"]) as exchange:
         channel.answer(content + b"MARK over " + status + b"\n", cuts)
         assert b"".join(exchange.data()) == content.replace(b"MARK", exchange.mark)

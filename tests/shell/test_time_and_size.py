@@ -32,6 +32,14 @@ def await_gone(pid: int) -> None:
     pytest.fail(f"process {pid} still runs: {psutil.Process(pid).cmdline()}")
 
 
+def await_child(process: psutil.Process) -> psutil.Process:
+    """Wait until a process has a child, and return it."""
+    deadline = time.monotonic() + 10
+    while not process.children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process.children()[0]
+
+
 def await_text(path: Path) -> str:
     """Wait until a file has a full line, and return it."""
     deadline = time.monotonic() + 10
@@ -113,9 +121,7 @@ def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytes
     thread = threading.Thread(target=exec_sleep)
     thread.start()
     supervisor = psutil.Process(bash.pid)
-    deadline = time.monotonic() + 10
-    while not supervisor.children() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    await_child(supervisor)
     bash.stop(10)
     thread.join(10)
     assert not thread.is_alive()
@@ -138,13 +144,19 @@ def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: 
     await_gone(supervisor.pid)
 
 
+def test_a_shell_that_takes_no_command_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SEND_TIMEOUT", 0.5)
+    supervisor = psutil.Process(posix.pid)
+    supervisor.suspend()
+    with pytest.raises(ShellLost):
+        run(posix, ": " + "x" * 16_000_000)
+    await_gone(supervisor.pid)
+
+
 def test_a_process_that_is_no_supervisor_of_ours_is_left_alone() -> None:
     transport = LocalTransport()
     stranger = psutil.Popen(["sh", "-c", "sleep 100 & wait"], start_new_session=True)
-    deadline = time.monotonic() + 10
-    while not stranger.children() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    (child,) = stranger.children()
+    child = await_child(stranger)
     assert not kill_tree(transport, stranger.pid, "its word", "0.0", 10)
     assert not kill_supervisor(transport, stranger.pid, "its word", 10)
     assert stranger.poll() is None
@@ -166,9 +178,7 @@ def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:
     for thread in threads:
         thread.start()
     supervisor = psutil.Process(any_shell.pid)
-    deadline = time.monotonic() + 10
-    while not supervisor.children() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    await_child(supervisor)
     any_shell.stop(5)
     for thread in threads:
         thread.join(10)

@@ -51,6 +51,7 @@ from tests.shell.test_state import (  # noqa: F401 - collected here too
 )
 from tests.shell.test_time_and_size import (  # noqa: F401 - collected here too
     test_a_shell_that_does_not_come_back_is_killed,
+    test_a_shell_that_takes_no_command_is_killed,
     test_command_of_a_client_that_left_is_killed,
     test_stop_ends_the_running_and_the_waiting,
     test_stop_kills_a_shell_that_does_not_exit,
