@@ -19,7 +19,8 @@ from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace, UnknownBlob
 IN_MEMORY = 1 << 20
 """Bytes up to which a blob is kept in memory; a larger one goes to a file without a name, readable by nobody else."""
 
-PIECE = 1 << 20
+PIECE = 192 << 10
+"""Bytes of a blob that are read at once: many, but no more than the C library keeps at hand."""
 
 AHEAD = 8
 """Pieces of an upload that may wait for being hashed."""
@@ -149,7 +150,7 @@ class Blob:
     dropped: bool = False
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content in pieces of at most 1 MiB; several readers may do so at once."""
+        """Yield the content in pieces; several readers may do so at once."""
         for offset in range(0, self.size, PIECE):
             with self._lock:
                 self._file.seek(offset)

@@ -19,7 +19,7 @@ END_TIMEOUT = 2.0
 
 LONGEST_STATUS = len("255\n")
 
-SEND_SIZE = 128 << 10
+SEND_SIZE = 192 << 10
 """Bytes whose acceptance counts as progress."""
 
 NOISE_LIMIT = 64 << 10

@@ -30,9 +30,6 @@ LISTING_LIMIT = 64 << 20
 BLOCK = 64 << 10
 """Bytes that the far side reads at once of a large file."""
 
-PIECE = 256
-"""Blocks after which it computes their part of the checksum."""
-
 SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
 
@@ -119,8 +116,7 @@ def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
     A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
     is followed.
     """
-    # Where nothing is waited for but the processor, the checksum would only be in the way.
-    counts = (BLOCK, *divmod(blob.size, BLOCK), 0 if place.transport.runs_locally else PIECE)
+    counts = (BLOCK, *divmod(blob.size, BLOCK))
     arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode), new_nonce(), *map(str, counts)]
     with place.run(scripts.WRITE, arguments) as exchange:
         exchange.answer()

@@ -75,14 +75,13 @@ no permission_denied
 )
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
-# The file is received beside its target, a large one piece by piece while the checksum of those before is computed,
-# and renamed over it once it is whole and on disk. Until then it is reached by its open descriptor, so that whoever
-# else may write to the directory cannot put another file in its place. What a killed writer left behind is cleared by
-# the next one: when the process in its name is gone, or after an hour of silence.
+# The file is received beside its target, and renamed over it once it is whole and on disk. Until then it is reached by
+# its open descriptor, so that whoever else may write to the directory cannot put another file in its place. What a
+# killed writer left behind is cleared by the next one: when the process in its name is gone, or after a silent hour.
 WRITE = _program(
     "write",
     r"""
-size=$2 sum=$3 mode=$4 block=$6 blocks=$7 rest=$8 piece=$9
+size=$2 sum=$3 mode=$4 block=$6 blocks=$7 rest=$8
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 alive() {
   if read -r w <"/proc/$1/stat"; then w=${w##*") "}; case $w in [ZX]*) return 1;; esac
@@ -120,37 +119,14 @@ content() {
   if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
   { [ "$rest" = 0 ] || head -c "$rest"; }
 }
-pieces() {
-  # Where nobody computes the checksum meanwhile, that is done afterwards.
-  trap "" PIPE
-  while [ "$blocks" -gt 0 ]; do
-    n=$piece; [ "$blocks" -ge "$n" ] || n=$blocks
-    why=$(dd bs="$block" count="$n" iflag=fullblock 2>&1 >&3) || { echo "/why/$why" >&5; exit; }
-    blocks=$((blocks - n)); echo 2>/dev/null
-  done
-  [ "$rest" = 0 ] || why=$(head -c "$rest" 2>&1 >&3) || echo "/why/$why" >&5
-  echo 2>/dev/null
-}
-checksum_of_pieces() { while read -r n; do cat <&4; done | checksum_of_input; } 2>/dev/null
-checksum_of_input() {
-  if command -v openssl >&2; then openssl dgst -sha256
-  elif command -v sha256sum >&2; then sha256sum
-  elif command -v shasum >&2; then shasum -a 256
-  else sha256 -q; fi
-}
 receive() {
   set +C
   f=/proc/self/fd/3; [ -e "$f" ] || f=$t
-  receiving=1 found=
+  receiving=1
   say ok
-  if [ "$piece" != 0 ] && [ "$blocks" -gt "$piece" ] && has_blocks; then
-    found=$( { pieces | checksum_of_pieces; } 4<"$f" 5>&1)
-    case $found in */why/*) because "${found##*/why/}";; esac
-  else
-    why=$( { content >&3; } 2>&1) || because "$why"
-  fi
+  why=$( { content >&3; } 2>&1) || because "$why"
   [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
-  case $found in *"$sum"*) flush "$f";; *) verify_and_flush;; esac
+  verify_and_flush
   case $kept in
     "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
     unknown) overwrite;;
@@ -187,9 +163,7 @@ why=$( { : 3>"$t"; } 2>&1); because "$why"
 """,
     fed=True,
 )
-"""``path size sha256 mode nonce``, the size as that of a block, a number of blocks and a rest, in bytes, and ``piece``.
-
-With that number of blocks, unless it is 0, the checksum is computed of one piece while the next comes.
+"""``path size sha256 mode nonce``, and the size as that of a block, a number of blocks and a rest, in bytes.
 
 ``ok`` when it is ready for the content, and ``ok`` when that is in its place.
 """

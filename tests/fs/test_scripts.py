@@ -65,11 +65,10 @@ def test_files_of_any_name_come_back_as_they_were(place: Place, write: Write, fo
     assert names_in(folder) == []
 
 
-@pytest.mark.parametrize("size", [2 * BLOCK, 3 * BLOCK, 5 * BLOCK + 1])
-def test_large_files_arrive_piece_by_piece(
-    place: Place, tools: str, write: Write, blobs: Blobs, folder: Path, size: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [2 * BLOCK, 5 * BLOCK + 1, 16 * BLOCK])
+def test_files_of_many_blocks_arrive_whole_or_not_at_all(
+    place: Place, tools: str, write: Write, blobs: Blobs, folder: Path, size: int
 ) -> None:
-    monkeypatch.setattr(files, "PIECE", 2)
     content = random.Random(size).randbytes(size)
     write(place, b"file", content)
     assert (folder / "file").read_bytes() == content
