@@ -394,9 +394,15 @@ class ShellStopped(OperationError):
 
 
 class CommandTimeout(OperationError):
-    """The command ran longer than its timeout and was killed; ``details`` holds what it had printed."""
+    """The command ran longer than its timeout and was killed; with what it had printed, cut where ``truncated``."""
 
     code = "command_timeout"
+
+    def __init__(self, message: str, stdout: bytes | bytearray, stderr: bytes | bytearray, *, truncated: bool) -> None:
+        super().__init__(message)
+        self.stdout = stdout
+        self.stderr = stderr
+        self.truncated = truncated
 
 
 class CommandCancelled(OperationError):

@@ -27,6 +27,13 @@ def respond(result: Result, encoding: str) -> flask.Response:
     return flask.Response(b"".join(pieces) if whole else pieces, mimetype="application/json")
 
 
+def shown(output: bytes | bytearray, encoding: str) -> str:
+    """Return ``output`` as :func:`respond` shows it."""
+    if encoding == "base64":
+        return base64.b64encode(output).decode()
+    return output.removesuffix(b"\n").decode(errors="replace")
+
+
 def _pieces(result: Result, encode: Encode) -> Iterator[bytes]:
     yield b'{"exitCode":%d,"stdout":"' % result.exit_code
     yield from encode(result.stdout)

@@ -180,19 +180,23 @@ def execute(request: dict[str, Any]) -> flask.Response:
     other; the working directory and exported variables last from one to the next. When the client goes away, the
     command is killed.
     """
-    stdin = request.get("stdin", "")
-    result = services().sessions.exec(
-        request["connection"],
-        request["command"],
-        caller().access,
-        timeout=request.get("timeout"),
-        stdin=base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
-        cwd=request.get("cwd"),
-        env=request.get("env"),
-        abandoned=_client_is_gone(),
-    )
+    stdin, encoding = request.get("stdin", ""), request["encoding"]
+    try:
+        result = services().sessions.exec(
+            request["connection"],
+            request["command"],
+            caller().access,
+            timeout=request.get("timeout"),
+            stdin=base64.b64decode(stdin) if encoding == "base64" else stdin.encode(),
+            cwd=request.get("cwd"),
+            env=request.get("env"),
+            abandoned=_client_is_gone(),
+        )
+    except errors.CommandTimeout as timeout:
+        timeout.details = _printed_until(timeout, encoding)
+        raise
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
-    return output.respond(result, request["encoding"])
+    return output.respond(result, encoding)
 
 
 @group.endpoint(
@@ -205,6 +209,14 @@ def execute(request: dict[str, Any]) -> flask.Response:
 def stop(request: dict[str, Any]) -> None:
     """Stop the shell of a connection; the answer comes when it has exited."""
     services().sessions.stop(request["connection"], caller().access)
+
+
+def _printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:
+    printed: dict[str, Any] = {
+        "stdout": output.shown(timeout.stdout, encoding),
+        "stderr": output.shown(timeout.stderr, encoding),
+    }
+    return printed | {"truncated": True} if timeout.truncated else printed
 
 
 def _client_is_gone() -> Callable[[], bool]:

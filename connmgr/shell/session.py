@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from connmgr.errors import (
     CommandCancelled,
     CommandTimeout,
+    ConnmgrError,
     NoSuchDirectory,
     OperationError,
     ShellBusy,
@@ -38,8 +39,8 @@ KILL_TIMEOUT = 20.0
 GIVE_UP_TIMEOUT = 5.0
 """Seconds for killing a shell that does not come back."""
 
-KILL_AGAIN = 1.0
-"""Seconds after which what is to stop and still runs is killed once more."""
+KILL_SOON, KILL_AGAIN = 0.1, 1.0
+"""Seconds after which what is to stop and still runs is killed once more, the first time and at most."""
 
 LATE_READS = 64
 """How often a job that prints without end may be read from before a command is sent all the same."""
@@ -130,7 +131,7 @@ class Session:
         """Run ``command`` once those before it are done, for at most ``timeout`` seconds, and return its result.
 
         ``abandoned`` is asked about once a second whether anybody still waits; if not, the command is killed.
-        :raises CommandTimeout: it ran longer and was killed; ``details`` holds what it had printed.
+        :raises CommandTimeout: it ran longer and was killed; it holds what was printed until then.
         :raises ShellBusy: its turn did not come within ``timeout`` seconds.
         :raises NoSuchDirectory: its working directory cannot be entered; it did not run.
         :raises ShellLost: the shell is gone; whether the command ran is not known.
@@ -152,6 +153,12 @@ class Session:
                 if self._stopping.is_set():
                     raise ShellStopped("The shell was stopped while the command ran.") from error
                 raise ShellLost("The shell or its link ended before the command did; start it again.") from error
+            except ConnmgrError:
+                raise
+            except BaseException:
+                # What a plugin raises against its contract leaves nobody knowing where in the streams the shell is.
+                self._lost = True
+                raise
             finally:
                 self._running = None
                 self.last_used = time.monotonic()
@@ -165,10 +172,19 @@ class Session:
 
     def stop(self, timeout: float) -> None:
         """End what runs, let the shell exit, and release the channel, within about ``timeout`` seconds."""
+        self._stopping.set()
+        try:
+            self._end(timeout)
+        finally:
+            # Whoever still holds the turn when time is up is woken by the close of the channel.
+            self._lost = True
+            self.helpers.close()
+            self._channel.close()
+
+    def _end(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         # What is left then is for a shell that does not exit.
         patient_until = deadline - min(KILL_AGAIN, timeout / 4)
-        self._stopping.set()
         ended = False
         while not ended and (left := patient_until - time.monotonic()) > 0:
             cookie = self._running
@@ -178,10 +194,6 @@ class Session:
             ended = self._exit(min(KILL_AGAIN, max(0.0, patient_until - time.monotonic())), patient_until)
         if not ended:
             self._kill_supervisor(max(0.1, deadline - time.monotonic()))
-        # Whoever still holds the turn when time is up is woken by the close of the channel.
-        self._lost = True
-        self.helpers.close()
-        self._channel.close()
 
     def _exit(self, patience: float, deadline: float) -> bool:
         """Let the shell exit, if its turn for that comes within ``patience`` seconds, and return whether it has."""
@@ -228,7 +240,7 @@ class Session:
         try:
             self._channel.sendall(frame, SEND_TIMEOUT)
         except TimeoutError:
-            self._give_up()
+            self._give_up(cookie)
             raise
         stopped = self._receive(stdout, stderr, time.monotonic() + timeout, abandoned)
         if stopped:
@@ -299,13 +311,18 @@ class Session:
     def _kill(self, cookie: str, stdout: MarkedStream, stderr: MarkedStream) -> None:
         """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
         deadline = time.monotonic() + KILL_TIMEOUT
-        killed = self._kill_tree(cookie, KILL_TIMEOUT / 2)
-        if not killed or self._receive(stdout, stderr, deadline, lambda: False):
-            self._give_up()
-            raise EOFError
+        patience = KILL_SOON
+        while self._kill_tree(cookie, KILL_TIMEOUT / 2) and (now := time.monotonic()) < deadline:
+            if not self._receive(stdout, stderr, min(now + patience, deadline), lambda: False):
+                return
+            # The shell may only now have read the command to its end, and begun it.
+            patience = min(2 * patience, KILL_AGAIN)
+        self._give_up(cookie)
+        raise EOFError
 
-    def _give_up(self) -> None:
-        """Kill a shell that neither takes what it is sent nor comes back, and close its channel."""
+    def _give_up(self, cookie: str) -> None:
+        """Kill a shell that neither takes what it is sent nor comes back, and what it runs, and close its channel."""
+        self._kill_tree(cookie, GIVE_UP_TIMEOUT)
         self._kill_supervisor(GIVE_UP_TIMEOUT)
         self._channel.close()
 
@@ -326,6 +343,7 @@ def _interruption(
         return CommandCancelled("The client went away; the command was killed.")
     return CommandTimeout(
         f"The command ran longer than {timeout:g} s and was killed.",
-        stdout=stdout.output.decode(errors="replace"),
-        stderr=stderr.output.decode(errors="replace"),
+        stdout.output,
+        stderr.output,
+        truncated=stdout.truncated or stderr.truncated,
     )

@@ -101,9 +101,24 @@ def test_cut_output_is_said_to_be_cut(client: Client) -> None:
     assert (len(answer["stdout"]), answer["stderr"], answer["truncated"]) == (16 * 1024 * 1024, "end", True)
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "\ufffd"), ("base64", "/wo=")])
+def test_what_a_killed_command_printed_is_shown_as_an_answer_shows_it(
+    client: Client, encoding: str, shown: str
+) -> None:
+    command = r"printf '\377\n'; sleep 60"
+    error = refused(client, "/shell/exec", connection=LOCAL, command=command, encoding=encoding, timeout=0.5)
+    assert (error.details["stdout"], error.details["stderr"]) == (shown, "")
+    assert "truncated" not in error.details
+
+
+def test_cut_output_of_a_killed_command_is_said_to_be_cut(client: Client) -> None:
+    error = refused(client, "/shell/exec", connection=LOCAL, command="yes", timeout=2)
+    assert (len(error.details["stdout"]), error.details["truncated"]) == (16 * 1024 * 1024 - 1, True)
+
+
 def test_a_timeout_is_500_with_what_was_printed_and_the_session_goes_on(client: Client) -> None:
     error = refused(client, "/shell/exec", connection=LOCAL, command="echo begun; sleep 60", timeout=0.5)
-    assert (error.status, error.code, error.details["stdout"]) == (500, "command_timeout", "begun\n")
+    assert (error.status, error.code, error.details["stdout"]) == (500, "command_timeout", "begun")
     assert run(client, "echo on")["stdout"] == "on"
 
 

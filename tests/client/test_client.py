@@ -98,7 +98,7 @@ def test_shells(client: Client) -> None:
     with pytest.raises(ClientError) as timeout:
         client.shell.exec(LOCAL_MACHINE, "echo partly; sleep 100", timeout=0.3)
     assert (timeout.value.code, timeout.value.status) == ("command_timeout", 500)
-    assert timeout.value.details["stdout"] == "partly\n"
+    assert timeout.value.details["stdout"] == "partly"
     client.shell.stop(LOCAL_MACHINE)
     with pytest.raises(ClientError) as none:
         client.shell.exec(LOCAL_MACHINE, "true")

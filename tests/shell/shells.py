@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from connmgr.plugin import Transport
 from connmgr.shell.frame import Command
 from connmgr.shell.session import Result, Session
 from connmgr.shell.start import start_supervisor
@@ -31,8 +32,8 @@ ALL = POSIX + OTHER
 
 
 @contextlib.contextmanager
-def local_session(shell: str, max_output: int = MAX_OUTPUT) -> Iterator[Session]:
-    transport = LocalTransport()
+def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport | None = None) -> Iterator[Session]:
+    transport = transport or LocalTransport()
     session = Session(start_supervisor(transport, shell, 10), transport, max_output)
     try:
         yield session

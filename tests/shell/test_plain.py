@@ -241,7 +241,7 @@ def test_a_single_program_that_takes_too_long_is_killed(posix: Session, tmp_path
     program.chmod(0o755)
     with pytest.raises(CommandTimeout) as caught:
         run(posix, str(program), timeout=0.5)
-    assert caught.value.details["stdout"] == "here\n"
+    assert bytes(caught.value.stdout) == b"here\n"
     assert_usable(posix)
 
 

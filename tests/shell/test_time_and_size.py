@@ -16,6 +16,7 @@ from connmgr.shell.frame import Command
 from connmgr.shell.kill import kill_supervisor, kill_tree
 from connmgr.shell.session import Session
 from connmgr_local.transport import LocalTransport
+from tests.plugins.faulty_types import Delegate, Link
 from tests.shell.shells import assert_usable, local_session, out, run
 
 
@@ -54,9 +55,34 @@ def test_timeout_kills_and_the_session_goes_on(any_shell: Session) -> None:
     run(any_shell, "cd /usr")
     with pytest.raises(CommandTimeout) as caught:
         run(any_shell, "echo before; sleep 100", timeout=0.7)
-    assert caught.value.details["stdout"] == "before\n"
+    assert bytes(caught.value.stdout) == b"before\n"
     assert_usable(any_shell)
     assert out(any_shell, "pwd") == "/usr\n", "the state from before the killed command is kept"
+
+
+def test_a_command_that_begins_after_its_time_is_killed_too(posix: Session) -> None:
+    late = "sleep 100; : " + "x" * (1 << 20)
+    with pytest.raises(CommandTimeout):
+        run(posix, late, timeout=0.01)
+    assert_usable(posix)
+    for child in psutil.Process(posix.pid).children(recursive=True):
+        await_gone(child.pid)
+
+
+def test_a_shell_whose_link_breaks_its_contract_is_lost(tmp_path: Path) -> None:
+    class Odd(Delegate):
+        def recv(self, timeout: float) -> tuple[bytes, bytes]:
+            if (tmp_path / "odd").exists():
+                raise ZeroDivisionError
+            return super().recv(timeout)
+
+    with local_session("sh", transport=Link(Odd)) as odd:
+        assert_usable(odd)
+        (tmp_path / "odd").touch()
+        with pytest.raises(ZeroDivisionError):
+            run(odd, "true")
+        assert not odd.alive
+        (tmp_path / "odd").unlink()
 
 
 HARD_TO_KILL = {
