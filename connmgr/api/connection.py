@@ -150,14 +150,14 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/update",
     ConnectionUpdateRequest,
-    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle],
+    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.ShellBusy],
     waits=True,
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
 )
 def update(request: dict[str, Any]) -> None:
     """Change a connection's name, data or category; what is not given stays.
 
-    A shell that runs on changed data is stopped.
+    A shell that runs on changed data is stopped, and so are those on connections over this one.
     """
     id = request["connection"]
     connections = services().vault.connections
@@ -177,7 +177,7 @@ def update(request: dict[str, Any]) -> None:
         }
     connections.update(id, **changes)
     if "data" in request:
-        services().sessions.forget([id])
+        services().sessions.forget(connections.with_dependents([id]))
 
 
 @group.endpoint(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, ShellStartFailed, Stopping
+from connmgr.errors import CommandTimeout, ConnmgrError, NoShell, ShellBusy, ShellLost, ShellStartFailed, Stopping
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.frame import Command
@@ -41,9 +41,11 @@ class Shell:
     started: float = field(default_factory=time.monotonic)
 
     def stop(self, timeout: float) -> None:
-        self.session.stop(timeout)
-        self.spare.close()
-        self.chain.close()
+        """End the session and close what carried it, whatever a plugin raises meanwhile."""
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(self.chain.close)
+            cleanup.callback(self.spare.close)
+            self.session.stop(timeout)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,10 @@ class Sessions:
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
-        record = self._vault.connections.get(connection)
+        self._vault.connections.get(connection)
         with self._holding(connection) as slot:
+            # What is changed from here on waits for the slot to end this shell.
+            record = self._vault.connections.get(connection)
             if slot.shell is not None:
                 slot.shell.admission.check(access)
                 if slot.shell.session.probe(PROBE_TIMEOUT):
@@ -146,8 +150,9 @@ class Sessions:
                 self._command_timeout if timeout is None else timeout,
                 abandoned,
             )
-        except ShellLost:
-            self._discard(connection, shell)
+        except Exception as error:
+            if isinstance(error, ShellLost) or not isinstance(error, ConnmgrError):
+                self._discard(connection, shell)
             raise
         finally:
             self._vault.connections.touch(connection)
@@ -207,12 +212,21 @@ class Sessions:
         self._vault.connections.set_state(connection, _state(info))
 
     def forget(self, connections: Iterable[str]) -> None:
-        """End the shells of connections that were removed or changed."""
+        """End the shells of connections that were removed or changed.
+
+        :raises ShellBusy: one has been being started or stopped for too long; the others were ended.
+        """
+        busy = None
         for connection in connections:
-            with self._holding(connection) as slot:
-                self._end(slot, STOP_TIMEOUT)
-            with self._lock:
-                self._slots.pop(connection, None)
+            try:
+                with self._holding(connection) as slot:
+                    self._end(slot, STOP_TIMEOUT)
+                    with self._lock:
+                        del self._slots[connection]
+            except ShellBusy as error:
+                busy = error
+        if busy is not None:
+            raise busy
 
     def close(self, timeout: float) -> None:
         """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
@@ -247,7 +261,10 @@ class Sessions:
             session = Session(supervisor, spare, self._max_output, helpers)
             cleanup.callback(session.stop, STOP_TIMEOUT)
             for text in data.get("commands") or ():
-                result = session.exec(Command(text.encode()), max(0.1, deadline - time.monotonic()))
+                try:
+                    result = session.exec(Command(text.encode()), max(0.1, deadline - time.monotonic()))
+                except CommandTimeout as error:
+                    raise ShellStartFailed(f"commands: {text!r} did not end in time and was killed.") from error
                 if result.exit_code:
                     printed = bytes(result.stderr or result.stdout).decode(errors="replace").strip()[:200]
                     raise ShellStartFailed(f"commands: {text!r} exited with {result.exit_code}. {printed}")
@@ -259,14 +276,19 @@ class Sessions:
 
     @contextlib.contextmanager
     def _holding(self, connection: str) -> Iterator[Slot]:
-        with self._lock:
-            slot = self._slots.setdefault(connection, Slot())
-        if not slot.lock.acquire(timeout=self._start_timeout):
-            raise ShellBusy("The connection's shell is being started or stopped; try again.")
-        try:
-            yield slot
-        finally:
-            slot.lock.release()
+        deadline = time.monotonic() + self._start_timeout
+        while True:
+            with self._lock:
+                slot = self._slots.setdefault(connection, Slot())
+            if not slot.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise ShellBusy("The connection's shell is being started or stopped; try again.")
+            try:
+                # Who waited for a slot that was given up meanwhile would start a shell that nobody finds.
+                if self._slots.get(connection) is slot:
+                    yield slot
+                    return
+            finally:
+                slot.lock.release()
 
     def _peek(self, connection: str) -> Shell | None:
         with self._lock:
@@ -288,8 +310,10 @@ class Sessions:
     def _end(self, slot: Slot, timeout: float) -> None:
         shell, slot.shell = slot.shell, None
         if shell is not None:
-            shell.stop(timeout)
-            self._orphans.forget(shell.session.pid)
+            try:
+                shell.stop(timeout)
+            finally:
+                self._orphans.forget(shell.session.pid)
 
     def _close_one(self, slot: Slot, shell: Shell, timeout: float) -> None:
         shell.stop(timeout)

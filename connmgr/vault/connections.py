@@ -156,6 +156,10 @@ class Connections:
 
         return self._database.write(work)
 
+    def with_dependents(self, ids: Iterable[str]) -> list[str]:
+        """Return ``ids`` and the ids of all connections that run over them."""
+        return self._database.read(lambda tx: dependents(tx, ids))
+
     def touch(self, id: str) -> None:
         """Note that a connection, and with it its category, is being used; written at most once a minute.
 

@@ -113,6 +113,44 @@ def test_the_shells_of_removed_connections_end(own_daemon: Daemon) -> None:
     await_true(lambda: gone(shell.pid), "the removed connection's shell still runs")
 
 
+def test_no_shell_is_lost_sight_of_when_its_connection_changes_while_it_is_started(own_daemon: Daemon) -> None:
+    connection = add_local(own_daemon.client, "/bin/dash")
+    over = threading.Event()
+
+    def start_again_and_again() -> None:
+        with Client(own_daemon.url, auth_file=own_daemon.auth_file) as own:
+            while not over.is_set():
+                own.post("/shell/start", connection=connection)
+
+    starters = [threading.Thread(target=start_again_and_again) for _ in range(3)]
+    for starter in starters:
+        starter.start()
+    try:
+        for shell in ("/bin/sh", "/bin/dash") * 15:
+            own_daemon.client.post("/connection/update", connection=connection, data={"type": "local", "shell": shell})
+    finally:
+        over.set()
+        for starter in starters:
+            starter.join(60)
+    own_daemon.client.post("/shell/start", connection=connection)
+    own_daemon.client.post("/shell/stop", connection=connection)
+    daemon = psutil.Process(own_daemon.pid)
+    await_true(lambda: not daemon.children(), "shells run that no connection has")
+
+
+def test_the_shells_over_a_changed_connection_end_with_its_own(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    host = add_local(client, "/bin/dash")
+    data = {"type": "shellEnvironment", "host": host, "elevated": False}
+    wrapper = client.post("/connection/add", name="over it", data=data, validate=False)["connection"]
+    client.post("/shell/start", connection=wrapper)
+    shell = supervisor(client, wrapper)
+    client.post("/connection/update", connection=host, name="another name")
+    assert supervisor(client, wrapper).pid == shell.pid
+    client.post("/connection/update", connection=host, data={"type": "local", "shell": "/bin/sh"})
+    await_true(lambda: gone(shell.pid), "the shell still runs on what the connection was before")
+
+
 def test_idle_shells_are_closed_and_busy_ones_are_not(start_daemon: StartDaemon) -> None:
     client = start_daemon("--idle-timeout", "1").client
     busy = add_local(client, "/bin/dash")
