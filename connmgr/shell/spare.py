@@ -48,9 +48,9 @@ class SpareTransport(Transport):
         except ChannelRefused as refusal:
             if self._give_up():
                 with contextlib.suppress(ChannelRefused):
-                    return _once_free(self._first.open_channel, argv, pty, GIVEN_UP, deadline)
+                    return self._once_free(self._first.open_channel, argv, pty, GIVEN_UP, deadline)
             try:
-                return _once_free(self._on_second, argv, pty, PATIENCE, deadline)
+                return self._once_free(self._on_second, argv, pty, PATIENCE, deadline)
             except RequestError as error:
                 # Whoever started the session may have left, and with it the secrets that open the link.
                 raise refusal from error
@@ -71,6 +71,21 @@ class SpareTransport(Transport):
                 self._lock.release()
             if second is not None:
                 second.close()
+
+    def _once_free(
+        self, open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, patience: float, deadline: float
+    ) -> Channel:
+        """Start ``argv`` on a link on which the last channel may not have ended until ``patience`` seconds from now."""
+        until = min(deadline, time.monotonic() + patience)
+        while True:
+            try:
+                return open_channel(argv, pty=pty, timeout=_left(deadline))
+            except ChannelRefused:
+                if time.monotonic() >= until:
+                    raise
+            # The one that was in the way may have become one that can be spared.
+            self._give_up()
+            time.sleep(RETRY)
 
     def _on_second(self, argv: Sequence[str], *, pty: bool, timeout: float) -> Channel:
         deadline = time.monotonic() + timeout
@@ -100,20 +115,6 @@ class SpareTransport(Transport):
             self._close_second()
             raise ShellLost("The session was stopped.")
         return second
-
-
-def _once_free(
-    open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, patience: float, deadline: float
-) -> Channel:
-    """Start ``argv`` on a link on which the last channel may not have ended until ``patience`` seconds from now."""
-    until = min(deadline, time.monotonic() + patience)
-    while True:
-        try:
-            return open_channel(argv, pty=pty, timeout=_left(deadline))
-        except ChannelRefused:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(RETRY)
 
 
 def _left(deadline: float) -> float:

@@ -165,3 +165,21 @@ def test_whoever_waits_for_another_to_open_it_waits_no_longer_than_asked(full: L
     opening.join(WAIT)
     spare.close()
     assert others.links[0].closed
+
+
+def test_a_channel_that_can_be_spared_only_later_gives_way_then(full: Link) -> None:
+    spared: list[str] = []
+
+    def taken(argv: Sequence[str]) -> object:
+        return argv if spared else refuse(argv)
+
+    looks = iter([False, False, True])
+
+    def give_up() -> bool:
+        given_up = next(looks, True)
+        if given_up:
+            spared.append("the idle one")
+        return given_up
+
+    spare = SpareTransport(full, Links(taken), give_up)
+    assert spare.open_channel(["sh"], timeout=WAIT) == ["sh"]
