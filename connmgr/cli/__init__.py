@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 import click
 
@@ -58,12 +60,21 @@ class Commands(click.Group):
         gc.enable()
         return command
 
-    def main(self, *arguments: Any, **more: Any) -> Any:
+    def main(self, *arguments: Any, **more: Any) -> NoReturn:
         if VARIABLE in os.environ:
             from connmgr.cli import completion
 
             completion.register()
-        return super().main(*arguments, **more)
+        try:
+            code = super().main(*arguments, **{**more, "standalone_mode": False}) or 0
+        except click.ClickException as error:
+            code = _told(error)
+        except click.Abort:
+            click.echo("Aborted!", err=True)
+            code = exits.FAILED
+        except (OSError, UnicodeError) as error:
+            code = _told(exits.io_failure(error))
+        sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -82,6 +93,19 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo(err=True)
             raise click.exceptions.Exit(exits.INTERRUPTED) from None
+
+
+def _told(error: click.ClickException) -> int:
+    """Show an error, where anything can be shown, and return the exit code that it ends the program with."""
+    with contextlib.suppress(OSError):
+        error.show()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What is left in it would be written once more at the end, fail again, and change the exit code.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return error.exit_code
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

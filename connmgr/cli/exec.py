@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -36,6 +37,11 @@ class ExecCommand(click.Command):
             raise exits.coded(exits.failure(error), code) from error
         except click.ClickException as error:
             raise exits.coded(error, exits.NOT_RUN) from error
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                # Whoever reads the output has seen enough, which click knows to be no fault.
+                raise
+            raise exits.coded(exits.io_failure(error), exits.NOT_RUN) from error
 
 
 @click.command(cls=ExecCommand)

@@ -20,13 +20,14 @@ INTERRUPTED = 130
 
 MEANINGS = {
     0: "done; of `exec` and `shell`: the command exited with 0",
-    FAILED: "the daemon refused the request or could not carry it out, or one of several failed",
+    FAILED: "the daemon refused the request or could not carry it out, one of several failed, or input or output did",
     USAGE: "the command line is wrong",
     UNREACHABLE: "no daemon answers",
     DENIED: "the daemon does not accept the credential, a passphrase is wrong, or a secret is locked",
     NOT_FOUND: "no connection or category has that name, or several have",
     TIMED_OUT: "`exec`: the command ran longer than `--timeout` and was killed",
-    NOT_RUN: "`exec`: connmgr itself failed, for any of the reasons above; the command was not run, or not to its end",
+    NOT_RUN: "`exec`: connmgr itself failed, for any of the reasons above; "
+    "the command was not run, not to its end, or its output is not all there",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 """What each exit code says; others are those of a command that ``exec`` has run, 128 + N where signal N ended it."""
@@ -47,6 +48,14 @@ def coded(error: click.ClickException, exit_code: int) -> click.ClickException:
     """Return ``error``, which now ends the program with ``exit_code``."""
     error.exit_code = exit_code  # type: ignore[misc] # click declares it for the class, and reads it from the instance
     return error
+
+
+def io_failure(error: OSError | UnicodeError) -> Failure:
+    """Return what the command line makes of a file or a standard stream that cannot be read or written."""
+    if isinstance(error, UnicodeError):
+        return Failure(f"Input or output failed: {error}.")
+    reason = error.strerror or type(error).__name__
+    return Failure(f"Input or output failed: {reason}." if error.filename is None else f"{error.filename}: {reason}")
 
 
 def failure(error: ClientError) -> Failure:
