@@ -69,9 +69,10 @@ class Commands(click.Group):
             code = super().main(*arguments, **{**more, "standalone_mode": False}) or 0
         except click.ClickException as error:
             code = _told(error)
-        except click.Abort:
+        except click.Abort as error:
             click.echo("Aborted!", err=True)
-            code = exits.FAILED
+            # click makes the same of Ctrl-C, Ctrl-D and a no.
+            code = exits.INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else exits.FAILED
         except (OSError, UnicodeError) as error:
             code = _told(exits.io_failure(error))
         sys.exit(code)

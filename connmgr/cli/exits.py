@@ -20,7 +20,8 @@ INTERRUPTED = 130
 
 MEANINGS = {
     0: "done; of `exec` and `shell`: the command exited with 0",
-    FAILED: "the daemon refused the request or could not carry it out, one of several failed, or input or output did",
+    FAILED: "the daemon refused the request or could not carry it out, one of several failed, "
+    "input or output did, or a question was answered with no or Ctrl-D",
     USAGE: "the command line is wrong",
     UNREACHABLE: "no daemon answers",
     DENIED: "the daemon does not accept the credential, a passphrase is wrong, or a secret is locked",

@@ -170,6 +170,14 @@ class TestFields:
         assert isinstance(sealed, dict)
         assert connmgr.daemon.client.secret.decrypt(sealed) == "hunter2"
 
+    @pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 1)])
+    def test_nothing_is_added_where_a_secret_is_not_given(self, connmgr: CommandLine, key: str, code: int) -> None:
+        terminal = connmgr.on_terminal("add", "ssh", "web", "host=web.example", "--secret", "password")
+        terminal.expect("password: ")
+        terminal.send(key)
+        assert finish(terminal)[0] == code
+        assert connmgr("ls", "web", "--json").json == []
+
     def test_a_reference_takes_the_name_of_a_connection(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "bastion")
         add(connmgr, "web", "gateway=bastion")
@@ -240,12 +248,12 @@ class TestChanges:
     def test_removing_asks_first(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "web")
         assert "--yes" in connmgr("rm", "web", code=2).errors
-        for answer, code in (("n", 1), ("y", 0)):
+        for answer, code in (("\x03", 130), ("\x04", 1), ("n\n", 1), ("y\n", 0)):
             assert connmgr("info", id, "--json").json["connection"] == id
             terminal = connmgr.on_terminal("rm", "web")
             terminal.expect(r"Remove default/web, and what runs over it\? \[y/N\]: ")
-            terminal.sendline(answer)
-            assert finish(terminal)[0] == code
+            terminal.send(answer)
+            assert finish(terminal)[0] == code, repr(answer)
         connmgr("info", id, code=5)
 
     def test_the_local_machine_cannot_be_removed(self, connmgr: CommandLine) -> None:
