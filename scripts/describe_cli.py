@@ -26,9 +26,11 @@ WIDTH = 130
 SECTIONS = {
     "Naming connections": """
         A CONNECTION is named by its path, as `connmgr ls` shows it: `web`, or `web/root` for one that runs in
-        another. The end of the path will do, and so will any part of it, as long as one connection alone has
-        it; where several do, they are listed and nothing happens. A category may stand before the path
-        (`customers/web`), and the uuid always works. Letter case makes no difference.
+        another. The end of the path will do, and so will any part of it that reaches into its last name, as long as
+        one connection alone has it; where several do, they are listed and nothing happens. So `we` may be `web`,
+        and `we/ro` or `oo` may be `web/root`: what runs in a connection is not meant by a part of that
+        connection's own name. A category may stand before the path (`customers/web`), and the uuid always works.
+        Letter case makes no difference.
 
         A GLOB is matched with whole paths: `*` within one segment, `**` across segments, `?`, `[abc]`,
         `[!abc]`, `{a,b}`. Quote it, so that your own shell leaves it alone.

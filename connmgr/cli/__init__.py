@@ -122,6 +122,6 @@ def _told(error: click.ClickException) -> int:
 def main(**_: object) -> None:
     """Manage connections to machines, and work on them.
 
-    A CONNECTION is named by its path (web/root), by the end or another part of it that no other connection has, or by
-    its uuid; category/path works too.
+    A CONNECTION is named by its path (web/root), by the end of it, by a part of its last name (ro) that no other
+    connection has there, or by its uuid; category/path works too.
     """

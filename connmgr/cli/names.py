@@ -32,7 +32,8 @@ def find(client: Client, name: str) -> str:
     """Return the uuid of the connection that ``name`` means.
 
     That is its uuid, or else the first of these that any connection has: its path, the end of its path, its category
-    and path or the end of those, a part of its path.
+    and path or the end of those, a part of its path that reaches into the last segment: what a part of an earlier one
+    names is the connection that this one runs in.
     :raises Failure: there is none, or there are several, which are listed.
     """
     if UUID.fullmatch(name):
@@ -42,7 +43,7 @@ def find(client: Client, name: str) -> str:
     if len(found) > 1:
         exact = client.connection.query(literal)
         found = exact or found
-    found = found or _in_category(client, name) or client.connection.query(f"**{literal}**")
+    found = found or _in_category(client, name) or client.connection.query(f"**{literal}*")
     if len(found) == 1:
         return found[0]
     if not found:

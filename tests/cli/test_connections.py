@@ -91,6 +91,24 @@ class TestNaming:
         connmgr("add", "shellEnvironment", "web", f"host={add(connmgr, 'outer')}")
         assert connmgr("info", "web", "--json").json["connection"] == id
 
+    def test_a_part_means_the_connection_and_not_what_runs_in_it(self, connmgr: CommandLine) -> None:
+        root = connmgr("add", "shellEnvironment", "root", "host=local machine", "elevated=no").output.strip()
+        inner = connmgr("add", "shellEnvironment", "inner", f"host={root}", "shell=sh").output.strip()
+        for name, id in {
+            "local": LOCAL_MACHINE,
+            "machine": LOCAL_MACHINE,
+            "oo": root,
+            "machine/roo": root,
+            "nne": inner,
+            "machine/root/inn": inner,
+        }.items():
+            assert connmgr("info", name, "--json").json["connection"] == id, name
+        assert connmgr("exec", "local", "--", "echo in").output == "in\n"
+        other = connmgr("add", "local", "localhost", "shell=sh").output.strip()
+        refusal = connmgr("info", "local", code=5).errors
+        assert "may be any of 2 connections" in refusal
+        assert other in refusal
+
     def test_several_candidates_are_listed(self, connmgr: CommandLine) -> None:
         ids = [add(connmgr, name) for name in ("web1", "web2")]
         refusal = connmgr("info", "web", code=5).errors
