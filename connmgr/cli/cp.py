@@ -168,7 +168,7 @@ def _replacing(target: Path, mode: int) -> Iterator[IO[bytes]]:
             yield device
         return
     target = Path(os.path.realpath(target))
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    descriptor, name = tempfile.mkstemp(prefix=".connmgr-", dir=target.parent)
     draft = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

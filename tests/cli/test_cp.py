@@ -107,6 +107,14 @@ def test_local_paths_may_have_a_colon(connmgr: CommandLine, tmp_path: Path) -> N
     assert (tmp_path / "c:d").read_text() == "x"
 
 
+def test_a_local_name_may_be_as_long_as_the_system_takes(connmgr: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    target = tmp_path / ("n" * os.pathconf(tmp_path, "PC_NAME_MAX"))
+    connmgr("cp", f"local:{tmp_path}/file", str(target))
+    assert target.read_text() == "x"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["file", target.name])
+
+
 def test_progress_is_shown_on_a_terminal_unless_told_otherwise(
     connmgr: CommandLine, tmp_path: Path, content: bytes
 ) -> None:
