@@ -14,6 +14,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.output import json_option
 from connmgr.client import Client, ClientError, RawResult
+from connmgr.errors import ConnmgrError
 
 Returned = TypeVar("Returned")
 
@@ -37,6 +38,8 @@ class ExecCommand(click.Command):
             raise exits.coded(exits.failure(error), code) from error
         except click.ClickException as error:
             raise exits.coded(error, exits.NOT_RUN) from error
+        except ConnmgrError as error:
+            raise exits.Failure(error.message, exits.NOT_RUN) from error
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 # Whoever reads the output has seen enough, which click knows to be no fault.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from connmgr.cli.daemon import ask_passphrase, connect, forget_session, keep_session
+from connmgr.cli.daemon import ask_passphrase, connect, kept_session
 from connmgr.cli.output import json_option, print_json, print_table
 
 
@@ -37,14 +37,14 @@ def unlock(user: str) -> None:
     """
     client = connect()
     client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
-    keep_session(client)
+    kept_session().keep(client.session_token)
 
 
 @click.command()
 def lock() -> None:
     """Lock the vault again after connmgr vault unlock."""
     connect().vault.lock()
-    forget_session()
+    kept_session().forget()
 
 
 @click.group()

@@ -13,11 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from connmgr import paths
 from connmgr.client.endpoints import Categories, Connections, DaemonItself, Secrets, Shells, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
-from connmgr.client.http import HttpSession, default_url
+from connmgr.client.http import HttpSession, default_auth_file, default_url
 from connmgr.client.results import (
     Category,
     Connection,
@@ -93,7 +92,7 @@ class Client:
         session_token: str | None = None,
     ) -> None:
         self.base_url = (base_url or default_url()).rstrip("/")
-        credential = Path(auth_file or os.environ.get("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
+        credential = Path(auth_file or default_auth_file())
         self._session = HttpSession(self.base_url, credential, api_key, name=name, timeout=timeout, token=session_token)
         self.category = Categories(self.post)
         self.connection = Connections(self.post)

@@ -187,6 +187,11 @@ def default_url() -> str:
     return url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", os.environ.get("CONNMGR_PORT") or paths.DEFAULT_PORT)
 
 
+def default_auth_file() -> Path:
+    """Return the path of the auth file that ``CONNMGR_AUTH_FILE`` names, by default that of this user's daemon."""
+    return Path(os.environ.get("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
+
+
 def url_of(host: str, port: int | str) -> str:
     """Return the URL of a daemon that listens on ``host``; an address that means all is reached on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +119,53 @@ def test_a_kept_session_that_others_could_read_is_refused(own_connmgr: CommandLi
     own_connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
     (own_connmgr.daemon.home / "run" / "connmgr" / "session").chmod(0o644)
     assert "may be read by others" in own_connmgr("vault", "status", code=1).errors
+    assert "may be read by others" in own_connmgr("exec", "local", "--", "true", code=125).errors
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory", "fifo"])
+def test_what_is_no_kept_session_is_refused_and_what_to_do_is_said(own_connmgr: CommandLine, kind: str) -> None:
+    kept = own_connmgr.daemon.home / "run" / "connmgr" / "session"
+    if kind == "symlink":
+        kept.symlink_to("/etc/passwd")
+    elif kind == "directory":
+        kept.mkdir()
+    else:
+        os.mkfifo(kept, 0o600)
+    for command in (("ls",), ("vault", "unlock", "alice"), ("vault", "lock")):
+        refusal = own_connmgr(*command, code=1).errors
+        assert refusal.startswith(f"Error: {kept} "), refusal
+        assert refusal.endswith(": remove it, and unlock the vault again.\n")
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "\u20ac", 7, None])
+def test_a_damaged_session_is_none_and_is_replaced(own_connmgr: CommandLine, token: object) -> None:
+    kept = own_connmgr.daemon.home / "run" / "connmgr" / "session"
+    kept.write_text(json.dumps({"url": own_connmgr.daemon.url, "token": token}))
+    kept.chmod(0o600)
+    own_connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    assert own_connmgr("vault", "status", "--json").json["user"] is None
+    own_connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    assert own_connmgr("vault", "status", "--json").json["user"] == "alice"
+    own_connmgr("vault", "lock")
+    assert not kept.exists()
+
+
+def test_each_daemon_of_a_user_has_its_own_session(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    first = CommandLine(start_daemon())
+    (tmp_path / "other").mkdir(mode=0o700)
+    auth_file = tmp_path / "other" / "auth"
+    second = CommandLine(start_daemon("--auth-file", str(auth_file), home=tmp_path / "second"))
+    second.environment |= {"XDG_RUNTIME_DIR": first.environment["XDG_RUNTIME_DIR"], "CONNMGR_AUTH_FILE": str(auth_file)}
+    for connmgr in (first, second):
+        connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+        connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    assert (tmp_path / "other" / "session").exists()
+    for connmgr in (first, second):
+        assert connmgr("vault", "status", "--json").json["user"] == "alice"
+    second("vault", "lock")
+    assert second("vault", "status", "--json").json["user"] is None
+    key = tmp_path / "key"
+    key.write_text(second("api-key").output)
+    # Even one that is named beside the auth file of the first.
+    first("--url", second.daemon.url, "--api-key-file", str(key), "vault", "lock")
+    assert first("vault", "status", "--json").json["user"] == "alice"
