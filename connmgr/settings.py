@@ -28,12 +28,13 @@ def _option(
     help: str,
     *,
     choices: tuple[str, ...] = (),
+    start: str = "",
     at_least: float | None = None,
     at_most: float | None = None,
     secret: bool = False,
 ) -> Any:
-    metadata = {"help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "secret": secret}
-    return field(default=default, metadata=metadata)
+    limits = {"choices": choices, "start": start, "at_least": at_least, "at_most": at_most}
+    return field(default=default, metadata={"help": help, "secret": secret, **limits})
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,10 @@ class Settings:
         None, "File through which local clients authenticate. [connmgr/auth in the runtime directory]"
     )
     database_url: str = _option(
-        "", "SQLAlchemy URL of a PostgreSQL database to keep the vault in, instead of vault.db.", secret=True
+        "",
+        "SQLAlchemy URL of a PostgreSQL database to keep the vault in, instead of vault.db.",
+        start="postgresql",
+        secret=True,
     )
     key_store: str = _option("file", "Where the vault's key is kept.", choices=KEY_STORES)
     threads: int = _option(
@@ -145,9 +149,11 @@ def _convert(option: Field[Any], value: object, source: str) -> Any:
         converted = _CONVERTERS[str(option.type)](value)
     except ValueError as error:
         raise StartupError(f"Bad value of {source}{shown} ({error}).") from None
-    choices, least, most = (option.metadata[key] for key in ("choices", "at_least", "at_most"))
+    choices, start, least, most = (option.metadata[key] for key in ("choices", "start", "at_least", "at_most"))
     if choices and converted not in choices:
         raise StartupError(f"Bad value of {source}{shown} (one of {', '.join(choices)}).")
+    if start and converted and not str(converted).startswith(start):
+        raise StartupError(f"Bad value of {source}{shown} (begins with {start}).")
     # Written so that NaN, for which every comparison is false, is refused too.
     if least is not None and not converted >= least:
         raise StartupError(f"Bad value of {source}{shown} (at least {least}).")

@@ -19,6 +19,7 @@ def connmgr(home: Path, *words: str, **environment: str) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, "-m", "connmgr", *words],
         env=clean_environment(home) | environment,
+        cwd=home,
         capture_output=True,
         text=True,
         timeout=60,
@@ -80,6 +81,15 @@ def test_a_broken_plugin_is_named_and_the_others_work(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "local" in done.stdout
     assert done.stderr.startswith("not used: broken of broken: ModuleNotFoundError")
+
+
+@pytest.mark.parametrize("words", [("serve", "--port", "0"), ("doctor",), ("vault", "restore", "backup")])
+def test_a_database_of_another_kind_is_refused_and_not_made(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "backup").touch()
+    done = connmgr(tmp_path, *words, "--database-url", "sqlite:///x")
+    assert done.returncode == 1
+    assert "Bad value of option --database-url (begins with postgresql)." in done.stdout + done.stderr
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ def test_every_option_can_be_set_in_every_source(config: Path) -> None:
             case "tuple[str, ...]":
                 values[option.name] = ("a, b:1", '["a", "b:1"]', ("a", "b:1"))
             case _:
-                text = option.metadata["choices"][-1] if option.metadata["choices"] else "text"
+                text = (
+                    option.metadata["choices"][-1] if option.metadata["choices"] else f"{option.metadata['start']}text"
+                )
                 values[option.name] = (text, f'"{text}"', text)
     at_most = {option.name: option.metadata["at_most"] for option in options()}
     for name, (text, toml, expected) in values.items():
@@ -75,6 +77,7 @@ def test_every_option_says_what_it_does() -> None:
         ("allowed-hosts = [1]", "not a list of texts"),
         ("data-dir = ''", "not a path"),
         ("key-store = 'paper'", "one of file, keyring"),
+        ("database-url = 'sqlite:///x'", "begins with postgresql"),
         ("\ufeffport = 1", "not valid TOML"),
     ],
 )
@@ -96,10 +99,11 @@ def test_a_file_that_is_named_must_be_there_and_the_usual_one_need_not(tmp_path:
 
 
 def test_a_password_in_a_url_is_never_repeated(config: Path) -> None:
-    with pytest.raises(StartupError) as caught:
-        load({}, {"CONNMGR_DATABASE_URL": "postgresql://u:hunter2@h/\0"}, _empty(config))
-    assert "hunter2" not in caught.value.message
-    assert "CONNMGR_DATABASE_URL" in caught.value.message
+    for url in ("postgresql://u:hunter2@h/\0", "mysql://u:hunter2@h/x"):
+        with pytest.raises(StartupError) as caught:
+            load({}, {"CONNMGR_DATABASE_URL": url}, _empty(config))
+        assert "hunter2" not in caught.value.message
+        assert "CONNMGR_DATABASE_URL" in caught.value.message
 
 
 def test_paths_are_absolute_and_know_the_home_directory(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
