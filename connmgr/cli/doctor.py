@@ -15,6 +15,7 @@ import click
 
 from connmgr import paths
 from connmgr.cli.exits import FAILED
+from connmgr.cli.names import visible
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.errors import ConnmgrError
@@ -56,7 +57,7 @@ def doctor(*, as_json: bool, **given: Any) -> None:
         print_table([(one.result.upper() if one.result != OK else OK, one.subject, one.message) for one in findings])
         for one in findings:
             if one.advice:
-                click.echo(f"\n{one.subject}: {one.advice}")
+                click.echo(f"\n{visible(f'{one.subject}: {one.advice}')}")
     if any(finding.result == PROBLEM for finding in findings):
         raise click.exceptions.Exit(FAILED)
 

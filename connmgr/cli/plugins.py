@@ -7,6 +7,9 @@ import json
 
 import click
 
+from connmgr.cli.names import visible
+from connmgr.cli.output import print_table
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -31,8 +34,6 @@ def plugins(*, as_json: bool) -> None:
         return
     rows = [("TYPE", "DISTRIBUTION", "VERSION", "DESCRIPTION")]
     rows += [(kind["type"], kind["distribution"], kind["version"], kind["description"]) for kind in types]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+    print_table(rows)
     for problem in registry.problems:
-        click.echo(f"not used: {problem.plugin} of {problem.distribution}: {problem.reason}", err=True)
+        click.echo(visible(f"not used: {problem.plugin} of {problem.distribution}: {problem.reason}"), err=True)

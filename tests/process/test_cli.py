@@ -83,6 +83,16 @@ def test_a_broken_plugin_is_named_and_the_others_work(tmp_path: Path) -> None:
     assert done.stderr.startswith("not used: broken of broken: ModuleNotFoundError")
 
 
+def test_what_a_broken_plugin_says_cannot_control_the_terminal(tmp_path: Path) -> None:
+    distribution = tmp_path / "site" / "rude-1.0.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text("[connmgr]\nrude = rude\n")
+    (distribution.parent / "rude.py").write_text("raise ImportError('two\\nlines\\x1b[31m')\n")
+    said = connmgr(tmp_path, "plugins", PYTHONPATH=str(distribution.parent)).stderr
+    assert said.splitlines() == [r"not used: rude of rude: ImportError: two\nlines\x1b[31m"]
+
+
 @pytest.mark.parametrize("words", [("serve", "--port", "0"), ("doctor",), ("vault", "restore", "backup")])
 def test_a_database_of_another_kind_is_refused_and_not_made(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "backup").touch()
