@@ -68,8 +68,13 @@ def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
 
 def _address(url: str | None) -> tuple[str, Path]:
     """Return URL and auth file of the daemon."""
-    if url is not None or not paths.config_file(os.environ).exists():
-        return (url or default_url()).rstrip("/"), default_auth_file()
+    if url is not None:
+        return url.rstrip("/"), default_auth_file()
+    if not paths.config_file(os.environ).exists():
+        try:
+            return default_url(), default_auth_file()
+        except ValueError as error:
+            raise Failure(str(error)) from error
     from connmgr.settings import load
 
     settings = load({})
@@ -80,6 +85,6 @@ def _api_key(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text("utf-8", "replace").strip()
     except OSError as error:
         raise Failure(f"The API key in {path} cannot be read: {error.strerror}", DENIED) from error

@@ -39,16 +39,13 @@ class HttpSession:
         timeout: float,
         token: str | None = None,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {base_url}")
         self.base_url = base_url
         self.auth_file = auth_file
         self.api_key = api_key
         self.name = name
         self.timeout = timeout
         self.token = token
-        self._connection = _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK)
+        self._connection = _connection(base_url, timeout)
 
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
@@ -109,7 +106,7 @@ class HttpSession:
 
     def _local_auth(self) -> dict[str, str]:
         try:
-            return {"type": "local", "authFileContent": self.auth_file.read_text()}
+            return {"type": "local", "authFileContent": self.auth_file.read_text("utf-8", "replace")}
         except OSError as error:
             message = f"The auth file {self.auth_file} cannot be read ({error.strerror}): is the daemon running?"
             raise Unreachable(message, sent=False) from error
@@ -132,7 +129,8 @@ class HttpSession:
             self._connection.close_if_stale()
             if self._connection.sock is None:
                 self._connection.connect()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # The latter where the host is no name that could be looked up.
             self._connection.close()
             raise Unreachable(f"No daemon answers at {self.base_url}: {_reason(error)}", sent=False) from error
 
@@ -182,9 +180,25 @@ class _Connection(http.client.HTTPConnection):
             self.close()
 
 
+def _connection(url: str, timeout: float) -> _Connection:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "http" and parts.hostname:
+            return _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK)
+    except (ValueError, http.client.InvalidURL):
+        pass
+    raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {url}")
+
+
 def default_url() -> str:
-    """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, by default that of a daemon without settings."""
-    return url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", os.environ.get("CONNMGR_PORT") or paths.DEFAULT_PORT)
+    """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, by default that of a daemon without settings.
+
+    :raises ValueError: ``CONNMGR_PORT`` is no port.
+    """
+    port = os.environ.get("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).")
+    return url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", port)
 
 
 def default_auth_file() -> Path:

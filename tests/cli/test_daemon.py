@@ -69,6 +69,31 @@ def test_the_daemon_is_found_where_the_configuration_has_it(start_daemon: StartD
     assert "CONNMGR_PORT" in connmgr("status", code=1, environment={"CONNMGR_PORT": "many"}).errors
 
 
+@pytest.mark.parametrize("port", ["many", "65536", "-1", "1.0"])
+def test_a_bad_port_is_told_of_with_its_variable(connmgr: CommandLine, port: str) -> None:
+    refusal = connmgr("ls", code=1, environment={"CONNMGR_PORT": port}).errors
+    assert refusal == f"Error: Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).\n"
+    connmgr("exec", "local", "--", "true", code=125, environment={"CONNMGR_PORT": port})
+
+
+@pytest.mark.parametrize("url", ["nonsense", "https://h", "http://:1", "http://h:many", "http://a b", "http://[::1"])
+def test_what_is_no_url_of_a_daemon_is_a_wrong_command_line(connmgr: CommandLine, url: str) -> None:
+    assert (
+        f"Not the URL of a daemon, such as http://127.0.0.1:21721: {url}" in connmgr("--url", url, "ls", code=2).errors
+    )
+
+
+def test_a_host_that_cannot_be_one_is_not_reached(connmgr: CommandLine) -> None:
+    assert "No daemon answers at http://a..b:1: " in connmgr("--url", "http://a..b:1", "ls", code=3).errors
+
+
+def test_a_credential_that_is_no_text_is_refused(connmgr: CommandLine, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"\xff\n")
+    connmgr("--api-key-file", str(key), "ls", code=4)
+    connmgr("ls", code=4, environment={"CONNMGR_AUTH_FILE": str(key)})
+
+
 def test_a_url_and_an_api_key_will_do(own_daemon: Daemon, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text(CommandLine(own_daemon)("api-key").output)
@@ -79,7 +104,6 @@ def test_a_url_and_an_api_key_will_do(own_daemon: Daemon, tmp_path: Path) -> Non
     assert connmgr(*named, "exec", "local", "--", "echo in").output == "in\n"
     key.write_text("wrong")
     connmgr(*named, "ls", code=4)
-    assert "Not the URL of a daemon" in connmgr("--url", "nonsense", "ls", code=2).errors
 
 
 def test_the_program_explains_itself(connmgr: CommandLine) -> None:
