@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -37,11 +37,12 @@ def shell(connection: str) -> None:
     status = 0
     lines = _typed(client, id, name) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for line in lines:
-        words = line.split()
+        words = line.split(None, 1)
         if not words:
             continue
-        if words[0] in LEAVING and len(words) <= 2:
-            status = int(words[1]) % 256 if len(words) == 2 and words[1].isdecimal() else status
+        if words[0] in LEAVING:
+            # What it leaves with may be any expression of the far shell's language, or none of it.
+            status = _run(client, id, f"exit {words[1]}") if len(words) > 1 else status
             break
         status = _run(client, id, line)
     raise click.exceptions.Exit(status)
@@ -73,7 +74,7 @@ def _typed(client: Client, id: str, name: str) -> Iterator[str]:
     import readline
 
     history = paths.state_directory(os.environ) / "history"
-    _read_history(history)
+    remembers = _with_history(_read_history, history)
     readline.set_auto_history(False)
     readline.set_history_length(HISTORY_LENGTH)
     try:
@@ -91,7 +92,8 @@ def _typed(client: Client, id: str, name: str) -> Iterator[str]:
                 readline.add_history(line)
             yield line
     finally:
-        _write_history(history)
+        if remembers:
+            _with_history(_write_history, history)
 
 
 def _directory(client: Client, id: str) -> str:
@@ -99,6 +101,16 @@ def _directory(client: Client, id: str) -> str:
         return visible(in_shell(client, id, lambda: client.shell.exec(id, "pwd", timeout=10)).stdout) or "?"
     except ClientError:
         return "?"
+
+
+def _with_history(work: Callable[[Path], None], path: Path) -> bool:
+    """Do ``work`` with the file of the history; where that fails, say so and return False."""
+    try:
+        work(path)
+    except OSError as error:
+        click.echo(f"connmgr: lines are not remembered: {path}: {error.strerror}", err=True)
+        return False
+    return True
 
 
 def _read_history(path: Path) -> None:

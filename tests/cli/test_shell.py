@@ -91,7 +91,23 @@ def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
     finish(again)
 
 
-@pytest.mark.parametrize(("line", "code"), [("exit", 3), ("exit 4", 4), ("logout", 3)])
+def test_a_history_that_cannot_be_read_is_done_without(own_connmgr: CommandLine) -> None:
+    history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
+    history.mkdir(parents=True)
+    terminal = own_connmgr.on_terminal("shell", "local", columns=1000)
+    terminal.expect(re.escape(f"connmgr: lines are not remembered: {history}: "))
+    terminal.expect(prompt(str(own_connmgr.daemon.home)))
+    terminal.sendline("cd /")
+    terminal.expect(prompt("/"))
+    terminal.sendeof()
+    code, printed = finish(terminal)
+    assert (code, printed.strip()) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("exit", 3), ("exit 4", 4), ("exit $((1 + 4))", 5), ("exit nonsense", 2), ("logout", 3), ("logout 6", 6)],
+)
 def test_exit_leaves_with_the_last_exit_code_or_its_own(terminal: pexpect.spawn, line: str, code: int) -> None:
     run(terminal, "cd /; (exit 3)", "/")
     terminal.sendline(line)
