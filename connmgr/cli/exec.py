@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -47,6 +48,12 @@ class ExecCommand(click.Command):
             raise exits.coded(exits.io_failure(error), exits.NOT_RUN) from error
 
 
+def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):
+        raise click.BadParameter("Not a finite number.")
+    return seconds
+
+
 @click.command(cls=ExecCommand)
 @click.argument("connection", type=ConnectionName())
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True)
@@ -60,7 +67,13 @@ class ExecCommand(click.Command):
     show_default=True,
     help="With --all: how many at once.",
 )
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="Kill it after so long.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    callback=_finite,
+    help="Kill it after so long.",
+)
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
 @click.option("--stdin", "reads", is_flag=True, help="Give it this command's standard input, read to its end.")

@@ -22,7 +22,8 @@ def type_named(client: Client, name: str) -> ConnectionType:
     """
     types = {one.name.lower(): one for one in client.connection.types()}
     if name.lower() not in types:
-        raise click.UsageError(f"No connection type is called {name!r}; there are {', '.join(sorted(types))}.")
+        known = ", ".join(sorted(one.name for one in types.values()))
+        raise click.UsageError(f"No connection type is called {name!r}; there are {known}.")
     return types[name.lower()]
 
 
@@ -150,6 +151,9 @@ def _value(client: Client, field: str, schema: Mapping[str, Any], text: str) -> 
     if "string" in kinds:
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        # JSON has no NaN and no infinity, which Python reads all the same.
+        json.dumps(value, allow_nan=False)
     except ValueError:
         raise click.UsageError(f"{field}: {text!r} is not a value of the kind {_kind(schema)}.") from None
+    return value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import visible
+from connmgr.cli.names import is_text, visible
 from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised
 from connmgr.client import Client, Connection
 
@@ -41,7 +41,8 @@ def ls(pattern: str, category: str, kind: str, *, as_json: bool) -> None:
 
 def described(client: Client, pattern: str, category: str = "*", kind: str = "*") -> list[dict[str, Any]]:
     """Return what the daemon says of the connections that the filters match."""
-    found = client.connection.query(pattern, category=category, type=kind)
+    filters = {"connection": pattern, "category": category, "type": kind}
+    found = client.connection.query(**filters) if all(map(is_text, filters.values())) else []
     parts = [found[start : start + AT_ONCE] for start in range(0, len(found), AT_ONCE)]
     return [info for part in parts for info in client.post("/connection/info", connections=part)["infos"]]
 

@@ -38,17 +38,21 @@ def find(client: Client, name: str) -> str:
     """
     if UUID.fullmatch(name):
         return name.lower()
-    literal = escape(name)
-    found = client.connection.query(f"**/{literal}")
-    if len(found) > 1:
-        exact = client.connection.query(literal)
-        found = exact or found
-    found = found or _in_category(client, name) or client.connection.query(f"**{literal}*")
+    found = _named(client, name) if is_text(name) else []
     if len(found) == 1:
         return found[0]
     if not found:
         raise Failure(f"No connection is called {name!r}; `connmgr ls` lists them.", NOT_FOUND)
     raise Failure(_ambiguous(name, client.connection.info(found[:SHOWN]), len(found)), NOT_FOUND)
+
+
+def _named(client: Client, name: str) -> list[str]:
+    literal = escape(name)
+    found = client.connection.query(f"**/{literal}")
+    if len(found) > 1:
+        exact = client.connection.query(literal)
+        found = exact or found
+    return found or _in_category(client, name) or client.connection.query(f"**{literal}*")
 
 
 def _in_category(client: Client, name: str) -> list[str]:
@@ -76,7 +80,7 @@ def find_category(client: Client, name: str) -> str:
         return name.lower()
     if name in ("", "/"):
         return ROOT_CATEGORY
-    found = client.category.query(escape(name.strip("/")))
+    found = client.category.query(escape(name.strip("/"))) if is_text(name) else []
     if not found:
         raise Failure(f"No category is called {name!r}; `connmgr category ls` lists them.", NOT_FOUND)
     if len(found) > 1:
@@ -94,6 +98,11 @@ def qualified(connection: Connection) -> str:
 def escape(name: str) -> str:
     """Return a filter that means ``name`` itself."""
     return re.sub(r"[*?\[\]{},]", lambda found: f"[{found[0]}]", name)
+
+
+def is_text(name: str) -> bool:
+    """Whether ``name`` can be one of the vault's: an argument that is not UTF-8 cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def visible(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -134,6 +135,13 @@ class TestNaming:
         assert connmgr("info", odd, "--json").json["connection"] == id
         assert connmgr("info", "*[b]{", "--json").json["connection"] == id
 
+    def test_bytes_that_are_no_text_name_nothing(self, connmgr: CommandLine) -> None:
+        name = os.fsdecode(b"\xff")
+        assert r"No connection is called '\udcff'" in connmgr("info", name, code=5).errors
+        assert r"No connection matches '\udcff'" in connmgr("exec", "--all", name, "--", "true", code=125).errors
+        assert r"No category is called '\udcff'" in connmgr("category", "rm", name, code=5).errors
+        assert connmgr("ls", name).output == ""
+
     def test_an_unknown_name_and_uuid_exit_with_5(self, connmgr: CommandLine) -> None:
         assert "No connection is called 'nowhere'" in connmgr("info", "nowhere", code=5).errors
         connmgr("info", LOCAL_MACHINE.replace("f", "a"), code=5)
@@ -216,7 +224,12 @@ class TestFields:
             (("ssh", "web", "host=x", "port=many"), "'many' is not a value of the kind integer"),
             (("ssh", "web", "host=x", "type=local"), "no field 'type'"),
             (("ssh", "web", "host=x", "--secret", "user"), "user is not a secret"),
-            (("telnet", "web", "host=x"), "No connection type is called 'telnet'"),
+            (("ssh", "web", "host=x", "connectTimeout=NaN"), "'NaN' is not a value of the kind number"),
+            (("ssh", "web", "host=x", "connectTimeout=1e999"), "'1e999' is not a value of the kind number"),
+            (
+                ("telnet", "web", "host=x"),
+                "No connection type is called 'telnet'; there are local, shellEnvironment, ssh.",
+            ),
             (("ssh",), "TYPE and NAME are needed"),
         ],
     )

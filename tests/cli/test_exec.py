@@ -68,6 +68,11 @@ def test_failures_of_connmgr_itself_have_codes_of_their_own(connmgr: CommandLine
     assert "refused" in connmgr("exec", "refused", "--", "true", code=125).errors
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
+def test_a_time_that_is_none_is_refused_with_its_option(connmgr: CommandLine, seconds: str) -> None:
+    assert "'--timeout'" in connmgr("exec", "local", "--timeout", seconds, "--", "true", code=125).errors
+
+
 def test_output_that_was_dropped_is_told_of(start_daemon: object, connmgr: CommandLine) -> None:
     assert callable(start_daemon)
     small = CommandLine(start_daemon("--max-output", "1024"))
