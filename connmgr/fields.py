@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import marshmallow
@@ -133,30 +134,64 @@ class Reference(fields.String):
             raise ValidationError("Not a connection's uuid.") from None
 
 
+def every_field(schema: marshmallow.Schema, prefix: str = "") -> Iterator[tuple[str, fields.Field[Any]]]:
+    """Yield ``(path, field)`` for all fields of ``schema`` at any depth; an element without a name ends in ``[]``."""
+    for name, field in schema.fields.items():
+        yield from _with_inner(prefix + name, field)
+
+
+def _with_inner(path: str, field: fields.Field[Any]) -> Iterator[tuple[str, fields.Field[Any]]]:
+    yield path, field
+    if isinstance(field, fields.Nested):
+        yield from every_field(field.schema, f"{path}.")
+    for element in _elements(field):
+        yield from _with_inner(f"{path}[]", element)
+
+
+def _elements(field: fields.Field[Any]) -> Sequence[fields.Field[Any]]:
+    if isinstance(field, fields.List):
+        return [field.inner]
+    if isinstance(field, fields.Tuple):
+        return field.tuple_fields
+    if isinstance(field, fields.Mapping):
+        return [field.value_field] if field.value_field else []
+    return []
+
+
 def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a copy of loaded ``data`` with each value of a :class:`Secret` field, also nested, put through ``change``.
+    """Return a copy of loaded ``data`` with each value of a :class:`Secret`, at any depth, put through ``change``.
 
     Secrets that are absent or null are left as they are.
     """
-    copy = dict(data)
-    for name, field in schema.fields.items():
-        value = copy.get(name)
+    return _map_all(Secret, schema, data, change)
+
+
+def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> list[str]:
+    """Return the connections that loaded ``data`` names in its :class:`Reference` fields, at any depth, by uuid."""
+    found: list[str] = []
+    _map_all(Reference, schema, data, found.append)
+    return found
+
+
+def _map_all(
+    kind: type[fields.Field[Any]], schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Return a copy of ``data`` with the values of all fields that are a ``kind``, unless null, changed."""
+
+    def mapped(field: fields.Field[Any], value: Any) -> Any:
         if value is None:
-            continue
-        if isinstance(field, Secret):
-            copy[name] = change(value)
-        elif isinstance(field, fields.Nested):
-            nested = field.schema
-            copy[name] = (
-                [map_secrets(nested, item, change) for item in value]
-                if field.many
-                else map_secrets(nested, value, change)
-            )
-    return copy
+            return None
+        if isinstance(field, kind):
+            return change(value)
+        if isinstance(field, fields.Nested) and isinstance(value, Mapping):
+            return _map_all(kind, field.schema, value, change)
+        inner = [field] if isinstance(field, fields.Nested) else _elements(field)
+        if inner and isinstance(value, Mapping):
+            return {key: mapped(inner[0], item) for key, item in value.items()}
+        if inner and isinstance(value, list | tuple):
+            # A tuple's elements have a field each, those of a list have one for all.
+            return [mapped(*pair) for pair in zip(cycle(inner), value, strict=False)]
+        return value
 
-
-def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield ``(field name, connection uuid)`` for each :class:`Reference` field of loaded ``data`` that is set."""
-    for name, field in schema.fields.items():
-        if isinstance(field, Reference) and data.get(name) is not None:
-            yield name, data[name]
+    known = schema.fields
+    return {name: mapped(known[name], value) if name in known else value for name, value in data.items()}

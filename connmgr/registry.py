@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
+from typing import Any
 
 import pluggy
 
 from connmgr import hookspecs
 from connmgr.errors import UnknownType
-from connmgr.plugin import ConnectionType, Reference, Schema, Wrapper
+from connmgr.fields import every_field
+from connmgr.plugin import ConnectionType, Reference, Schema, Secret, Wrapper
 
 GROUP = "connmgr"
 BUNDLED = "connmgr"
@@ -116,9 +118,19 @@ def _check(kind: object) -> None:
     schema = getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
-    field = schema().fields.get(kind.via) if kind.via is not None else None
-    if not isinstance(field, Reference) and (kind.via is not None or isinstance(kind, Wrapper)):
+    for path, field in every_field(schema()):
+        _check_place(f"{owner}.schema: {path}", field)
+    via = schema().fields.get(kind.via) if kind.via is not None else None
+    if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
+
+
+def _check_place(path: str, field: Any) -> None:
+    """Refuse what would be stored where nobody looks for it: a secret so would stay in plain."""
+    if {field.attribute, field.data_key} - {None, field.name}:
+        raise TypeError(f"{path} is stored under another name, by `attribute` or `data_key`")
+    if isinstance(getattr(field, "key_field", None), Secret | Reference):
+        raise TypeError(f"{path} has keys that are secrets or references: only values can be")
 
 
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -17,30 +16,21 @@ from connmgr.registry import Registered, Registry
 from connmgr.testing import InMemory
 from tests.conftest import StartDaemon
 from tests.daemon import clean_environment
+from tests.plugins.strangers import SOUND, install
 
 BUNDLED = {"local", "shellEnvironment", "ssh"}
-
-SOUND = """
-from connmgr.plugin import ConnectionType, Reference, Schema, Wrapper, hookimpl
-
-class Sound(ConnectionType):
-    name = "NAME"
-    description = "A sound type."
-    schema = Schema
-
-    def open(self, data, via, *, timeout):
-        raise NotImplementedError
-
-@hookimpl
-def connmgr_connection_types():
-    return [Sound()]
-"""
 
 
 def without(statement: str, replacement: str = "") -> str:
     """Return a sound plugin's source with one of its statements replaced."""
     assert statement in SOUND
     return SOUND.replace(statement, replacement)
+
+
+def with_field(field: str) -> str:
+    """Return a sound plugin's source with the one field ``odd``."""
+    imports = "from marshmallow import fields\nfrom connmgr.plugin import List, Nested, Secret\n"
+    return imports + without("schema = Schema", f"schema = Schema.from_dict({{'odd': {field}}})")
 
 
 BROKEN = {
@@ -64,24 +54,19 @@ BROKEN = {
     "no schema": (without("schema = Schema"), "Sound.schema is None"),
     "an instance for a schema": (without("schema = Schema", "schema = Schema()"), "Sound.schema"),
     "via names no field": (without("schema = Schema", "schema = Schema\n    via = 'host'"), "Sound.via is 'host'"),
+    "a secret for a key": (
+        with_field("fields.Dict(keys=Secret())"),
+        "Sound.schema: odd has keys that are secrets",
+    ),
+    "a secret stored under another name": (
+        with_field("List(Nested(Schema.from_dict({'pin': Secret(attribute='pins')})))"),
+        "Sound.schema: odd[].pin is stored under another name",
+    ),
     "a wrapper without via": (
         SOUND.replace("Sound(ConnectionType)", "Sound(Wrapper)").replace("def open", "def wrap"),
         "Sound.via is None",
     ),
 }
-
-_numbers = itertools.count()
-
-
-def install(site: Path, source: str | None, distribution: str, version: str = "1.2", entry: str = "plugin") -> None:
-    """Put a distribution into the directory ``site`` as pip would leave it, its one module holding ``source``."""
-    module = f"connmgr_stranger{next(_numbers)}"
-    if source is not None:
-        (site / f"{module}.py").write_text(source)
-    metadata = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-    (metadata / "entry_points.txt").write_text(f"[connmgr]\n{entry} = {module}\n")
 
 
 @pytest.fixture

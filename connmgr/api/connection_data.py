@@ -53,7 +53,7 @@ class ConnectionData:
         principals = services().vault.principals
         return cls(
             kind=type,
-            references=[uuid for _, uuid in references(schema, loaded)],
+            references=references(schema, loaded),
             parent=loaded.get(type.via) if type.via and isinstance(type, Wrapper) else None,
             fingerprint=record.fingerprint(map_secrets(schema, loaded, lambda _: _BLANK)),
             _plain=map_secrets(schema, loaded, lambda s: s if isinstance(s, str) else principals.unseal(s, access)),

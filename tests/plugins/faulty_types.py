@@ -14,7 +14,19 @@ import marshmallow
 import pytest
 
 from connmgr.errors import OperationError, ShellStartFailed
-from connmgr.plugin import Channel, ConnectionType, Integer, Reference, Schema, Secret, Text, Transport, Wrapper
+from connmgr.plugin import (
+    Channel,
+    ConnectionType,
+    Integer,
+    List,
+    Nested,
+    Reference,
+    Schema,
+    Secret,
+    Text,
+    Transport,
+    Wrapper,
+)
 from connmgr.testing import ConnectionConformance, WrapperConformance, channel, conformance, link, local
 
 IMPATIENCE = 1.0
@@ -333,6 +345,15 @@ class WithoutDescriptions(Sound):
     schema = _Silent
 
 
+class _SilentWithin(Schema):
+    hops = List(Nested(_Silent), metadata={"description": "The ways."})
+
+
+class WithoutDescriptionsWithin(Sound):
+    caught_by = "test_every_field_is_described"
+    schema = _SilentWithin
+
+
 class WithABadExample(Sound):
     caught_by = "test_the_example_is_valid"
     schema = _Silent
@@ -401,6 +422,20 @@ class TellsThePassword(SoundWrapper):
 
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
         return ["env", f"PASSWORD={data.get('password')}", *argv]
+
+
+class _WrappingWithKeys(Schema):
+    host = Reference(required=True, metadata={"description": "Where."})
+    keys = List(Secret(), metadata={"description": "Its passwords."})
+
+
+class TellsAPasswordOfAList(SoundWrapper):
+    caught_by = "test_no_secret_is_in_the_argv"
+    schema = _WrappingWithKeys
+    example: ClassVar[Mapping[str, Any]] = {"host": HOST, "keys": ["canary"]}
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+        return ["env", f"KEYS={data['keys']}", *argv]
 
 
 class ChangesTheArgv(SoundWrapper):
