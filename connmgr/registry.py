@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,10 +15,12 @@ import pluggy
 from connmgr import hookspecs
 from connmgr.errors import UnknownType
 from connmgr.fields import every_field
-from connmgr.plugin import ConnectionType, Reference, Schema, Secret, Wrapper
+from connmgr.json_schema import json_schema
+from connmgr.plugin import ConnectionType, Reference, Schema, Secret, ValidationError, Wrapper
 
 GROUP = "connmgr"
 BUNDLED = "connmgr"
+USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Registry:
         self.problems = list(problems)
         owners: dict[str, list[Registered]] = {}
         for entry in registered:
-            owners.setdefault(entry.type.name, []).append(entry)
+            # People type names, and filters ignore case.
+            owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
 
     @classmethod
@@ -66,18 +70,15 @@ class Registry:
         return cls(registered, problems)
 
     def _without_rivals(self, owners: dict[str, list[Registered]]) -> Iterator[tuple[str, Registered]]:
-        for name, entries in owners.items():
+        for entries in owners.values():
             bundled = [entry for entry in entries if entry.distribution == BUNDLED]
-            if len(entries) == 1 or bundled:
-                kept = (bundled or entries)[0]
-                yield name, kept
-                rivals = [entry for entry in entries if entry is not kept]
-            else:
-                rivals = entries
-            for rival in rivals:
-                others = ", ".join(sorted({e.distribution for e in entries if e is not rival}))
-                reason = f"refused: the connection type {name!r} is also offered by {others}"
-                self.problems.append(Problem(name, rival.distribution, reason))
+            kept = [*bundled, *entries][0] if len(entries) == 1 or bundled else None
+            if kept is not None:
+                yield kept.type.name, kept
+            for rival in entries:
+                if rival is not kept:
+                    reason = _refusal(rival, [entry for entry in entries if entry is not rival])
+                    self.problems.append(Problem(rival.type.name, rival.distribution, reason))
 
     def get(self, name: str) -> ConnectionType:
         """Return the connection type called ``name``.
@@ -92,6 +93,14 @@ class Registry:
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
+
+
+def _refusal(rival: Registered, others: Iterable[Registered]) -> str:
+    owners = {entry.distribution for entry in others} - {rival.distribution}
+    by = f"also offered by {', '.join(sorted(owners))}" if owners else "offered twice by this distribution"
+    spellings = sorted({repr(entry.type.name) for entry in others} - {repr(rival.type.name)})
+    as_well = f", as {', '.join(spellings)}; case makes no difference" if spellings else ""
+    return f"refused: the connection type {rival.type.name!r} is {by}{as_well}"
 
 
 def _types_of(plugin: object) -> Sequence[ConnectionType]:
@@ -115,14 +124,40 @@ def _check(kind: object) -> None:
         value = getattr(kind, attribute, None)
         if not isinstance(value, str) or not value:
             raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
+    if not kind.name.isascii() or not kind.name.replace("-", "").isalnum():
+        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits and hyphens")
+    if kind.usage_category not in USAGE_CATEGORIES:
+        raise ValueError(f"{owner}.usage_category is {kind.usage_category!r}, not one of {', '.join(USAGE_CATEGORIES)}")
+    _check_schema(owner, kind)
+    _check_description(owner, kind)
+
+
+def _check_schema(owner: str, kind: ConnectionType) -> None:
     schema = getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
+    if "type" in schema().fields:
+        raise TypeError(f"{owner}.schema has a field `type`, which is connmgr's")
     for path, field in every_field(schema()):
         _check_place(f"{owner}.schema: {path}", field)
     via = schema().fields.get(kind.via) if kind.via is not None else None
     if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
+
+
+def _check_description(owner: str, kind: ConnectionType) -> None:
+    """Refuse what ``/connection/types`` could not tell, with which it would keep all other types from clients."""
+    if not isinstance(kind.example, Mapping):
+        raise TypeError(f"{owner}.example is {kind.example!r}, not a mapping")
+    try:
+        loaded = kind.schema().load(kind.example)
+    except ValidationError as error:
+        raise ValueError(f"{owner}.example is refused by its schema: {error}") from error
+    for what, value in (("the JSON Schema", json_schema(kind)), ("what the schema makes of the example", loaded)):
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{owner}: {what} is no JSON: {error}") from error
 
 
 def _check_place(path: str, field: Any) -> None:

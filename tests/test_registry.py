@@ -62,6 +62,43 @@ BROKEN = {
         with_field("List(Nested(Schema.from_dict({'pin': Secret(attribute='pins')})))"),
         "Sound.schema: odd[].pin is stored under another name",
     ),
+    "a name with blanks": (without('"NAME"', '"two words"'), "Sound.name is 'two words', not made of letters"),
+    "a name beyond ASCII": (without('"NAME"', '"na\u00efve"'), "Sound.name is 'na\u00efve', not made of letters"),
+    "an unknown usage": (
+        without("schema = Schema", "schema = Schema\n    usage_category = 'odd'"),
+        "Sound.usage_category is 'odd', not one of shell, tunnel",
+    ),
+    "a field that is connmgr's": (
+        without("schema = Schema", "schema = Schema.from_dict({'type': Reference()})"),
+        "Sound.schema has a field `type`, which is connmgr's",
+    ),
+    "a schema that cannot be made": (
+        "def fail(self):\n    raise OSError('no schema')\n"
+        + without("schema = Schema", "schema = type('Failing', (Schema,), {'__init__': fail})"),
+        "OSError: no schema",
+    ),
+    "a schema that holds itself": (
+        with_field("Nested(lambda: Sound.schema())"),
+        "RecursionError",
+    ),
+    "a default that is no JSON": (with_field("fields.Raw(load_default=object())"), "the JSON Schema is no JSON"),
+    "a default that is no number": (with_field("fields.Raw(load_default=float('nan'))"), "the JSON Schema is no JSON"),
+    "a list for an example": (
+        without("schema = Schema", "schema = Schema\n    example = ['x']"),
+        "Sound.example is ['x'], not a mapping",
+    ),
+    "an example that is no JSON": (
+        with_field("fields.Raw()").replace("def open", "example = {'odd': object()}\n\n    def open"),
+        "the JSON Schema is no JSON",
+    ),
+    "an example of another type": (
+        without("schema = Schema", "schema = Schema\n    example = {'port': 22}"),
+        "Sound.example is refused by its schema: {'port': ['Unknown field.']}",
+    ),
+    "data that cannot be stored": (
+        with_field("fields.Time()").replace("def open", "example = {'odd': '12:00'}\n\n    def open"),
+        "what the schema makes of the example is no JSON",
+    ),
     "a wrapper without via": (
         SOUND.replace("Sound(ConnectionType)", "Sound(Wrapper)").replace("def open", "def wrap"),
         "Sound.via is None",
@@ -150,7 +187,22 @@ def test_a_name_taken_twice_by_one_distribution_is_refused(site: Path) -> None:
     install(site, without("[Sound()]", "[Sound(), Sound()]").replace("NAME", "twice"), "connmgr-twice")
     registry = Registry.load()
     assert set(types(registry)) == BUNDLED
-    assert {problem.distribution for problem in registry.problems} == {"connmgr-twice"}
+    assert [(problem.distribution, problem.reason) for problem in registry.problems] == [
+        ("connmgr-twice", "refused: the connection type 'twice' is offered twice by this distribution")
+    ] * 2
+
+
+def test_names_that_differ_in_case_alone_are_one(site: Path) -> None:
+    for number, name in enumerate(("SSH", "Contested", "contested")):
+        install(site, SOUND.replace("NAME", name), f"connmgr-{number}")
+    registry = Registry.load()
+    assert types(registry) == dict.fromkeys(BUNDLED, "connmgr")
+    refused = "refused: the connection type {!r} is also offered by {}, as {!r}; case makes no difference"
+    assert {problem.distribution: problem.reason for problem in registry.problems} == {
+        "connmgr-0": refused.format("SSH", "connmgr", "ssh"),
+        "connmgr-1": refused.format("Contested", "connmgr-2", "contested"),
+        "connmgr-2": refused.format("contested", "connmgr-1", "Contested"),
+    }
 
 
 def test_an_unknown_type_is_an_error_that_names_those_that_are_there() -> None:

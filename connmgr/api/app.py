@@ -28,6 +28,7 @@ from connmgr.api.auth import authenticate
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
 from connmgr.errors import Stopping
+from connmgr.json_schema import OPENAPI_VERSION
 
 GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon))
 
@@ -45,7 +46,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     app.config.update(
         API_TITLE="connmgr",
         API_VERSION=__version__,
-        OPENAPI_VERSION=description.OPENAPI_VERSION,
+        OPENAPI_VERSION=OPENAPI_VERSION,
         MAX_CONTENT_LENGTH=services.settings.max_body,
         PROVIDE_AUTOMATIC_OPTIONS=False,
     )

@@ -7,7 +7,6 @@ from typing import Any
 import flask
 
 from connmgr import errors
-from connmgr.api import description
 from connmgr.api.accounting import detail
 from connmgr.api.connection_data import ConnectionData
 from connmgr.api.connection_schemas import (
@@ -27,6 +26,7 @@ from connmgr.api.schemas import UtcTime
 from connmgr.api.services import caller, services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
+from connmgr.json_schema import json_schema
 from connmgr.vault import Connection
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
@@ -238,7 +238,7 @@ def types() -> dict[str, Any]:
                 "description": entry.type.description,
                 "distribution": entry.distribution,
                 "version": entry.version,
-                "schema": description.json_schema(entry.type),
+                "schema": json_schema(entry.type),
             }
             for entry in services().registry
         ],

@@ -10,8 +10,8 @@ import pytest
 
 from connmgr.fields import every_field, map_secrets
 from connmgr.plugin import ConnectionType, Reference, ValidationError
+from connmgr.registry import USAGE_CATEGORIES
 
-USAGE_CATEGORIES = {"shell", "tunnel", "command", "group"}
 UNKNOWN = "aFieldThatNoTypeHas"
 
 
