@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +23,13 @@ from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
 from connmgr.plugin import ConnectionType, Reference, Schema, Secret, ValidationError, Wrapper
 
+logger = logging.getLogger("connmgr.registry")
+
 GROUP = "connmgr"
 BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
+SLOW_SECONDS = 2.0
+"""How long loading a plugin may take before the log says which one it is."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +67,19 @@ class Registry:
         registered: list[Registered] = []
         problems: list[Problem] = []
         for entry_point in metadata.entry_points(group=GROUP):
-            owner = "unknown"
-            try:
+            with _contained(problems, entry_point.name, _owner(entry_point.dist)):
                 owner, version = _named(entry_point.dist)
-                types = _types_of(entry_point.load())
-            # A stranger's code may raise anything, exit included, and must not stop the daemon.
-            except (Exception, SystemExit) as error:  # noqa: BLE001
-                problems.append(Problem(entry_point.name, owner, f"{type(error).__name__}: {error}"))
-                continue
-            registered += [Registered(kind, owner, version) for kind in types]
+                registered += [Registered(kind, owner, version) for kind in _types_of(entry_point.load())]
         return cls(registered, problems)
+
+    def prepare(self, directory: Path) -> None:
+        """Tell every type where it may keep files; one that fails is listed in ``problems``, and is used all the same.
+
+        ``directory`` is the daemon's data directory.
+        """
+        for entry in self:
+            with _contained(self.problems, entry.type.name, entry.distribution, "prepare: "):
+                entry.type.prepare(directory)
 
     def _without_rivals(self, owners: dict[str, list[Registered]]) -> Iterator[tuple[str, Registered]]:
         for entries in owners.values():
@@ -93,6 +105,27 @@ class Registry:
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
+
+
+@contextmanager
+def _contained(problems: list[Problem], plugin: str, owner: str, step: str = "") -> Iterator[None]:
+    """Run a stranger's code, which may raise anything, an exit included, print, and take its time, to no harm."""
+    message = "Plugin %s of %s: loading it takes more than %g s."
+    slow = threading.Timer(SLOW_SECONDS, logger.warning, (message, plugin, owner, SLOW_SECONDS))
+    slow.daemon = True
+    slow.start()
+    try:
+        # What is on stdout is for whoever started the program: the daemon's ready line, or JSON.
+        with redirect_stdout(sys.stderr):
+            yield
+    except BaseException as error:
+        # Where nobody else handles the signal, it may be a person's.
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            logger.warning("Interrupted while the plugin %s of %s was loaded.", plugin, owner)
+            raise
+        problems.append(Problem(plugin, owner, f"{step}{type(error).__name__}: {error}"))
+    finally:
+        slow.cancel()
 
 
 def _refusal(rival: Registered, others: Iterable[Registered]) -> str:
@@ -166,6 +199,13 @@ def _check_place(path: str, field: Any) -> None:
         raise TypeError(f"{path} is stored under another name, by `attribute` or `data_key`")
     if isinstance(getattr(field, "key_field", None), Secret | Reference):
         raise TypeError(f"{path} has keys that are secrets or references: only values can be")
+
+
+def _owner(distribution: metadata.Distribution | None) -> str:
+    try:
+        return _named(distribution)[0]
+    except Exception:  # noqa: BLE001 - what is wrong is told where the plugin is loaded
+        return "unknown"
 
 
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:

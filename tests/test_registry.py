@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from connmgr import registry as registry_module
 from connmgr.client import ClientError
 from connmgr.errors import UnknownType
 from connmgr.registry import Registered, Registry
@@ -38,6 +39,7 @@ BROKEN = {
     "syntax error": ("def (:", "SyntaxError"),
     "raises when imported": ("1 / 0", "ZeroDivisionError: division by zero"),
     "exits when imported": ("import sys; sys.exit('enough')", "SystemExit: enough"),
+    "raises what is no Exception": ("raise type('Panic', (BaseException,), {})('lost')", "Panic: lost"),
     "has no hook": ("", "implements no hook"),
     "hook without mark": (without("@hookimpl\n"), "implements no hook"),
     "hook of another name": (SOUND.replace("connmgr_connection_types", "connmgr_types"), "connmgr_types"),
@@ -257,6 +259,74 @@ def test_the_daemon_runs_and_reports_them(crowded: Path, start_daemon: StartDaem
     daemon.client.post("/shell/start", connection=local["found"][0])
     result: Any = daemon.client.post("/shell/exec", connection=local["found"][0], command="echo works")
     assert result["stdout"] == "works"
+
+
+LOUD = """
+print("imported")
+
+class Loud(Sound):
+    name = "loud"
+
+    def prepare(self, directory):
+        print("prepared")
+        raise SystemExit(3)
+
+@hookimpl
+def connmgr_connection_types():
+    print("asked")
+    return [Loud()]
+"""
+
+
+def test_what_plugins_print_is_kept_from_stdout_and_an_exit_from_the_daemon(
+    tmp_path: Path, start_daemon: StartDaemon
+) -> None:
+    install(tmp_path / "site", SOUND + LOUD, "connmgr-loud")
+    daemon = start_daemon(environment={"PYTHONPATH": str(tmp_path / "site")})
+    assert "imported\nasked\nprepared\n" in daemon.stderr()
+    answer: Any = daemon.client.post("/connection/types")
+    assert "loud" in {kind["type"] for kind in answer["types"]}
+    assert [problem["reason"] for problem in answer["problems"]] == ["prepare: SystemExit: 3"]
+    listed = connmgr(tmp_path / "site", tmp_path, "plugins", "--json")
+    assert json.loads(listed.stdout)["problems"] == []
+    assert "imported\nasked\n" in listed.stderr
+
+
+def test_a_plugin_s_interrupt_does_not_end_the_daemon(tmp_path: Path, start_daemon: StartDaemon) -> None:
+    install(tmp_path / "site", "raise KeyboardInterrupt", "connmgr-interrupting")
+    daemon = start_daemon(environment={"PYTHONPATH": str(tmp_path / "site")})
+    answer: Any = daemon.client.post("/connection/types")
+    assert [problem["reason"] for problem in answer["problems"]] == ["KeyboardInterrupt: "]
+
+
+def test_a_person_s_interrupt_ends_a_command_that_loads_plugins(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    install(site, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)", "connmgr-slow", entry="slow")
+    with pytest.raises(KeyboardInterrupt):
+        Registry.load()
+    assert "Interrupted while the plugin slow of connmgr-slow was loaded." in caplog.messages
+
+
+def test_a_plugin_that_takes_long_is_named_meanwhile(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    waiting = f"""
+import pathlib, time
+deadline = time.monotonic() + 20
+while not pathlib.Path({str(said)!r}).exists():
+    assert time.monotonic() < deadline, "nothing was said meanwhile"
+    time.sleep(0.01)
+"""
+    install(site, waiting + SOUND.replace("NAME", "sound"), "connmgr-slow", entry="slow")
+    monkeypatch.setattr(registry_module, "SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(
+        registry_module.logger,
+        "warning",
+        lambda message, *values: "connmgr-slow" in values and said.write_text(message % values),
+    )
+    registry = Registry.load()
+    assert registry.problems == []
+    assert said.read_text() == "Plugin slow of connmgr-slow: loading it takes more than 0.01 s."
 
 
 def test_a_connection_whose_plugin_was_removed_stays_and_says_what_it_lacks(

@@ -30,7 +30,7 @@ from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, igno
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
-from connmgr.registry import Problem, Registry
+from connmgr.registry import Registry
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
@@ -138,12 +138,7 @@ def _finish(server: Server, sessions: Sessions) -> None:
 
 def _prepared(registry: Registry, data_dir: Path) -> Registry:
     """Tell every connection type where it may keep files, and the log about plugins that are not used."""
-    for entry in registry:
-        try:
-            entry.type.prepare(data_dir)
-        except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything, and must not stop the daemon
-            reason = f"prepare: {type(error).__name__}: {error}"
-            registry.problems.append(Problem(entry.type.name, entry.distribution, reason))
+    registry.prepare(data_dir)
     for problem in registry.problems:
         logger.warning("Plugin %s of %s: %s", problem.plugin, problem.distribution, problem.reason)
     return registry

@@ -28,6 +28,7 @@ _numbers = itertools.count()
 def install(site: Path, source: str | None, distribution: str, version: str = "1.2", entry: str = "plugin") -> None:
     """Put a distribution into the directory ``site`` as pip would leave it, its one module holding ``source``."""
     module = f"connmgr_stranger{next(_numbers)}"
+    site.mkdir(parents=True, exist_ok=True)
     if source is not None:
         (site / f"{module}.py").write_text(source)
     metadata = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
