@@ -112,8 +112,8 @@ class Channel(HTTPChannel):
                 self._send_header()
         except ClientDisconnected:
             task.close_on_finish = True
-        except Exception:
-            # The application answers its own errors: this is a response that broke off.
+        except BaseException:
+            # The application answers its own errors: this is a response that broke off. No request is answered twice.
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
         with self.requests_lock:  # type: ignore[attr-defined]

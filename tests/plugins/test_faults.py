@@ -1,0 +1,107 @@
+"""What a stranger's code may raise while a request runs: it is answered once, as a fault of the daemon's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from connmgr.client import ClientError
+from tests.daemon import Daemon
+from tests.plugins.strangers import install
+
+SOURCE = """
+import builtins, sys
+from connmgr.plugin import Channel, ConnectionType, Schema, Text, Transport, hookimpl
+from connmgr.testing import local
+
+class Faulty(Schema):
+    where = Text()
+    what = Text()
+
+class FaultyChannel(Channel):
+    def __init__(self, inner, fail):
+        self.inner, self.fail, self.calls = inner, fail, 0
+
+    def recv(self, timeout):
+        self.calls += 1
+        if self.calls > 4:
+            self.fail("recv")
+        return self.inner.recv(timeout)
+
+    def sendall(self, data, timeout):
+        if b"marked" in data:
+            self.fail("sendall")
+        self.inner.sendall(data, timeout)
+
+    def shutdown_write(self):
+        self.inner.shutdown_write()
+
+    def exit_status(self, timeout):
+        return self.inner.exit_status(timeout)
+
+    def close(self):
+        self.inner.close()
+
+class FaultyTransport(Transport):
+    def __init__(self, fail):
+        self.inner, self.fail = local(), fail
+
+    def open_channel(self, argv, *, pty=False, timeout):
+        self.fail("open_channel")
+        return FaultyChannel(self.inner.open_channel(argv, pty=pty, timeout=timeout), self.fail)
+
+    def close(self):
+        self.inner.close()
+
+class FaultyType(ConnectionType):
+    name = "faulty"
+    description = "Raises what it is told to."
+    schema = Faulty
+
+    def open(self, data, via, *, timeout):
+        def fail(where):
+            if where == data["where"]:
+                print("raising in", where, file=sys.stderr, flush=True)
+                raise getattr(builtins, data["what"])("as told")
+        fail("open")
+        return FaultyTransport(fail)
+
+@hookimpl
+def connmgr_connection_types():
+    return [FaultyType()]
+"""
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with a type that raises what its data says."""
+    site = tmp_path_factory.mktemp("site")
+    install(site, SOURCE, "connmgr-faulty")
+    running = Daemon(tmp_path_factory.mktemp("faulty"), environment={"PYTHONPATH": str(site)})
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("what", ["ZeroDivisionError", "SystemExit", "KeyboardInterrupt", "BaseException"])
+@pytest.mark.parametrize("where", ["open", "open_channel", "recv", "sendall"])
+def test_whatever_is_raised_is_answered_once_and_logged(faulty: Daemon, where: str, what: str) -> None:
+    client, before = faulty.client, len(faulty.stderr())
+    data = {"type": "faulty", "where": where, "what": what}
+    id = client.post("/connection/add", name=f"{what} in {where}", data=data, validate=False)["connection"]
+
+    def use() -> None:
+        client.post("/shell/start", connection=id)
+        for _ in range(5):
+            client.post("/shell/exec", connection=id, command="echo marked")
+
+    with pytest.raises(ClientError) as answered:
+        use()
+    assert (answered.value.status, answered.value.code) == (500, "internal")
+    logged = faulty.stderr()[before:]
+    assert logged.count(f"raising in {where}") == 1, "the request was served more than once"
+    assert f"{what}: as told" in logged
+    client.post("/connection/remove", connections=[id])
+    local = client.post("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="local")["found"][0]
+    client.post("/shell/start", connection=local)
+    assert client.post("/shell/exec", connection=local, command="echo on")["stdout"] == "on"
