@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
 import threading
@@ -11,13 +12,18 @@ from pathlib import Path
 
 import psutil
 
+logger = logging.getLogger("connmgr.shell")
+
 REAP_TIMEOUT = 3.0
 START_TOLERANCE = 0.05
 """Seconds by which two readings of one process's start time may differ."""
 
 
 class Orphans:
-    """A file that names each local shell by process id and start time, so that nothing else is mistaken for one."""
+    """A file that names each local shell by process id and start time, so that nothing else is mistaken for one.
+
+    Where it cannot be written, as on a full disk, the log says so; the next change is written whole.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,10 +64,21 @@ class Orphans:
             return {}  # cut short by the crash that this file is for: nothing in it can be trusted
 
     def _write(self) -> None:
+        try:
+            self._replace()
+        except OSError as error:
+            # The shells work without it; one that has ended and is named yet is told from others by its start time.
+            logger.warning("Shells left by a killed daemon may not be found: %s: %s.", self._path.name, error.strerror)
+
+    def _replace(self) -> None:
         descriptor, name = tempfile.mkstemp(prefix=".shells-", dir=self._path.parent)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(self._shells, file)
-        Path(name).replace(self._path)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(self._shells, file)
+            Path(name).replace(self._path)
+        except BaseException:
+            Path(name).unlink()
+            raise
 
 
 def _kill_tree(shell: psutil.Process) -> None:

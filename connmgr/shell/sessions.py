@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connmgr.errors import CommandTimeout, ConnmgrError, NoShell, ShellBusy, ShellLost, ShellStartFailed, Stopping
+from connmgr.errors import (
+    CommandTimeout,
+    ConnmgrError,
+    NoShell,
+    ShellBusy,
+    ShellLost,
+    ShellStartFailed,
+    Stopping,
+    VaultUnavailable,
+)
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.frame import Command
@@ -23,6 +33,8 @@ from connmgr.shell.start import ShellInfo, start_supervisor
 from connmgr.shell.transports import Chain, open_chain
 from connmgr.vault import Vault
 from connmgr.vault.admission import Admission
+
+logger = logging.getLogger("connmgr.shell")
 
 STOP_TIMEOUT = 5.0
 PROBE_TIMEOUT = 5.0
@@ -121,7 +133,11 @@ class Sessions:
                 self._orphans.remember(slot.shell.session.pid)
             info = slot.shell.session.info
         self._vault.connections.touch(connection)
-        self._vault.connections.set_state(connection, _state(info))
+        try:
+            self._vault.connections.set_state(connection, _state(info))
+        except VaultUnavailable as error:
+            # The shell runs, and can be used.
+            logger.warning("The state of connection %s is not stored: %s", connection, error.message)
         return info
 
     def exec(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -216,3 +219,42 @@ def test_shells_of_a_killed_daemon_are_ended_by_the_next(start_daemon: StartDaem
     assert not gone(shell.pid), "without a successor the shell would run on"
     start_daemon(home=daemon.home)
     await_true(lambda: all(gone(process.pid) for process in tree), "the orphans still run")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The home of a daemon whose data directory has one megabyte."""
+    data = tmp_path / "home" / "data" / "connmgr"
+    data.mkdir(parents=True)
+    for directory in (data, data.parent):
+        directory.chmod(0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(data)], check=True, timeout=20)
+    yield tmp_path / "home"
+    subprocess.run(["umount", "--lazy", str(data)], check=True, timeout=20)
+
+
+def fill(directory: Path) -> Path:
+    """Leave no room in the file system of ``directory``, and return the file that takes it up."""
+    ballast = directory / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+    return ballast
+
+
+@pytest.mark.needs("root", "linux")
+def test_on_a_full_disk_shells_start_and_so_does_the_daemon(small_disk: Path, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(home=small_disk)
+    other = add_local(daemon.client, "/bin/dash")
+    ballast = fill(daemon.data_dir)
+    for connection in (LOCAL, other):
+        daemon.client.post("/shell/start", connection=connection)
+        assert exec_text(daemon.client, connection, "echo hi") == "hi"
+    daemon.client.post("/shell/stop", connection=other)
+    assert "shells.json: No space left on device" in daemon.stderr()
+    assert list(daemon.data_dir.glob(".shells-*")) == [], "a draft was left"
+    daemon.kill()
+    again = start_daemon(home=small_disk)
+    ballast.unlink()
+    again.client.post("/shell/start", connection=LOCAL)
+    assert str(supervisor(again.client, LOCAL).pid) in (again.data_dir / "shells.json").read_text()
