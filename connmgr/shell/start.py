@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connmgr.errors import ShellStartFailed, UnsupportedShell
+from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Transport
 from connmgr.shell.announcement import Announcement, await_announcement, await_reader
 from connmgr.shell.dialects import SH, Dialect, boot_script, dialect_of
@@ -72,6 +72,9 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
     argv = _words(shell) if shell else []
     boot = ["/bin/sh", "-c", boot_script(), "sh", nonce, *argv]
     channel = transport.open_channel(boot, timeout=timeout)
+    if time.monotonic() > deadline:
+        channel.close()
+        raise ConnectTimeout(f"Nothing could be started there within {timeout:.0f} s.")
     try:
         return _greet(channel, await_announcement(channel, nonce, boot, deadline), deadline)
     except BaseException:

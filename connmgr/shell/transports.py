@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.errors import ConnectionCycle, ElevationFailed, OperationError
+from connmgr.errors import ConnectionCycle, ConnectTimeout, ElevationFailed, OperationError
 from connmgr.fields import map_secrets
 from connmgr.plugin import Channel, TerminalRequired, Transport, Wrapper
 from connmgr.registry import Registry
@@ -94,7 +94,9 @@ def open_chain(
             plain = _opened(vault, registry, name, stored, access, sealed)
             with _naming(label):
                 transport = _open_link(registry, name, plain, transport, deadline)
-            links.callback(transport.close)
+                links.callback(transport.close)
+                if time.monotonic() > deadline:
+                    raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
         if transport is None:
             raise ConnectionCycle("The connection leads nowhere.")
         return Chain(transport, sealed, links.pop_all())

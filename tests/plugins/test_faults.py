@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from connmgr.client import ClientError
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.plugins.strangers import install
 
 SOURCE = """
-import builtins, sys
+import builtins, sys, time
 from connmgr.plugin import Channel, ConnectionType, Schema, Text, Transport, hookimpl
 from connmgr.testing import local
 
@@ -62,6 +64,9 @@ class FaultyType(ConnectionType):
     def open(self, data, via, *, timeout):
         def fail(where):
             if where == data["where"]:
+                if data["what"] == "sleep":
+                    time.sleep(1.5)
+                    return
                 print("raising in", where, file=sys.stderr, flush=True)
                 raise getattr(builtins, data["what"])("as told")
         fail("open")
@@ -74,10 +79,16 @@ def connmgr_connection_types():
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with a type that raises what its data says."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a plugin whose type raises what its data says."""
     site = tmp_path_factory.mktemp("site")
     install(site, SOURCE, "connmgr-faulty")
+    return site
+
+
+@pytest.fixture(scope="module")
+def faulty(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon that has the type."""
     running = Daemon(tmp_path_factory.mktemp("faulty"), environment={"PYTHONPATH": str(site)})
     yield running
     running.stop()
@@ -105,3 +116,13 @@ def test_whatever_is_raised_is_answered_once_and_logged(faulty: Daemon, where: s
     local = client.post("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="local")["found"][0]
     client.post("/shell/start", connection=local)
     assert client.post("/shell/exec", connection=local, command="echo on")["stdout"] == "on"
+
+
+@pytest.mark.parametrize("where", ["open", "open_channel"])
+def test_a_type_that_takes_longer_than_it_may_is_said_to(site: Path, start_daemon: StartDaemon, where: str) -> None:
+    daemon = start_daemon("--start-timeout", "1", environment={"PYTHONPATH": str(site)})
+    data = {"type": "faulty", "where": where, "what": "sleep"}
+    id = daemon.client.post("/connection/add", name="slow", data=data, validate=False)["connection"]
+    with pytest.raises(ClientError, match="within 1 s") as answered:
+        daemon.client.post("/shell/start", connection=id)
+    assert answered.value.code == "connect_timeout"
