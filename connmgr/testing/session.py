@@ -56,7 +56,7 @@ class SessionConformance:
         assert bytes(session.exec(Command(b"cat", stdin=data), WAIT).stdout) == data
 
     def test_a_timeout_kills_the_command_and_the_shell_goes_on(self, session: Session) -> None:
-        # Needs a far side with /proc or ps, and a second channel beside that of the shell.
+        # Needs a far side with /proc or ps, and a second channel that sees the processes of the shell's.
         with pytest.raises(CommandTimeout) as interruption:
             session.exec(Command(b"echo begun; sleep 600 | cat"), 1)
         assert bytes(interruption.value.stdout) == b"begun\n"
