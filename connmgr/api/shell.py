@@ -207,7 +207,11 @@ def execute(request: dict[str, Any]) -> flask.Response:
     example={"connection": EXAMPLE},
 )
 def stop(request: dict[str, Any]) -> None:
-    """Stop the shell of a connection; the answer comes when it has exited."""
+    """Stop the shell of a connection; the answer comes when it has exited.
+
+    A command that runs is killed with all that it started. What earlier commands left in the background runs on, with
+    or without `nohup`, as after logging out of ssh.
+    """
     services().sessions.stop(request["connection"], caller().access)
 
 

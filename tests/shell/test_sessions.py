@@ -258,3 +258,20 @@ def test_on_a_full_disk_shells_start_and_so_does_the_daemon(small_disk: Path, st
     ballast.unlink()
     again.client.post("/shell/start", connection=LOCAL)
     assert str(supervisor(again.client, LOCAL).pid) in (again.data_dir / "shells.json").read_text()
+
+
+@pytest.mark.parametrize("end", ["the shell", "the daemon"])
+def test_what_a_finished_command_left_in_the_background_runs_on(start_daemon: StartDaemon, end: str) -> None:
+    daemon = start_daemon()
+    daemon.client.post("/shell/start", connection=LOCAL)
+    jobs = "\n".join(f"{word} sleep 300 >/dev/null 2>&1 & echo $!" for word in ("", "nohup", "setsid"))
+    left = [psutil.Process(int(pid)) for pid in exec_text(daemon.client, LOCAL, jobs).split()]
+    try:
+        if end == "the shell":
+            daemon.client.post("/shell/stop", connection=LOCAL)
+        else:
+            daemon.stop()
+        assert [gone(job.pid) for job in left] == [False] * 3
+    finally:
+        for job in left:
+            job.kill()
