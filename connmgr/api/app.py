@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import flask
@@ -27,10 +28,21 @@ from connmgr.api import (
 from connmgr.api.auth import authenticate
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
-from connmgr.errors import Stopping
+from connmgr.errors import ConnmgrError, Stopping
 from connmgr.json_schema import OPENAPI_VERSION
 
+REFUSAL = "connmgr.refusal"
+"""Where the environment of a request holds its :class:`Refusal`, if it has one."""
+
 GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the server has not received a request whole; it is answered all the same, as far as its header was read."""
+
+    error: ConnmgrError
+    header_read: bool
 
 
 class Application(flask.Flask):
@@ -68,10 +80,15 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     def admit() -> None:
         accounting.begin()
         request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        refusal: Refusal | None = request.environ.get(REFUSAL)
+        if refusal is not None and not refusal.header_read:
+            raise refusal.error
         addresses.check(request, browsers=not services.settings.no_auth)
         if services.stopping():
             raise Stopping("The daemon is stopping.")
         authenticate()
+        if refusal is not None:
+            raise request.routing_exception or refusal.error
 
     app.before_request(admit)
     app.after_request(_finish)

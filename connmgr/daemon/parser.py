@@ -32,7 +32,16 @@ class Uploads:
 class Parser(HTTPRequestParser):
     """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
 
-    path: str
+    # What a request has that is no HTTP, or whose header is too large to be looked at.
+    command = "-"
+    path = ""
+    request_uri = ""
+    query = ""
+    url_scheme = "http"
+
+    header_read = False
+    """Whether the header is whole and valid, so that it tells what was asked for, and by whom."""
+
     is_upload = False
     """Whether the body goes to a spool."""
 
@@ -43,7 +52,11 @@ class Parser(HTTPRequestParser):
         self._uploads = uploads
 
     def parse_header(self, header_plus: bytes) -> None:
+        if self.header_bytes_received >= self.adj.max_request_header_size:
+            # What waitress has put in the place of this header would pass for what the client asked for.
+            return
         super().parse_header(header_plus)
+        self.header_read = True
         if not self._trusted(self.headers.get("AUTHORIZATION", "")):
             self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
         elif self.path == self._uploads.path and self.body_rcv is not None:

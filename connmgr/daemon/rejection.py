@@ -1,48 +1,44 @@
-"""The answer to a request that is no HTTP, or too large: in the shape of every other error, before any application."""
+"""The answer to a request that is no HTTP, or too large: the application's own, which never sees the body."""
 
 from __future__ import annotations
 
-import json
-from http import HTTPStatus
-from typing import TYPE_CHECKING
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
 
-from waitress.task import ErrorTask
+from waitress.task import WSGITask
 
 from connmgr import errors
-from connmgr.api.errors import body_of
-from connmgr.daemon.parser import STRANGERS_BODY, Parser
+from connmgr.api.app import REFUSAL, Refusal
+from connmgr.daemon.parser import Parser
 
 if TYPE_CHECKING:
     from connmgr.daemon.channel import Channel
 
 
-class RejectTask(ErrorTask):
-    """Answers a request that the HTTP parser refused."""
+class RejectTask(WSGITask):
+    """Has the application answer a request that the HTTP parser refused, and closes the connection."""
 
     channel: Channel
-    request: Parser  # type: ignore[assignment]
+    request: Parser
 
     def execute(self) -> None:
-        refusal = self.request.error
-        error = _as_error(refusal.code if refusal else 500)
-        body = json.dumps(body_of(error)).encode()
-        self.status = f"{error.status} {HTTPStatus(error.status).phrase}"
-        self.response_headers = [
-            ("Content-Type", "application/json"),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-        ]
         self.set_close_on_finish()
         self.channel.rejected = True
-        self.content_length = len(body)
-        self.write(body)
+        super().execute()
+
+    def get_environment(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().get_environment()
+        environ[REFUSAL] = Refusal(_error_of(self.request), header_read=self.request.header_read)
+        environ["wsgi.input"] = BytesIO()
+        # It is that of a body which does not come, or no number.
+        environ.pop("CONTENT_LENGTH", None)
+        return environ
 
 
-def _as_error(status: int) -> errors.ConnmgrError:
+def _error_of(request: Parser) -> errors.ConnmgrError:
+    status = request.error.code if request.error else 500
     if status == errors.BodyTooLarge.status:
-        return errors.BodyTooLarge(
-            f"The request body is too large; without a valid token, beyond {STRANGERS_BODY // 1024} KiB."
-        )
+        return errors.BodyTooLarge(f"The request body exceeds {request.adj.max_request_body_size - 1} bytes.")
     if status == errors.HeadersTooLarge.status:
         return errors.HeadersTooLarge("The header of the request is too large.")
     if status < errors.OperationError.status or status == 501:

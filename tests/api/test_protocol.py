@@ -77,6 +77,42 @@ def test_without_a_valid_token_only_a_small_body_is_taken(small: Daemon) -> None
         assert send(small.url, "/handshake", b" " * 60_000, authorization).code == "invalid_request"
 
 
+STRANGERS = {
+    "another host": ("/shell/exec", {"Host": "evil.example"}, 421, "misdirected_request"),
+    "a page": ("/shell/exec", {"Origin": "http://evil.example"}, 403, "forbidden_origin"),
+    "no such path": ("/nothing", {}, 404, "not_found"),
+    "no such method": ("/openapi.json", {}, 405, "method_not_allowed"),
+    "no token": ("/shell/exec", {}, 401, "not_authenticated"),
+    "a stale token": ("/shell/exec", {"Authorization": "Bearer stale"}, 403, "invalid_token"),
+    "a stale token for a file": ("/fs/blob", {"Authorization": "Bearer stale"}, 403, "invalid_token"),
+}
+
+
+@pytest.mark.parametrize("size", [10, 200_000], ids=["small", "large"])
+@pytest.mark.parametrize(("path", "headers", "status", "code"), STRANGERS.values(), ids=STRANGERS)
+def test_who_is_refused_is_told_the_same_whatever_the_size_of_the_body(
+    small: Daemon, path: str, headers: dict[str, str], status: int, code: str, size: int
+) -> None:
+    refused = send(small.url, path, b" " * size, headers)
+    assert (refused.status, refused.code, refused.headers["Content-Type"]) == (status, code, "application/json")
+    assert refused.headers.get("Www-Authenticate") == ("Bearer" if status == 401 else None)
+    assert ("Allow" in refused.headers) == (status == 405)
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 200000", "Transfer-Encoding: chunked"])
+def test_a_stranger_who_waits_for_100_is_refused_as_any_other(small: Daemon, framing: str) -> None:
+    with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
+        connection.sendall(
+            head(small, "/shell/exec", framing, "Expect: 100-continue", "Authorization: Bearer stale", token=False)
+        )
+        received = connection.recv(1000)
+        if "chunked" in framing:
+            assert received == b"HTTP/1.1 100 Continue\r\n\r\n", "nothing says yet how much comes"
+            connection.sendall(b"%x\r\n" % 200_000 + b" " * 200_000)
+            received = connection.recv(1000)
+        assert received.startswith(b"HTTP/1.1 403 ")
+
+
 def test_a_header_beyond_the_limit_is_431(daemon: Daemon) -> None:
     answer = send(daemon.url, "/daemon/version", {}, {"X-Long": "x" * 40_000})
     assert (answer.status, answer.code, answer.headers["Content-Type"]) == (
@@ -102,7 +138,8 @@ def test_a_header_beyond_the_limit_is_431(daemon: Daemon) -> None:
     ],
 )
 def test_what_is_not_http_is_400_in_json(daemon: Daemon, sent: bytes) -> None:
-    status, headers, body = only(talk(daemon.url, sent))
+    host = ":".join(map(str, address(daemon.url))).encode()
+    status, headers, body = only(talk(daemon.url, sent.replace(b"localhost", host)))
     assert (status, headers["Content-Type"], headers["Connection"]) == (400, "application/json", "close")
     assert json.loads(body)["code"] == "invalid_request"
     assert "Server" not in headers

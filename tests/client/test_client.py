@@ -179,6 +179,17 @@ class TestSessions:
             client.shell.start(LOCAL_MACHINE)
             assert client.shell.exec(LOCAL_MACHINE, "echo again").stdout == "again"
 
+    @pytest.mark.parametrize("size", [200_000, 8_000_000])
+    def test_a_restarted_daemon_is_greeted_anew_by_a_large_request(self, start_daemon: StartDaemon, size: int) -> None:
+        first = start_daemon()
+        with Client(first.url, auth_file=first.auth_file) as client:
+            token = client.shell.start(LOCAL_MACHINE) and client.session_token
+            first.stop()
+            second = start_daemon("--port", first.url.rpartition(":")[2], home=first.home)
+            second.client.shell.start(LOCAL_MACHINE)
+            assert client.shell.exec(LOCAL_MACHINE, "wc -c", stdin="x" * size).stdout.strip() == str(size)
+            assert client.session_token != token
+
     def test_an_expired_token_is_renewed_also_before_a_stream(self, start_daemon: StartDaemon, tmp_path: Path) -> None:
         daemon = start_daemon("--session-ttl", "0.2")
         read, write = os.pipe()

@@ -109,6 +109,18 @@ def test_refusals_are_recorded_but_not_those_of_strangers(own_daemon: Daemon) ->
     assert (entry["status"], entry["code"], entry["connection"]) == (400, "no_shell", LOCAL)
 
 
+def test_a_body_that_is_too_large_is_recorded(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--max-body", "2000", "--max-blob", "2000")
+    for path in ("/shell/exec", "/fs/blob"):
+        with pytest.raises(Exception, match="exceeds 2000 bytes"):
+            daemon.client.send(path, b" " * 2001, "application/json")
+    daemon.stop()
+    assert [(entry["path"], entry["status"], entry["code"]) for entry in _trail(daemon)] == [
+        ("/shell/exec", 413, "body_too_large"),
+        ("/fs/blob", 413, "body_too_large"),
+    ]
+
+
 def test_numbers_go_on_from_one_daemon_to_the_next(start_daemon: StartDaemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for _ in range(2):

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from tests.api.wire import LOCAL, send
+from tests.api.wire import LOCAL, send, talk
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
@@ -42,6 +42,20 @@ def test_a_request_is_one_line_with_all_that_is_known(own_daemon: Daemon) -> Non
     assert execution["client"] == '"my script"'
     assert re.fullmatch("[0-9a-f]{8}", execution["session"])
     assert execution["id"] == answer.headers["X-Request-Id"]
+
+
+def test_what_the_server_itself_refuses_is_a_line_too(own_daemon: Daemon) -> None:
+    large = send(own_daemon.url, "/handshake", b" " * 100_000)
+    headers = send(own_daemon.url, "/handshake", {}, {"X-Long": "x" * 40_000})
+    broken = talk(own_daemon.url, b"nonsense\r\n\r\n").decode()
+    own_daemon.stop()
+    ids = [large.headers["X-Request-Id"], headers.headers["X-Request-Id"]]
+    ids += re.findall("X-Request-Id: (.*)\r", broken)
+    assert [(line["id"], line["method"], line["path"], line["status"], line["code"]) for line in _lines(own_daemon)] == [
+        (ids[0], "POST", "/handshake", "413", "body_too_large"),
+        (ids[1], "-", "/", "431", "headers_too_large"),
+        (ids[2], "-", "/", "400", "invalid_request"),
+    ]
 
 
 def test_requests_of_one_session_bear_its_id_and_others_another(own_daemon: Daemon) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from connmgr import __version__
-from tests.api.wire import LOCAL, send
+from tests.api.wire import LOCAL, send, talk
 from tests.daemon import Daemon
 
 
@@ -91,12 +91,15 @@ def test_metrics_count_requests_commands_shells_and_blobs(own_daemon: Daemon) ->
         client.post("/shell/exec", connection=LOCAL, command="true")
     client.fs.blob(b"12345")
     send(own_daemon.url, "/nowhere/at/all", {})
+    send(own_daemon.url, "/handshake", b" " * 100_000)
+    talk(own_daemon.url, b"nonsense\r\n\r\n")
     measured = _metrics(own_daemon)
 
     def requests(path: str, status: str) -> float:
         return measured["connmgr_requests_total", frozenset({("path", path), ("status", status)})]
 
     assert requests("/shell/exec", "200") == 3
+    assert (requests("/handshake", "413"), requests("", "400")) == (1, 1)
     assert requests("", "404") == 1, "a path that does not exist is no label: there would be no end of them"
     assert measured["connmgr_exec_seconds_count", frozenset()] == 3
     assert measured["connmgr_exec_seconds_bucket", frozenset({("le", "+Inf")})] == 3
