@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from waitress.adjustments import Adjustments
-from waitress.parser import HTTPRequestParser
+from waitress.parser import HTTPRequestParser, ParsingError
 
 from connmgr.fs.blobs import Spool
 
@@ -33,7 +33,7 @@ class Parser(HTTPRequestParser):
     """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
 
     # What a request has that is no HTTP, or whose header is too large to be looked at.
-    command = "-"
+    command = "-"  # type: ignore[assignment]
     path = ""
     request_uri = ""
     query = ""
@@ -55,7 +55,11 @@ class Parser(HTTPRequestParser):
         if self.header_bytes_received >= self.adj.max_request_header_size:
             # What waitress has put in the place of this header would pass for what the client asked for.
             return
-        super().parse_header(header_plus)
+        try:
+            super().parse_header(header_plus)
+        except ValueError as error:
+            # Of a length with thousands of digits, or of an address in brackets that is none.
+            raise ParsingError(str(error)) from error
         self.header_read = True
         if not self._trusted(self.headers.get("AUTHORIZATION", "")):
             self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))

@@ -19,7 +19,7 @@ class RejectTask(WSGITask):
     """Has the application answer a request that the HTTP parser refused, and closes the connection."""
 
     channel: Channel
-    request: Parser
+    request: Parser  # type: ignore[assignment]
 
     def execute(self) -> None:
         self.set_close_on_finish()

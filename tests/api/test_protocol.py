@@ -122,27 +122,46 @@ def test_a_header_beyond_the_limit_is_431(daemon: Daemon) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"nonsense\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-        b"post /handshake HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"POST /handshake HTTP/1.1\r\nBad Header\r\n\r\n",
-        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 1\r\n\r\n",
-        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
-        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nX: a\nY: b\r\n\r\n",
-    ],
-)
+MALFORMED = [
+    b"nonsense\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    b"post /handshake HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nBad Header\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 1\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nX: a\nY: b\r\n\r\n",
+    b"POST /handshake HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    b"POST http://[evil/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST http://a]b[/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("sent", MALFORMED)
 def test_what_is_not_http_is_400_in_json(daemon: Daemon, sent: bytes) -> None:
     host = ":".join(map(str, address(daemon.url))).encode()
     status, headers, body = only(talk(daemon.url, sent.replace(b"localhost", host)))
     assert (status, headers["Content-Type"], headers["Connection"]) == (400, "application/json", "close")
     assert json.loads(body)["code"] == "invalid_request"
     assert "Server" not in headers
+
+
+@pytest.mark.parametrize("sent", MALFORMED)
+def test_what_is_not_http_is_400_to_a_client_that_was_just_answered(daemon: Daemon, sent: bytes) -> None:
+    host = ":".join(map(str, address(daemon.url))).encode()
+    logged = len(daemon.stderr().encode())
+    with socket.create_connection(address(daemon.url), timeout=TIMEOUT) as connection:
+        connection.sendall(head(daemon, "/nothing", "Content-Length: 0", token=False))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+        # At once, while the thread that has answered waits for what follows.
+        connection.sendall(sent.replace(b"localhost", host))
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert only(received)[0] == 400
+    assert " ERROR " not in daemon.stderr(logged)
 
 
 def test_requests_in_a_row_are_answered_in_a_row(daemon: Daemon) -> None:

@@ -51,7 +51,9 @@ def test_what_the_server_itself_refuses_is_a_line_too(own_daemon: Daemon) -> Non
     own_daemon.stop()
     ids = [large.headers["X-Request-Id"], headers.headers["X-Request-Id"]]
     ids += re.findall("X-Request-Id: (.*)\r", broken)
-    assert [(line["id"], line["method"], line["path"], line["status"], line["code"]) for line in _lines(own_daemon)] == [
+    assert [
+        (line["id"], line["method"], line["path"], line["status"], line["code"]) for line in _lines(own_daemon)
+    ] == [
         (ids[0], "POST", "/handshake", "413", "body_too_large"),
         (ids[1], "-", "/", "431", "headers_too_large"),
         (ids[2], "-", "/", "400", "invalid_request"),
