@@ -89,6 +89,7 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
         *,
         raises: Sequence[type[ConnmgrError]] = (),
         waits: bool = False,
+        stops: bool = False,
         open_to_all: bool = False,
         methods: Sequence[str] = ("POST",),
         raw_body: str = "",
@@ -101,12 +102,13 @@ class Group(flask_smorest.Blueprint):  # type: ignore[misc]
         The function is given what the schema ``request`` loaded, or nothing where there is none, and returns what
         ``response`` dumps, a :class:`flask.Response`, or None for 200 with an empty body. Its docstring describes it.
         ``raises`` lists the errors that it may answer beyond those of every endpoint. With ``waits`` it holds one of
-        the slots for requests that wait; with ``open_to_all`` it needs no token. ``raw_body`` and ``raw_answer``
-        describe a body that is bytes instead of JSON. ``example`` and ``answer`` show a request and its response.
+        the slots for requests that wait, or with ``stops`` one of those kept for it; with ``open_to_all`` it needs no
+        token. ``raw_body`` and ``raw_answer`` describe a body that is bytes instead of JSON. ``example`` and ``answer``
+        show a request and its response.
         """
 
         def declare(view: View) -> View:
-            inner = _holding_a_slot(view) if waits else view
+            inner = _holding_a_slot(view, stops=stops) if waits else view
             inner = _answering(inner, takes_body=request is not None)
             inner = self.response(200, response, example=answer, description=_summary(view))(inner)
             may_raise = [*([] if open_to_all else NEEDS_TOKEN), *raises, *([errors.Busy] if waits else [])]
@@ -140,11 +142,11 @@ def _summary(view: View) -> str:
     return (inspect.getdoc(view) or "").partition("\n")[0]
 
 
-def _holding_a_slot(view: View) -> View:
+def _holding_a_slot(view: View, *, stops: bool) -> View:
     @wraps(view)
     def within_a_slot(*arguments: Any) -> Any:
         with ExitStack() as held:
-            held.enter_context(services().slots.taken())
+            held.enter_context(services().slots.taken(stops=stops))
             result = view(*arguments)
             if isinstance(result, flask.Response) and result.is_streamed:
                 # What waits is the sending, which begins when the view has returned.

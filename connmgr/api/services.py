@@ -25,23 +25,34 @@ if TYPE_CHECKING:
 EXTENSION = "connmgr"
 
 
+STOPS = 16
+"""Slots beside those of the setting: requests that end a shell, and so free others, find one when all are taken."""
+
+
 class Slots:
     """Bounds how many requests may wait for something slow, so that others always find a free thread."""
 
     def __init__(self, count: int) -> None:
         self._free = threading.BoundedSemaphore(count)
+        self._stops = threading.BoundedSemaphore(STOPS)
         self._lock = threading.Lock()
         self.count = count
         self.in_use = 0
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold one slot.
+    def taken(self, *, stops: bool = False) -> Iterator[None]:
+        """Hold one slot, if need be one of the :data:`STOPS` where the request ``stops`` something.
 
         :raises Busy: all are taken; nothing is waited for.
         """
         if not self._free.acquire(blocking=False):
-            raise Busy(f"All {self.count} slots for requests that wait are taken; try again later.")
+            if not stops or not self._stops.acquire(blocking=False):
+                raise Busy(f"All {self.count} slots for requests that wait are taken; try again later.")
+            try:
+                yield
+            finally:
+                self._stops.release()
+            return
         self._add(1)
         try:
             yield

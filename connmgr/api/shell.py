@@ -202,8 +202,9 @@ def execute(request: dict[str, Any]) -> flask.Response:
 @group.endpoint(
     "/stop",
     ShellRequest,
-    raises=[errors.UnknownConnection, errors.NoShell],
+    raises=[errors.UnknownConnection, errors.NoShell, errors.ShellBusy],
     waits=True,
+    stops=True,
     example={"connection": EXAMPLE},
 )
 def stop(request: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from connmgr.api.auth import Caller, Credentials, Tokens
 from connmgr.api.fs import BLOB_PATH
 from connmgr.api.metrics import Metrics
 from connmgr.api.origin import Addresses
-from connmgr.api.services import Services, Slots
+from connmgr.api.services import STOPS, Services, Slots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.files import private_directory
@@ -115,7 +115,7 @@ def _open_server(services: Services, bound: socket.socket) -> Server:
     return Server(
         create_app(services, addresses),
         bound,
-        slots=settings.threads,
+        slots=settings.threads + STOPS,
         max_body=settings.max_body,
         trusted=lambda header: settings.no_auth or services.tokens.accepts(header),
         uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob),

@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connmgr.api.services import STOPS, Slots
 from connmgr.client import ClientError
+from connmgr.errors import Busy
 from tests.api.wire import LOCAL, bearer, client_of, send, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -66,7 +69,6 @@ def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(
     for _ in range(20):
         assert token_of(own_daemon)
     assert send(own_daemon.url, "/connection/info", {"connections": [LOCAL]}, headers).status == 200
-    assert send(own_daemon.url, "/shell/stop", {"connection": LOCAL}, headers).status == 503
     assert not any(future.done() for future in running)
     gate.touch()
     assert [future.result(60) for future in running] == [{"exitCode": 0, "stdout": "opened", "stderr": ""}] * SLOTS
@@ -81,6 +83,37 @@ def test_the_number_of_slots_is_a_setting(pool: ThreadPoolExecutor, start_daemon
     assert "All 1 slots" in refused.message
     gate.touch()
     assert running.result(60)["stdout"] == "opened"
+
+
+def test_a_stop_ends_the_command_that_has_the_last_slot(
+    pool: ThreadPoolExecutor, start_daemon: StartDaemon, gate: Path
+) -> None:
+    daemon = start_daemon("--threads", "1")
+    daemon.client.post("/shell/start", connection=LOCAL)
+    running = pool.submit(blocked, daemon, LOCAL, gate)
+    headers = bearer(daemon)
+    until_full(daemon, headers)
+    assert send(daemon.url, "/shell/stop", {"connection": LOCAL}, headers).status == 200
+    with pytest.raises(ClientError) as ended:
+        running.result(60)
+    assert ended.value.code == "shell_stopped"
+    assert send(daemon.url, "/shell/start", {"connection": LOCAL}, headers).status == 200
+
+
+def test_stops_have_a_few_slots_of_their_own_when_all_are_taken() -> None:
+    slots = Slots(2)
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(slots.taken())
+        with pytest.raises(Busy):
+            held.enter_context(slots.taken())
+        for _ in range(STOPS):
+            held.enter_context(slots.taken(stops=True))
+        with pytest.raises(Busy):
+            held.enter_context(slots.taken(stops=True))
+    with ExitStack() as held:
+        for _ in range(2 + STOPS):
+            held.enter_context(slots.taken(stops=True))
 
 
 def test_two_requests_at_once_on_one_session_get_their_own_answers(pool: ThreadPoolExecutor, daemon: Daemon) -> None:
