@@ -49,6 +49,9 @@ class Channel(HTTPChannel):
     kept = False
     """Whether a thread that answers has the channel, and looks for requests itself."""
 
+    _known = False
+    """Whether the client has ever shown a valid token."""
+
     _lingering_until = 0.0
     _sending = False
     _header: bytes | None = b""
@@ -69,6 +72,12 @@ class Channel(HTTPChannel):
         if self.request is not None:
             return now > self.request.overdue_at
         return now > self.last_activity + IDLE_SECONDS
+
+    @property
+    def dispensable(self) -> bool:
+        """Whether it may be closed for another client: it has shown no valid token, and no request is answered."""
+        known = self._known or (self.request is not None and self.request.is_trusted)
+        return not (known or self.kept or self.requests)
 
     @property
     def busy(self) -> bool:
@@ -105,6 +114,7 @@ class Channel(HTTPChannel):
         kind: Any = RejectTask if request.error else WSGITask
         task: Task = kind(self, request)
         self._header = None
+        self._known = self._known or request.is_trusted
         task.close_on_finish = not self.connected
         try:
             if self.connected:

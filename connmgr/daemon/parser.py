@@ -42,6 +42,9 @@ class Parser(HTTPRequestParser):
     header_read = False
     """Whether the header is whole and valid, so that it tells what was asked for, and by whom."""
 
+    is_trusted = False
+    """Whether it bears a valid token."""
+
     is_upload = False
     """Whether the body goes to a spool."""
 
@@ -61,7 +64,8 @@ class Parser(HTTPRequestParser):
             # Of a length with thousands of digits, or of an address in brackets that is none.
             raise ParsingError(str(error)) from error
         self.header_read = True
-        if not self._trusted(self.headers.get("AUTHORIZATION", "")):
+        self.is_trusted = self._trusted(self.headers.get("AUTHORIZATION", ""))
+        if not self.is_trusted:
             self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
         elif self.path == self._uploads.path and self.body_rcv is not None:
             self._limit_body(self._uploads.max_bytes + 1)

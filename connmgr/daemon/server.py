@@ -26,6 +26,8 @@ KEEPERS = 64
 """How many threads beyond those may stay with a client that they have answered."""
 
 MAX_CONNECTIONS = 512
+"""From so many on, the client that is silent for longest of those without a token makes room for the next one."""
+
 MAX_HEADER = 32 * 1024
 POLL_SECONDS = 1.0
 # Output beyond it pauses whoever writes, until the client has read.
@@ -91,12 +93,12 @@ class Server(TcpWSGIServer):
         # A signal handler may interrupt the thread that holds it.
         self._waking = threading.RLock()
         self._shut_down = False
+        self._next_drop = 0.0
         adjustments = Adjustments(
             sockets=[bound],
             threads=slots + RESERVE + KEEPERS,
-            connection_limit=MAX_CONNECTIONS,
-            # Of waitress's own times only the interval of `maintenance` is used.
-            cleanup_interval=1,
+            # It counts the listening socket and the trigger too.
+            connection_limit=MAX_CONNECTIONS + 2,
             max_request_header_size=MAX_HEADER,
             # It refuses from the limit on.
             max_request_body_size=max_body + 1,
@@ -132,6 +134,7 @@ class Server(TcpWSGIServer):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
+            self._drop()
             wasyncore.loop(timeout=min(POLL_SECONDS, left), use_poll=True, map=self._sockets, count=1)
 
     def wake(self) -> None:
@@ -160,10 +163,23 @@ class Server(TcpWSGIServer):
         return any(channel.busy for channel in list(self.active_channels.values()))
 
     def maintenance(self, now: float) -> None:
-        """Drop the clients whose time is over; called every second, between two polls."""
-        for channel in list(self.active_channels.values()):
-            if channel.overdue(now):
-                channel.handle_close()
+        """Do nothing: a connection that is closed while a poll is prepared may give its number to a new one.
+
+        What the poll says of the old one would then close that.
+        """
+
+    def _drop(self) -> None:
+        """Drop the clients whose time is over, and one that has no token where the next one would find no room."""
+        now = time.time()
+        if now >= self._next_drop:
+            self._next_drop = now + 1
+            for channel in list(self.active_channels.values()):
+                if channel.overdue(now):
+                    channel.handle_close()
+        if len(self.active_channels) >= MAX_CONNECTIONS:
+            strangers = [channel for channel in list(self.active_channels.values()) if channel.dispensable]
+            if strangers:
+                min(strangers, key=lambda channel: channel.last_activity).handle_close()
 
     def shut_down(self) -> None:
         """Close every connection and end the threads that are idle; others end with the process."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from connmgr.daemon.channel import IDLE_SECONDS
+from connmgr.daemon.server import MAX_CONNECTIONS
 from tests.api.wire import TIMEOUT, address, bearer, send, talk, token_of
-from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
 LIMIT = 256 * 1024
@@ -210,13 +214,36 @@ def test_forwarding_headers_change_nothing(daemon: Daemon) -> None:
     assert send(daemon.url, "/daemon/version", {}, {**bearer(daemon), **forged}).status == 200
 
 
-def test_many_silent_connections_keep_nobody_out(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
-    silent = [socket.create_connection(address(daemon.url), timeout=TIMEOUT) for _ in range(200)]
-    try:
-        for connection in silent:
-            connection.sendall(b"POST /handshake HTTP/1.1\r\nHost: ")
-        assert token_of(daemon)
-    finally:
-        for connection in silent:
-            connection.close()
+@pytest.fixture
+def strangers(own_daemon: Daemon) -> Iterator[list[socket.socket]]:
+    """More connections than the daemon takes, by clients without a token."""
+    with ExitStack() as stack:
+        taken = []
+        for number in range(MAX_CONNECTIONS + 50):
+            connection = stack.enter_context(socket.create_connection(address(own_daemon.url), timeout=TIMEOUT))
+            if number % 2:
+                connection.sendall(b"POST /handshake HTTP/1.1\r\nHost: ")
+            taken.append(connection)
+        yield taken
+
+
+def test_strangers_that_take_all_connections_keep_nobody_out(
+    own_daemon: Daemon, strangers: list[socket.socket]
+) -> None:
+    began = time.monotonic()
+    assert token_of(own_daemon)
+    assert time.monotonic() - began < IDLE_SECONDS / 4, "it has waited until the strangers were idle for too long"
+    assert strangers[0].recv(1) == b"", "the one that was silent for longest is still there"
+
+
+def test_a_client_with_a_token_keeps_its_connection_whatever_strangers_do(
+    own_daemon: Daemon, request: pytest.FixtureRequest
+) -> None:
+    version = head(own_daemon, "/daemon/version", "Content-Length: 2") + b"{}"
+    with socket.create_connection(address(own_daemon.url), timeout=TIMEOUT) as known:
+        known.sendall(version)
+        assert known.recv(65536).startswith(b"HTTP/1.1 200 ")
+        request.getfixturevalue("strangers")
+        assert token_of(own_daemon)
+        known.sendall(version)
+        assert known.recv(65536).startswith(b"HTTP/1.1 200 ")
