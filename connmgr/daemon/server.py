@@ -36,7 +36,7 @@ RECEIVE_BYTES = 64 * 1024
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to ``host`` and ``port``, but does not listen yet.
+    """Return a socket that listens on ``host`` and ``port``; whoever connects before it is served waits.
 
     :raises StartupError: the port is taken, or the address is none of this machine's.
     """
@@ -50,6 +50,8 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        # At once: another user may bind the same port, and take it by being the first to listen.
+        bound.listen()
     except OSError as error:
         bound.close()
         if error.errno == errno.EADDRINUSE:

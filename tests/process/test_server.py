@@ -287,10 +287,21 @@ def test_nothing_is_ever_written_to_a_temporary_file(serve: Any, monkeypatch: py
 
 def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
     with bind("127.0.0.1", 0) as taken:
-        taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(StartupError, match=f"Port {port} of 127.0.0.1 is taken"):
             bind("127.0.0.1", port)
+
+
+def test_a_port_that_is_bound_cannot_be_taken_by_another_program_any_more() -> None:
+    with socket.socket() as before, socket.socket() as after:
+        for other in (before, after):
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        before.bind(("127.0.0.1", 0))
+        with bind(*before.getsockname()) as bound:
+            with pytest.raises(OSError, match="in use"):
+                before.listen()
+            with pytest.raises(OSError, match="in use"):
+                after.bind(bound.getsockname())
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid", "a" * 300, "\u00e4" * 70])
