@@ -115,7 +115,8 @@ def _told(error: click.ClickException) -> int:
     "--api-key-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Authenticate with the API key that this file holds, instead of the auth file.",
+    help="Authenticate with the API key that this file holds, instead of the auth file. "
+    "With --url the daemon may be another user's.",
 )
 @click.option("--unlock", metavar="USER", help="Unlock a vault user for this command; asks for the passphrase.")
 @click.version_option(__version__, prog_name="connmgr", message="%(prog)s %(version)s")

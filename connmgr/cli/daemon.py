@@ -30,11 +30,14 @@ def connect(timeout: float = TIMEOUT) -> Client:
     options = context.find_root().params
     url, auth_file = _address(options["url"])
     user = options["unlock"]
-    session = KeptSession(auth_file, url)
-    kept = None if user else session.token()
     key = _api_key(options["api_key_file"])
+    session = KeptSession(auth_file, url)
+    # Without its auth file the daemon has ended, and its session with it.
+    kept = session.token() if not user and (key or auth_file.exists()) else None
+    # With an address and a key of its own it may be another user's.
+    foreign = key is not None and options["url"] is not None
     try:
-        client = Client(url, auth_file, key, name=NAME, timeout=timeout, session_token=kept)
+        client = Client(url, auth_file, key, name=NAME, timeout=timeout, session_token=kept, foreign=foreign)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.call_on_close(client.close)

@@ -73,6 +73,9 @@ class Client:
     with ``api_key`` where it is given one, else with the auth file, by default ``CONNMGR_AUTH_FILE`` or the one that
     this user's daemon makes. ``session_token`` continues a session that another client has begun.
 
+    On Linux nothing is sent to a program on this machine that another user runs: it may have taken the port of a daemon
+    that has ended. Where the daemon is another user's, who has given its API key, say so with ``foreign``.
+
     It shakes hands before the first request, and again when the token is not valid any more, because it has expired or
     the daemon was restarted; the request, with which nothing was done then, is repeated. Nothing else ever is: where a
     connection breaks while a request is under way, :class:`Unreachable` says so. Closing it or being interrupted in the
@@ -90,10 +93,13 @@ class Client:
         name: str = NAME,
         timeout: float = DEFAULT_TIMEOUT,
         session_token: str | None = None,
+        foreign: bool = False,
     ) -> None:
         self.base_url = (base_url or default_url()).rstrip("/")
         credential = Path(auth_file or default_auth_file())
-        self._session = HttpSession(self.base_url, credential, api_key, name=name, timeout=timeout, token=session_token)
+        self._session = HttpSession(
+            self.base_url, credential, api_key, name=name, timeout=timeout, token=session_token, foreign=foreign
+        )
         self.category = Categories(self.post)
         self.connection = Connections(self.post)
         self.shell = Shells(self.post)
@@ -126,6 +132,7 @@ class Client:
             name=session.name,
             timeout=session.timeout,
             session_token=session.token,
+            foreign=session.foreign,
         )
 
     @property

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from connmgr import paths
 from connmgr.client.errors import AccessDenied, Unreachable, from_answer
+from connmgr.client.listener import owners_of_daemon, stranger
 
 BLOCK = 256 * 1024
 JSON = "application/json"
@@ -26,7 +27,8 @@ class HttpSession:
     """A session with the daemon; for one thread at a time.
 
     ``token`` is that of a session which exists already. Without one, or when it is not valid any more, the first
-    request is preceded by a handshake.
+    request is preceded by a handshake. Unless the daemon may be ``foreign``, nothing is sent to a program on this
+    machine that another user runs.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class HttpSession:
         name: str,
         timeout: float,
         token: str | None = None,
+        foreign: bool = False,
     ) -> None:
         self.base_url = base_url
         self.auth_file = auth_file
@@ -45,6 +48,7 @@ class HttpSession:
         self.name = name
         self.timeout = timeout
         self.token = token
+        self.foreign = foreign
         self._connection = _connection(base_url, timeout)
 
     def close(self) -> None:
@@ -127,12 +131,18 @@ class HttpSession:
     def _connect(self) -> None:
         try:
             self._connection.close_if_stale()
-            if self._connection.sock is None:
-                self._connection.connect()
+            if self._connection.sock is not None:
+                return
+            connected = self._connection.connect()
+            uid = None if self.foreign else stranger(connected, owners_of_daemon(self.auth_file))
         except (OSError, UnicodeError) as error:
             # The latter where the host is no name that could be looked up.
             self._connection.close()
             raise Unreachable(f"No daemon answers at {self.base_url}: {_reason(error)}", sent=False) from error
+        if uid is not None:
+            self._connection.close()
+            message = f"At {self.base_url} listens a program of another user (uid {uid}), not your daemon"
+            raise Unreachable(f"{message}; it was told nothing.", sent=False)
 
     def _exchange(self, path: str, body: Body, headers: dict[str, str]) -> http.client.HTTPResponse:
         connection = self._connection
@@ -166,9 +176,10 @@ class HttpSession:
 
 
 class _Connection(http.client.HTTPConnection):
-    def connect(self) -> None:
+    def connect(self) -> socket.socket:  # type: ignore[override]
         super().connect()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.sock
 
     def close_if_stale(self) -> None:
         """Close the connection if the daemon has: sending on it would fail when the request is under way already."""

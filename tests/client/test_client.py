@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -204,6 +205,26 @@ class TestSessions:
         assert (tmp_path / "file").read_bytes() == b"streamed"
 
 
+@contextmanager
+def impostor(host: str) -> Iterator[tuple[int, Callable[[], bytes]]]:
+    """Another user's program that listens: its port, and what returns all that it was sent by its first client."""
+    program = (
+        "import os, socket, sys; os.setgid(65534); os.setuid(65534)\n"
+        "family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET\n"
+        "server = socket.create_server((sys.argv[1], 0), family=family, dualstack_ipv6=':' in sys.argv[1])\n"
+        "print(server.getsockname()[1], flush=True)\n"
+        "client = server.accept()[0]\n"
+        "sys.stdout.buffer.write(client.makefile('rb').read())"
+    )
+    command = [sys.executable, "-c", program, host]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline()), lambda: process.communicate(timeout=30)[0]
+        finally:
+            process.kill()
+
+
 class TestFaults:
     def test_a_request_that_breaks_is_not_repeated(self, client: Client, own_daemon: Daemon, tmp_path: Path) -> None:
         client.shell.start(LOCAL_MACHINE)
@@ -246,6 +267,33 @@ class TestFaults:
             with Client(url, auth_file=tmp_path / "auth") as client, pytest.raises(ClientError):
                 client.daemon.version()
             done.result()
+
+    @pytest.mark.needs("root")
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a listening program is")
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
+    @pytest.mark.parametrize("credential", [{}, {"api_key": "key"}, {"session_token": "token"}], ids=str)
+    def test_another_user_who_has_taken_the_port_is_told_nothing(
+        self, tmp_path: Path, host: str, credential: dict[str, str]
+    ) -> None:
+        (tmp_path / "auth").write_text("x")
+        with impostor(host) as (port, told):
+            url = f"http://127.0.0.1:{port}"
+            with (
+                Client(url, auth_file=tmp_path / "auth", **credential) as client,
+                pytest.raises(Unreachable, match=r"another user \(uid 65534\)") as refused,
+            ):
+                client.daemon.version()
+            assert not refused.value.sent
+            assert told() == b""
+
+    @pytest.mark.needs("root")
+    def test_another_user_s_daemon_is_talked_to_where_it_is_asked_for(self, tmp_path: Path) -> None:
+        with impostor("127.0.0.1") as (port, told):
+            url = f"http://127.0.0.1:{port}"
+            with Client(url, api_key="key", foreign=True, timeout=1) as client, pytest.raises(Unreachable) as silent:
+                client.daemon.version()
+            assert silent.value.sent
+            assert b'"apiKey"' in told()
 
     def test_a_url_that_is_none_is_refused(self) -> None:
         for url in ("127.0.0.1:21721", "https://127.0.0.1", "http://"):
