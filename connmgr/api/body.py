@@ -11,6 +11,7 @@ from flask import Request
 from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from connmgr.api.places import Refused, place_of, place_of_depth
 from connmgr.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Schema
 
@@ -71,17 +72,21 @@ def parse(body: bytes) -> dict[str, Any]:
     :raises InvalidRequest: see :func:`read_object`.
     """
     try:
-        value = _DECODER.decode(body.decode())
+        text = body.decode()
+        value = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The request body is not UTF-8: bad byte at position {error.start}.") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequest(f"The request body is not valid JSON: {error.msg} ({where}).") from None
+    except Refused as refused:
+        raise InvalidRequest(f"{place_of(refused, text)}: {refused}") from None
     except RecursionError:
-        raise InvalidRequest(f"The request body is nested deeper than {MAX_DEPTH} levels.") from None
+        raise _too_deep(text) from None
     if not isinstance(value, dict):
         raise InvalidRequest("The request body is not a JSON object.")
-    _check_depth(value)
+    if _is_too_deep(value):
+        raise _too_deep(text)
     return value
 
 
@@ -90,25 +95,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InvalidRequest(f"{repeated[:100]}: This name occurs more than once in its object.")
+        raise Refused("This name occurs more than once in its object.", name=repeated)
     return members
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"The request body is not valid JSON: {name} is not a JSON number.")
+    raise Refused(f"{name} is not a JSON number.", literal=name)
 
 
 def _integer(digits: str) -> int:
     # Converting takes quadratic time, and Python refuses from 4,300 digits on.
     if len(digits) > MAX_DIGITS:
-        raise InvalidRequest(f"The request body holds a number of more than {MAX_DIGITS} digits.")
+        raise Refused(f"A number may have {MAX_DIGITS} digits.", literal=digits)
     return int(digits)
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if number in (float("inf"), float("-inf")):
-        raise InvalidRequest("The request body holds a number that is too large.")
+        raise Refused("The number is too large.", literal=digits)
     return number
 
 
@@ -117,13 +122,17 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _check_depth(value: dict[str, Any]) -> None:
+def _is_too_deep(value: dict[str, Any]) -> bool:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
         if not level:
-            return
-    raise InvalidRequest(f"The request body is nested deeper than {MAX_DEPTH} levels.")
+            return False
+    return True
+
+
+def _too_deep(text: str) -> InvalidRequest:
+    return InvalidRequest(f"{place_of_depth(text, MAX_DEPTH)}: This is nested deeper than {MAX_DEPTH} levels.")
 
 
 def _inside(container: dict[str, Any] | list[Any]) -> Any:

@@ -8,7 +8,7 @@ from marshmallow import fields
 
 from connmgr import errors
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.schemas import Filter, Id, UtcTime
 from connmgr.api.services import services
 from connmgr.fields import Boolean, Schema, Text
 from connmgr.vault import Category
@@ -39,7 +39,7 @@ class CategoryInfoResponse(Schema):
 
 
 class CategoryQueryRequest(Schema):
-    filter = Text(required=True, metadata={"description": "On the path, with or without the root."})
+    filter = Filter(required=True, metadata={"description": "On the path, with or without the root."})
 
 
 class CategoryQueryResponse(Schema):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from marshmallow import fields
 
-from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.schemas import Filter, Id, Members, UtcTime
 from connmgr.fields import Boolean, Schema, Text
 
 DATA = {"description": "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."}
 
 
 class ConnectionQueryRequest(Schema):
-    categoryFilter = Text(required=True, metadata={"description": "On the path of the category, with or without root."})
-    connectionFilter = Text(required=True, metadata={"description": "On the path of the connection."})
-    typeFilter = Text(required=True, metadata={"description": "On the type."})
+    categoryFilter = Filter(
+        required=True, metadata={"description": "On the path of the category, with or without root."}
+    )
+    connectionFilter = Filter(required=True, metadata={"description": "On the path of the connection."})
+    typeFilter = Filter(required=True, metadata={"description": "On the type."})
 
 
 class ConnectionQueryResponse(Schema):
@@ -54,7 +56,7 @@ class ConnectionInfoResponse(Schema):
 
 class ConnectionAddRequest(Schema):
     name = Text(required=True, metadata={"description": "It need not be the only one of this name."})
-    data = fields.Dict(keys=Text(), required=True, metadata=DATA)
+    data = Members(keys=Text(), required=True, metadata=DATA)
     validate_first = Boolean(
         data_key="validate",
         load_default=False,
@@ -70,7 +72,7 @@ class ConnectionAddResponse(Schema):
 class ConnectionUpdateRequest(Schema):
     connection = Id(required=True, metadata={"description": "What to change."})
     name = Text(metadata={"description": "The new name."})
-    data = fields.Dict(keys=Text(), metadata={"description": "All of it anew; the type stays what it is."})
+    data = Members(keys=Text(), metadata={"description": "All of it anew; the type stays what it is."})
     category = Id(metadata={"description": "The category to move it to."})
     validate_first = Boolean(
         data_key="validate",

@@ -8,7 +8,9 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
+from connmgr.errors import InvalidRequest
 from connmgr.fields import Text
+from connmgr.vault import glob
 
 MAX_ID = 100
 
@@ -31,6 +33,31 @@ class Id(Text):
             return str(uuid.UUID(text))
         except ValueError:
             return text
+
+
+class Filter(Text):
+    """A filter as :mod:`connmgr.vault.glob` has them, refused by its own name where it is malformed."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            glob.compile(text)
+        except InvalidRequest as error:
+            raise ValidationError(error.message) from None
+        return text
+
+
+class Members(fields.Dict):
+    """A dict whose errors name the member, whether its name or its value is at fault."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
+        except ValidationError as error:
+            if not isinstance(error.messages, dict):
+                raise
+            parts: dict[Any, dict[str, Any]] = error.messages
+            raise ValidationError({name: list(wrong.values()) for name, wrong in parts.items()}) from None
 
 
 class UtcTime(fields.String):

@@ -14,7 +14,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.accounting import detail
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id
+from connmgr.api.schemas import Id, Members
 from connmgr.api.services import caller, services
 from connmgr.api.store import Located
 from connmgr.fields import Number, Schema, Text
@@ -94,7 +94,7 @@ class ExecRequest(Located):
         validate=validate.Length(min=1),
         metadata={"description": "The directory to run in, for this command alone."},
     )
-    env = fields.Dict(
+    env = Members(
         keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),
         values=Text(),
         metadata={"description": "Environment variables, for this command alone."},

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from marshmallow import fields, validate
+from marshmallow import ValidationError, fields, validate
 
 from connmgr.api.group import Group
 from connmgr.api.services import caller, services
 from connmgr.errors import (
     IntegrityError,
+    InvalidRequest,
     LastPrincipal,
     UnknownUser,
     UnlockFailed,
@@ -18,6 +19,7 @@ from connmgr.errors import (
     VaultLocked,
 )
 from connmgr.fields import Boolean, Schema, Text
+from connmgr.secrets.passphrase import LONGEST, SHORTEST, check_new_passphrase
 
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
@@ -49,6 +51,21 @@ class Passphrase(Text):
         )
 
 
+class NewPassphrase(Passphrase):
+    """A passphrase that is given to a user."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{SHORTEST} to {LONGEST} characters.")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            check_new_passphrase(text)
+        except InvalidRequest as error:
+            raise ValidationError(error.message) from None
+        return text
+
+
 class StatusResponse(Schema):
     hasUsers = fields.Boolean(required=True, metadata={"description": "Whether a user must be unlocked to decrypt."})
     user = fields.String(
@@ -71,13 +88,13 @@ class UnlockRequest(Schema):
 
 class AddRequest(Schema):
     user = User()
-    passphrase = Passphrase("8 to 1024 characters.")
+    passphrase = NewPassphrase()
 
 
 class PassphraseRequest(Schema):
     user = User()
     passphrase = Passphrase("The passphrase as it is now.")
-    newPassphrase = Passphrase("8 to 1024 characters.")
+    newPassphrase = NewPassphrase()
 
 
 class RemoveRequest(Schema):

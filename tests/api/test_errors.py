@@ -64,6 +64,12 @@ DEEP = b'{"filter":' + b"[" * 40 + b"]" * 40 + b"}"
         (b"null", "not a JSON object"),
         (b'{"filter":"*","filter":"x"}', "filter: This name occurs more than once"),
         (b'{"filter":"*","a":{"b":1,"b":2}}', "b: This name occurs more than once"),
+        (b'{"filter":"*","a":[0,{"b":{"c":0}},{"b":{"c":1,"c":2}}]}', "a.2.b.c: This name occurs more than once"),
+        (b'{"filter":"*","\\"{[":{"a":"NaN","b":NaN}}', '"{[.b: NaN is not a JSON number'),
+        (b'{"filter":"*","a":[1,[2],{"b":-1e999}]}', "a.2.b: The number is too large"),
+        (b'{"filter":"*","a":{"b":' + b"9" * 401 + b"}}", "a.b: A number may have 400 digits"),
+        (b'{"filter":"*","a":{"b":' + b"[" * 31 + b"]" * 31 + b"}}", "a.b" + 30 * ".0" + ": This is nested deeper"),
+        (b'{"filter":"*","a":[' + b'{"b":' * 60_000, "a.0" + 30 * ".b" + ": This is nested deeper"),
         (b'{"filter":NaN}', "NaN"),
         (b'{"filter":Infinity}', "Infinity"),
         (b'{"filter":-Infinity}', "-Infinity"),
@@ -82,13 +88,33 @@ DEEP = b'{"filter":' + b"[" * 40 + b"]" * 40 + b"}"
         (b'{"filter":"*","more":1}', "more: Unknown field"),
         (b'{"\\ud800":1,"filter":"*"}', "Unknown field"),
         (b"{}", "filter: Missing data"),
-        (b'{"filter":"[a"}', "filter"),
+        (b'{"filter":"[a"}', "filter: The filter has a [ without"),
     ],
 )
 def test_bad_json_is_refused_and_says_where(daemon: Daemon, headers: dict[str, str], body: bytes, says: str) -> None:
     answer = send(daemon.url, "/category/query", body, headers)
     assert_request_error(answer, 400, "invalid_request")
     assert says in answer.message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/connection/query", {"categoryFilter": "[", "connectionFilter": "*", "typeFilter": "*"}, "categoryFilter"),
+        ("/connection/query", {"categoryFilter": "*", "connectionFilter": "{", "typeFilter": "*"}, "connectionFilter"),
+        ("/connection/query", {"categoryFilter": "*", "connectionFilter": "*", "typeFilter": "x" * 1001}, "typeFilter"),
+        ("/store/query", {"categoryFilter": "*", "storeFilter": "[", "typeFilter": "*"}, "storeFilter"),
+        ("/connection/add", {"name": "x", "data": {"\ud800": 1}}, "data."),
+        ("/vault/user/add", {"user": "a", "passphrase": "short"}, "passphrase"),
+        ("/vault/user/passphrase", {"user": "a", "passphrase": "x", "newPassphrase": "short"}, "newPassphrase"),
+    ],
+)
+def test_a_field_among_others_of_its_kind_is_named(
+    daemon: Daemon, headers: dict[str, str], path: str, body: dict[str, Any], named: str
+) -> None:
+    answer = send(daemon.url, path, body, headers)
+    assert_request_error(answer, 400, "invalid_request")
+    assert answer.message.startswith(named)
 
 
 def test_32_levels_are_accepted_and_33_are_not(daemon: Daemon, headers: dict[str, str]) -> None:
@@ -110,11 +136,11 @@ def test_32_levels_are_accepted_and_33_are_not(daemon: Daemon, headers: dict[str
         ({"timeout": 10**300}, "timeout"),
         ({"cwd": ""}, "cwd"),
         ({"cwd": "a\0b"}, "cwd"),
-        ({"env": {"A B": "x"}}, "env.A B.key"),
-        ({"env": {"A\n": "x"}}, "env.A\n.key"),
-        ({"env": {"": "x"}}, "env..key"),
-        ({"env": {"A": 1}}, "env.A.value"),
-        ({"env": {"A": "a\0b"}}, "env.A.value"),
+        ({"env": {"A B": "x"}}, "env.A B"),
+        ({"env": {"A\n": "x"}}, "env.A\n"),
+        ({"env": {"": "x"}}, "env."),
+        ({"env": {"A": 1}}, "env.A"),
+        ({"env": {"A": "a\0b"}}, "env.A"),
         ({"env": []}, "env"),
         ({"encoding": "latin-1"}, "encoding"),
         ({"encoding": "base64", "stdin": "a"}, "stdin"),

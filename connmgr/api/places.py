@@ -1,0 +1,72 @@
+"""Names the place of what is wrong in a JSON text, once it is known that something is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+LONGEST_NAME = 100
+LONGEST_PLACE = 500
+
+Path = tuple[str | int, ...]
+
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^\s][^][{}:,"\s]*', re.DOTALL)
+_NAME = ":"
+
+
+class Refused(ValueError):
+    """A ``literal`` that is no value for us, or a ``name`` that an object has twice."""
+
+    def __init__(self, message: str, *, literal: str = "", name: str = "") -> None:
+        super().__init__(message)
+        self.literal = literal
+        self.name = name
+
+
+def place_of(refused: Refused, text: str) -> str:
+    """Return the path of what was refused in ``text``: ``data.port``."""
+    seen: set[Path] = set()
+    for piece, path in _walk(text):
+        if refused.literal and piece == refused.literal:
+            return _joined(path)
+        if not refused.literal and piece == _NAME and path[-1] == refused.name:
+            if path in seen:
+                return _joined(path)
+            seen.add(path)
+    return _joined((refused.name,))
+
+
+def place_of_depth(text: str, levels: int) -> str:
+    """Return the path of the first array or object in ``text`` that stands in ``levels`` others."""
+    return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), "")
+
+
+def _walk(text: str) -> Iterator[tuple[str, Path]]:
+    """Yield each value's first piece with the value's path, and ``:`` with the path of each name that has come."""
+    path: list[str | int] = []
+    # Whether what comes next in an object is a value.
+    named = False
+    for found in _PIECE.finditer(text):
+        piece = found[0]
+        if piece in "]}":
+            path.pop()
+            named = True
+        elif piece == ",":
+            if isinstance(path[-1], int):
+                path[-1] += 1
+            named = False
+        elif piece == _NAME:
+            yield piece, tuple(path)
+        elif path and isinstance(path[-1], str) and not named:
+            path[-1] = json.loads(piece)
+            named = True
+        else:
+            yield piece, tuple(path)
+            if piece in "{[":
+                path.append("" if piece == "{" else 0)
+                named = False
+
+
+def _joined(path: Path) -> str:
+    return ".".join(str(part)[:LONGEST_NAME] for part in path)[:LONGEST_PLACE] or "The request body"
