@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import flask
 from marshmallow import fields
 
 from connmgr import errors
 from connmgr.api.group import Group
-from connmgr.api.schemas import Filter, Id, UtcTime
+from connmgr.api.schemas import Filter, Id, Ids, UtcTime
 from connmgr.api.services import services
 from connmgr.fields import Boolean, Schema, Text
 from connmgr.vault import Category
@@ -20,7 +21,7 @@ group = Group("category", "The tree of categories that connections are sorted in
 
 
 class CategoryInfoRequest(Schema):
-    categories = fields.List(Id(), required=True, metadata={"description": "What to describe."})
+    categories = Ids(required=True, metadata={"description": "What to describe."})
 
 
 class CategoryInfo(Schema):
@@ -85,9 +86,12 @@ class CategoryRemoveRequest(Schema):
         ]
     },
 )
-def info(request: dict[str, Any]) -> dict[str, Any]:
+def info(request: dict[str, Any]) -> flask.Response:
     """Describe categories; one that is unknown fails the whole request."""
-    return {"infos": [_info(category) for category in services().vault.categories.infos(request["categories"])]}
+    ids = request["categories"]
+    found = services().vault.categories.infos(list(dict.fromkeys(ids)))
+    infos = dict(zip((one.id for one in found), CategoryInfo(many=True).dump(map(_info, found)), strict=True))
+    return flask.jsonify(infos=[infos[id] for id in ids])
 
 
 def _info(category: Category) -> dict[str, Any]:

@@ -76,10 +76,13 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
 )
 def info(request: dict[str, Any]) -> flask.Response:
     """Describe connections; one that is unknown fails the whole request."""
-    connections, paths = _read(request["connections"])
+    ids = request["connections"]
+    # Each once: to read one costs more than to name it.
+    connections, paths = _read(list(dict.fromkeys(ids)))
     usage = {entry.type.name: entry.type.usage_category for entry in services().registry}
     # Without the schema's dump, which takes most of the time where there are thousands.
-    return flask.jsonify(infos=[_info(one, list(paths[one.category][1:]), usage.get(one.type)) for one in connections])
+    infos = {one.id: _info(one, list(paths[one.category][1:]), usage.get(one.type)) for one in connections}
+    return flask.jsonify(infos=[infos[id] for id in ids])
 
 
 def _read(ids: list[str]) -> tuple[list[Connection], dict[str, tuple[str, ...]]]:

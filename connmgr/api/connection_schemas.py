@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marshmallow import fields
 
-from connmgr.api.schemas import Filter, Id, Members, UtcTime
+from connmgr.api.schemas import Filter, Id, Ids, Members, UtcTime
 from connmgr.fields import Boolean, Schema, Text
 
 DATA = {"description": "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."}
@@ -23,7 +23,7 @@ class ConnectionQueryResponse(Schema):
 
 
 class ConnectionInfoRequest(Schema):
-    connections = fields.List(Id(), required=True, metadata={"description": "What to describe."})
+    connections = Ids(required=True, metadata={"description": "What to describe."})
 
 
 class ConnectionInfo(Schema):

@@ -35,6 +35,22 @@ class Id(Text):
             return text
 
 
+class Ids(fields.List):  # type: ignore[type-arg]
+    """A list of uuids, each of which is looked at once however often it is named."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(Id(), **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            distinct = dict.fromkeys(value)
+            if len(distinct) < len(value):
+                loaded = super()._deserialize(list(distinct), attr, data, **kwargs)
+                found = dict(zip(distinct, loaded, strict=True))
+                return [found[one] for one in value]
+        return super()._deserialize(value, attr, data, **kwargs)
+
+
 class Filter(Text):
     """A filter as :mod:`connmgr.vault.glob` has them, refused by its own name where it is malformed."""
 

@@ -54,6 +54,20 @@ def test_a_connection_is_added_found_and_described(client: Client) -> None:
         assert client.post("/connection/query", **query)["found"] == [id]
 
 
+def test_what_is_named_twice_is_described_twice_in_its_places(client: Client) -> None:
+    id = add(client, "box", SH)
+    ids = [id, LOCAL, id.upper(), id, LOCAL]
+    infos = client.post("/connection/info", connections=ids)["infos"]
+    assert [one["connection"] for one in infos] == [one.lower() for one in ids]
+    with pytest.raises(ClientError, match=f"Unknown connection: {NOBODY}"):
+        client.post("/connection/info", connections=[LOCAL, LOCAL, NOBODY, NOBODY])
+    with pytest.raises(ClientError, match=r"connections\.2: Not a valid string"):
+        client.post("/connection/info", connections=[LOCAL, LOCAL, 1])
+    categories = [DEFAULT_CATEGORY, ROOT_CATEGORY, DEFAULT_CATEGORY.upper()]
+    named = client.post("/category/info", categories=categories)["infos"]
+    assert [one["category"] for one in named] == [one.lower() for one in categories]
+
+
 def test_secrets_are_stored_and_told_in_their_encrypted_form_alone(client: Client, own_daemon: Daemon) -> None:
     id = add(client, "box", SSH)
     told = info(client, id)["rawData"]["password"]
