@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 
 class ClientError(Exception):
@@ -43,6 +43,16 @@ class Unreachable(ClientError):
 
 class AccessDenied(ClientError):
     """The daemon does not accept the credential, or no longer the token."""
+
+
+class Answer(dict[str, Any]):
+    """An object of an answer; a member that it lacks shows that it is not the daemon's.
+
+    :raises ClientError: from a look-up of a member that is not there.
+    """
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ClientError(f"An answer without {name!r}, which is not a daemon's of this version.", "unknown", 200)
 
 
 _DENIED = {"invalid_credential", "invalid_token", "not_authenticated"}

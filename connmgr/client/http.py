@@ -13,7 +13,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from connmgr import paths
-from connmgr.client.errors import AccessDenied, Unreachable, from_answer
+from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import owners_of_daemon, stranger
 
 BLOCK = 256 * 1024
@@ -67,7 +67,17 @@ class HttpSession:
         content = self._content(response)
         if response.headers.get_content_type() != JSON:
             return content
-        return json.loads(content) if content else {}
+        return self._object(content)
+
+    @staticmethod
+    def _object(content: bytes) -> Answer:
+        try:
+            answer = json.loads(content, object_hook=Answer) if content else Answer()
+        except ValueError:
+            answer = None
+        if not isinstance(answer, Answer):
+            raise ClientError("An answer that is no JSON object, and so not the daemon's.", "unknown", 200)
+        return answer
 
     @staticmethod
     def encoded(**fields: Any) -> bytes:
@@ -105,7 +115,7 @@ class HttpSession:
         self.token = None
         auth = {"type": "apiKey", "key": self.api_key} if self.api_key else self._local_auth()
         body = self.encoded(auth=auth, client={"type": "api", "name": self.name})
-        answer = json.loads(self._content(self._request("/handshake", body, JSON)))
+        answer = self._object(self._content(self._request("/handshake", body, JSON)))
         self.token = str(answer["sessionToken"])
 
     def _local_auth(self) -> dict[str, str]:

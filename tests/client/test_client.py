@@ -251,7 +251,17 @@ class TestFaults:
                 client.daemon.version()
         assert (nobody.value.sent, nobody.value.status) == (False, 0)
 
-    @pytest.mark.parametrize("answer", [b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno", b"SSH-2.0-x\r\n", b""])
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
+            b"SSH-2.0-x\r\n",
+            b"",
+        ],
+    )
     def test_what_answers_is_no_daemon(self, tmp_path: Path, answer: bytes) -> None:
         (tmp_path / "auth").write_text("x")
         with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
@@ -294,6 +304,26 @@ class TestFaults:
                 client.daemon.version()
             assert silent.value.sent
             assert b'"apiKey"' in told()
+
+    @pytest.mark.parametrize("answer", [b"{}", b"[]", b"no", b'{"infos":[{}]}', b'{"infos":[{"connection":"x"}]}'])
+    def test_an_answer_that_lacks_a_member_is_a_client_error(self, tmp_path: Path, answer: bytes) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+            def answer_once() -> None:
+                connection, _ = server.accept()
+                with connection:
+                    received = b""
+                    while not received.endswith(b"}"):
+                        received += connection.recv(65536)
+                    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                    connection.sendall(head % len(answer) + answer)
+
+            done = pool.submit(answer_once)
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            with Client(url, session_token="token") as client, pytest.raises(ClientError, match="An answer") as caught:
+                client.connection.info(["x"])
+            assert (caught.value.code, caught.value.status) == ("unknown", 200)
+            done.result()
 
     def test_a_url_that_is_none_is_refused(self) -> None:
         for url in ("127.0.0.1:21721", "https://127.0.0.1", "http://"):
