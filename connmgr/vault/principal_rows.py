@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.passphrase import Cost
-from connmgr.secrets.principals import DAMAGED, VAULT, Principal
+from connmgr.secrets.principals import DAMAGED, VAULT, Principal, new_principal
 from connmgr.vault.schema import KEY_VERIFIER
 from connmgr.vault.tables import meta, principal
 
@@ -64,20 +64,18 @@ def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) 
     put_meta(tx, PRINCIPALS_MAC, _mac_of_all(key, macs))
 
 
-def absent(tx: sa.Connection) -> bool:
-    """Whether the vault is so new that it has no principals yet, not even a trace of any."""
-    return _meta(tx, PRINCIPALS_MAC) is None and tx.scalar(sa.select(sa.func.count()).select_from(principal)) == 0
+def seed(tx: sa.Connection, key: VaultKey) -> None:
+    """Store the principal that every vault has, in the transaction that makes the vault.
+
+    Never later: a vault whose principals are missing is one that somebody took them from.
+    """
+    replace(tx, key, {VAULT: new_principal(VAULT, key.wrapping)[0]})
 
 
 def put_meta(tx: sa.Connection, name: str, value: bytes) -> None:
     """Store a row of ``meta``, in place of the one of that name if there is one."""
     tx.execute(sa.delete(meta).where(meta.c.name == name))
     tx.execute(sa.insert(meta).values(name=name, value=value))
-
-
-def _meta(tx: sa.Connection, name: str) -> bytes | None:
-    value: bytes | None = tx.scalar(sa.select(meta.c.value).where(meta.c.name == name))
-    return value
 
 
 def _macs(key: VaultKey, principals: dict[str, Principal]) -> dict[str, bytes]:

@@ -64,9 +64,9 @@ class Principals:
     """The principals of one vault. Safe to use from several threads; every answer is from the database as it is now."""
 
     def __init__(self, database: Database, key: VaultKey) -> None:
-        """Take a migrated database, and give a new one its principal ``vault``.
+        """Take a database that is up to date and has its principal ``vault``.
 
-        :raises StartupError: the stored principals were changed, or the database cannot be written to.
+        :raises StartupError: the stored principals were changed, or the database cannot be read.
         """
         self._database = database
         self._key = key
@@ -76,13 +76,8 @@ class Principals:
         self.changes = 0
         """Another number after each change of the principals by this daemon."""
 
-        def found(tx: sa.Connection) -> None:
-            if principal_rows.absent(tx):
-                principal_rows.replace(tx, key, {VAULT: new_principal(VAULT, key.wrapping)[0]})
-            principal_rows.load(tx, key)
-
         try:
-            database.write(found)
+            self._known()
         except (IntegrityError, VaultUnavailable) as error:
             raise StartupError(error.message) from error
 

@@ -59,6 +59,7 @@ class Vault:
             tx.execute(meta.insert().values(name=schema.KEY_VERIFIER, value=key.verifier()))
             self.categories.seed(tx)
             self.connections.seed(tx)
+            principal_rows.seed(tx, key)
             return
         # Again, because another daemon may have made the vault since this one looked at it.
         _check(schema.look(tx).verifier, key)

@@ -308,6 +308,12 @@ def put_back(directory: Path) -> None:
     edit(directory, f"INSERT INTO principal VALUES ({', '.join('?' * len(old))})", *old)
 
 
+def everybody(directory: Path) -> None:
+    """Leave no trace of principals, as if the vault were yet to be given its first."""
+    edit(directory, "DELETE FROM principal")
+    edit(directory, "DELETE FROM meta WHERE name = 'principals_mac'")
+
+
 def exchange(column: str) -> Callable[[Path], None]:
     def between_alice_and_bob(directory: Path) -> None:
         query = f"SELECT {column} FROM principal WHERE name = ?"
@@ -343,6 +349,7 @@ EDITS = {
     "all users taken away": run("DELETE FROM principal WHERE name <> 'vault'"),
     "the vault taken away": run("DELETE FROM principal WHERE name = 'vault'"),
     "everybody taken away": run("DELETE FROM principal"),
+    "everybody and their code taken away": everybody,
     "a copy under another name": run(
         "INSERT INTO principal SELECT 'mallory', public_key, wrapped_key, kdf_salt, kdf_opslimit, kdf_memlimit, mac"
         " FROM principal" + ALICE
