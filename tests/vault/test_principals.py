@@ -108,9 +108,10 @@ class TestWithoutUsers:
         assert sorted(outcomes) == ["added", "vault_locked"]
         assert len(derivations) <= 2
 
-    def test_nobody_can_be_removed(self, empty: Vault) -> None:
-        with pytest.raises(VaultLocked):
-            empty.principals.remove_user(Access(), "vault")
+    @pytest.mark.parametrize("name", ["vault", "alice"])
+    def test_nobody_can_be_removed(self, empty: Vault, name: str) -> None:
+        with pytest.raises(UnknownUser, match=name):
+            empty.principals.remove_user(Access(), name)
 
 
 @pytest.mark.usefixtures("derivations")
