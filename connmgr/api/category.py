@@ -71,7 +71,7 @@ class CategoryRemoveRequest(Schema):
     "/info",
     CategoryInfoRequest,
     CategoryInfoResponse,
-    raises=[errors.UnknownCategory],
+    raises=[errors.UnknownCategory, errors.IntegrityError],
     example={"categories": [DEFAULT]},
     answer={
         "infos": [
@@ -109,6 +109,7 @@ def _info(category: Category) -> dict[str, Any]:
     "/query",
     CategoryQueryRequest,
     CategoryQueryResponse,
+    raises=[errors.IntegrityError],
     example={"filter": "*"},
     answer={"found": [ROOT, DEFAULT]},
 )
@@ -121,7 +122,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/add",
     CategoryAddRequest,
     CategoryAddResponse,
-    raises=[errors.UnknownCategory],
+    raises=[errors.UnknownCategory, errors.IntegrityError],
     example={"name": "customers", "parent": ROOT},
     answer={"category": "f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"},
 )
@@ -133,7 +134,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/remove",
     CategoryRemoveRequest,
-    raises=[errors.UnknownCategory, errors.ProtectedEntry, errors.ShellBusy],
+    raises=[errors.UnknownCategory, errors.ProtectedEntry, errors.IntegrityError, errors.ShellBusy],
     waits=True,
     example={
         "categories": ["f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"],

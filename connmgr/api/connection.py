@@ -38,6 +38,7 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     "/query",
     ConnectionQueryRequest,
     ConnectionQueryResponse,
+    raises=[errors.IntegrityError],
     example={"categoryFilter": "*", "connectionFilter": "build*", "typeFilter": "ssh"},
     answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from connmgr.vault.categories import Categories, Category
+from connmgr.vault.categories import Categories
+from connmgr.vault.category_rows import Category
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database, open_database
 from connmgr.vault.lock import VaultLock

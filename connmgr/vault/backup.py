@@ -126,13 +126,18 @@ def _copy_pages(tx: sa.Connection, to: Path) -> bool:
 
 
 def _copy_rows(source: sa.Connection, target: Database) -> None:
-    """Copy a vault, as it is within ``source``, into an empty database of either kind."""
+    """Copy a vault, as it is within ``source``, into an empty database of either kind.
+
+    A vault of an older schema stays one: only its key can bring it up to date.
+    """
+    revision = schema.look(source).revision or schema.REVISIONS[-1]
+    inspector = sa.inspect(source)
 
     def work(tx: sa.Connection) -> None:
-        if not schema.upgrade(tx):
+        if schema.upgrade(tx, revision) is not None:
             raise BackupFailed("The database is not empty: restore into a new one.")
         for table in metadata.sorted_tables:
-            selected = sa.select(table)
+            selected = sa.select(*(table.c[column["name"]] for column in inspector.get_columns(table.name)))
             if table in (category, connection):
                 # Parents before the children that name them.
                 selected = selected.order_by(table.c.depth)

@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from connmgr.errors import InvalidRequest, ProtectedEntry, UnknownCategory
+from connmgr.errors import InvalidRequest, ProtectedEntry
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import category_rows
+from connmgr.vault.category_rows import Category
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.query import CategoryQuery
+from connmgr.vault.record import Row
 from connmgr.vault.tables import category as table
-from connmgr.vault.tables import connection, now
+from connmgr.vault.tables import connection
 from connmgr.vault.tree import chunks, closure
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
-
-
-@dataclass(frozen=True)
-class Category:
-    """A stored category. Times are aware and in UTC."""
-
-    id: str
-    parent: str | None
-    """None for a root."""
-    name: str
-    path: tuple[str, ...]
-    """From the root; lower-cased, ``_`` for ``/``."""
-    created: datetime
-    last_used: datetime
-    """When one of its connections was, or it was made."""
-    last_modified: datetime
-    config: dict[str, Any]
 
 
 class Categories:
     """The vault's categories; safe to use from several threads.
 
-    Its methods raise :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
+    Its methods raise :class:`connmgr.errors.VaultUnavailable` when the database does not answer, and
+    :class:`connmgr.errors.IntegrityError` when they come upon a category that was changed outside of connmgr: it can be
+    removed, and nothing else.
     """
 
-    def __init__(self, database: Database, connections: Connections) -> None:
+    def __init__(self, database: Database, key: VaultKey, connections: Connections) -> None:
         self._database = database
+        self._key = key
         self._connections = connections
 
     def infos(self, ids: Sequence[str]) -> list[Category]:
@@ -54,7 +40,7 @@ class Categories:
 
         :raises UnknownCategory: one does not exist.
         """
-        found = self._database.read(lambda tx: _by_id(tx, ids))
+        found = self._database.read(lambda tx: category_rows.load(tx, ids, self._key))
         return [found[id] for id in ids]
 
     def query(self, filter: str = "*") -> list[str]:
@@ -62,7 +48,8 @@ class Categories:
 
         :raises InvalidRequest: a malformed filter; see :mod:`connmgr.vault.glob`.
         """
-        return self._database.read(CategoryQuery(filter).run)
+        search = CategoryQuery(filter)
+        return self._database.read(lambda tx: search.run(tx, self._key))
 
     def add(self, name: str, parent: str) -> str:
         """Return the id of the category ``name`` below ``parent``, made if there is none.
@@ -73,11 +60,11 @@ class Categories:
         id, own = str(uuid.uuid4()), segment(name)
 
         def work(tx: sa.Connection) -> str:
-            above = _by_id(tx, [parent])[parent]
+            above = category_rows.load(tx, [parent], self._key)[parent]
             existing = tx.scalar(sa.select(table.c.id).where(table.c.parent == parent, table.c.segment == own))
             if existing is not None:
-                return str(existing)
-            _insert(tx, id, name, parent, (*above.path, own))
+                return category_rows.load(tx, [existing], self._key)[existing].id
+            category_rows.insert(tx, self._key, id, name, parent, (*above.path, own))
             return id
 
         return self._database.write(work)
@@ -89,32 +76,33 @@ class Categories:
         ``contents`` the connections in what is removed go too, and those that run over them, but for the local machine;
         what stays moves to the default category.
         :raises UnknownCategory: one does not exist.
+        A category that was changed outside of connmgr goes where it is named; what was below it moves to the root.
         :raises ProtectedEntry: a root or the default category is among them.
         :raises InvalidRequest: a category would move to where one of its name is already.
         """
-        named = list(dict.fromkeys(ids))
+        named = dict.fromkeys(ids)
 
         def work(tx: sa.Connection) -> list[str]:
-            found = _by_id(tx, named)
-            for category in found.values():
-                if category.parent is None or category.id == DEFAULT:
-                    raise ProtectedEntry(f"The category {SEPARATOR.join(category.path)} cannot be removed.")
-            going = _by_id(tx, closure(tx, named, table, "id", "parent")) if children else found
-            if DEFAULT in going:
-                raise ProtectedEntry("The default category cannot be removed.")
+            going = category_rows.stored(tx, closure(tx, named, table, "id", "parent") if children else named)
+            # Where a changed one lies is not known, and whether it was meant to go: that is for the caller to say.
+            for some in chunks(id for id in going if id not in named):
+                category_rows.verify(tx, self._key, table.c.id.in_(some))
+            for category in (ALL_CONNECTIONS, DEFAULT):
+                if category in going:
+                    raise ProtectedEntry("All connections and the default category cannot be removed.")
             removed = self._remove_contents(tx, list(going)) if contents else []
             self._connections.move_within(tx, going, DEFAULT)
-            if not children:
-                _move_up(tx, going)
-            _delete(tx, going.values())
+            _move_up(tx, going, self._key)
+            for some in chunks(going):
+                tx.execute(table.delete().where(table.c.id.in_(some)))
             return removed
 
         return self._database.write(work)
 
     def seed(self, tx: sa.Connection) -> None:
         """Store the categories that every vault has."""
-        _insert(tx, ALL_CONNECTIONS, "All connections", None, ("all connections",))
-        _insert(tx, DEFAULT, "Default", ALL_CONNECTIONS, ("all connections", "default"))
+        category_rows.insert(tx, self._key, ALL_CONNECTIONS, "All connections", None, ("all connections",))
+        category_rows.insert(tx, self._key, DEFAULT, "Default", ALL_CONNECTIONS, ("all connections", "default"))
 
     def _remove_contents(self, tx: sa.Connection, categories: list[str]) -> list[str]:
         ids = [
@@ -127,67 +115,28 @@ class Categories:
         return self._connections.remove_within(tx, ids)
 
 
-def _by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Category]:
-    wanted = dict.fromkeys(ids)
-    found = {
-        row["id"]: _load(row)
-        for some in chunks(wanted)
-        for row in tx.execute(sa.select(table).where(table.c.id.in_(some))).mappings()
-    }
-    for id in wanted:
-        if id not in found:
-            raise UnknownCategory(id)
-    return found
-
-
-def _load(row: Any) -> Category:
-    return Category(
-        id=row["id"],
-        parent=row["parent"],
-        name=row["name"],
-        path=tuple(row["path"].split(SEPARATOR)),
-        created=row["created"],
-        last_used=row["last_used"],
-        last_modified=row["last_modified"],
-        config=json.loads(row["config"]),
-    )
-
-
-def _insert(tx: sa.Connection, id: str, name: str, parent: str | None, path: tuple[str, ...]) -> None:
-    at = now()
-    place = {"segment": path[-1], "path": SEPARATOR.join(path), "depth": len(path)}
-    times = {"created": at, "last_used": at, "last_modified": at}
-    tx.execute(table.insert().values(id=id, name=name, parent=parent, config="{}", **place, **times))
-
-
-def _move_up(tx: sa.Connection, going: dict[str, Category]) -> None:
+def _move_up(tx: sa.Connection, going: Mapping[str, Row], key: VaultKey) -> None:
     """Give the children that stay, of categories that go, to the nearest ancestor that stays."""
+    # Nobody vouches for the parent of a changed one.
+    above = {id: row["parent"] if category_rows.intact(row, key) else ALL_CONNECTIONS for id, row in going.items()}
+    below = {id: tx.scalars(sa.select(table.c.id).where(table.c.parent == id)).all() for id in going}
     for some in chunks(going):
-        # Out of the way of namesakes: no name has a separator.
-        tx.execute(table.update().where(table.c.id.in_(some)).values(segment=SEPARATOR + table.c.id))
-    for category in going.values():
-        to = category
-        while to.id in going:
-            to = _by_id(tx, [str(to.parent)])[str(to.parent)]
-        children = tx.scalars(sa.select(table.c.id).where(table.c.parent == category.id)).all()
-        for child in _by_id(tx, [id for id in children if id not in going]).values():
-            _move(tx, child, to)
+        # Out of the way of namesakes; and no order is needed to delete them.
+        tx.execute(table.update().where(table.c.id.in_(some)).values(parent=None))
+    for id, children in below.items():
+        to = above[id]
+        while to in above:
+            to = above[to]
+        staying = [child for child in children if child not in going]
+        for child in category_rows.load(tx, staying, key).values():
+            _move(tx, child, category_rows.load(tx, [to], key)[to], key)
 
 
-def _move(tx: sa.Connection, child: Category, to: Category) -> None:
+def _move(tx: sa.Connection, child: Category, to: Category, key: VaultKey) -> None:
     path = (*to.path, child.path[-1])
     taken = sa.select(table.c.id).where(table.c.parent == to.id, table.c.segment == child.path[-1])
     if tx.scalar(taken) is not None:
         raise InvalidRequest(f"There is a category {SEPARATOR.join(path)} already; remove the children too.")
-    tx.execute(table.update().where(table.c.id == child.id).values(parent=to.id))
-    for moved in _by_id(tx, closure(tx, [child.id], table, "id", "parent")).values():
-        now_at = (*path, *moved.path[len(child.path) :])
-        values = {"path": SEPARATOR.join(now_at), "depth": len(now_at), "last_modified": now()}
-        tx.execute(table.update().where(table.c.id == moved.id).values(values))
-
-
-def _delete(tx: sa.Connection, going: Iterable[Category]) -> None:
-    # Children before the parents that they name.
-    deepest_first = sorted(going, key=lambda category: len(category.path), reverse=True)
-    for some in chunks(category.id for category in deepest_first):
-        tx.execute(table.delete().where(table.c.id.in_(some)))
+    for moved in category_rows.load(tx, closure(tx, [child.id], table, "id", "parent"), key).values():
+        parent = to.id if moved.id == child.id else moved.parent
+        category_rows.move(tx, key, moved.id, parent, (*path, *moved.path[len(child.path) :]))

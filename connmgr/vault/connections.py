@@ -71,10 +71,11 @@ class Connections:
         """Return the ids of the connections that match all three filters, in the order of their paths.
 
         The filters are those of :mod:`connmgr.vault.glob`; that of the category matches with and without the root.
-        What they compare is authenticated when a connection is read, not here.
+        What they compare of a connection is authenticated when it is read, not here.
         :raises InvalidRequest: a malformed filter.
         """
-        return self._database.read(ConnectionQuery(category_filter, connection_filter, type_filter).run)
+        search = ConnectionQuery(category_filter, connection_filter, type_filter)
+        return self._database.read(lambda tx: search.run(tx, self._key))
 
     def add(
         self,

@@ -18,6 +18,10 @@ from connmgr.vault.tables import meta, principal
 PRINCIPALS_MAC = "principals_mac"
 """The row of ``meta`` that authenticates which principals there are, so that none can be taken away or put back."""
 
+# What the code of all principals begins with. The record of one begins with 1, so that the two cannot be taken for each
+# other; and a vault whose categories have codes is not taken for an older one, which would be given new codes.
+BEFORE_CATEGORY_CODES, FORMAT = 2, 3
+
 # One statement, made once: principals are read whenever a secret is sealed or opened.
 _ALL = sa.select(
     principal, sa.select(meta.c.value).where(meta.c.name == PRINCIPALS_MAC).scalar_subquery().label("mac_of_all")
@@ -25,8 +29,8 @@ _ALL = sa.select(
 _VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 
 
-def load(tx: sa.Connection, key: VaultKey) -> dict[str, Principal]:
-    """Return all principals by name.
+def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Principal]:
+    """Return all principals by name; ``format`` is that of their common code.
 
     :raises IntegrityError: a row was changed, added, removed or put back outside of connmgr.
     :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
@@ -37,7 +41,7 @@ def load(tx: sa.Connection, key: VaultKey) -> dict[str, Principal]:
         principals = {row.name: _principal(row) for row in rows}
         macs = _macs(key, principals)
         authentic = all(hmac.compare_digest(row.mac, macs[row.name]) for row in rows)
-        authentic &= hmac.compare_digest(stored, _mac_of_all(key, macs)) and VAULT in principals
+        authentic &= hmac.compare_digest(stored, _mac_of_all(key, macs, format)) and VAULT in principals
     except (AttributeError, TypeError, ValueError, struct.error) as error:
         # SQLite keeps values of any type in any column.
         raise IntegrityError(DAMAGED) from error
@@ -82,9 +86,8 @@ def _macs(key: VaultKey, principals: dict[str, Principal]) -> dict[str, bytes]:
     return {name: key.principal_mac(each.record()) for name, each in principals.items()}
 
 
-def _mac_of_all(key: VaultKey, macs: dict[str, bytes]) -> bytes:
-    # The record of one principal begins with 1: the two cannot be taken for each other.
-    return key.principal_mac(struct.pack("<BI", 2, len(macs)) + b"".join(sorted(macs.values())))
+def _mac_of_all(key: VaultKey, macs: dict[str, bytes], format: int = FORMAT) -> bytes:
+    return key.principal_mac(struct.pack("<BI", format, len(macs)) + b"".join(sorted(macs.values())))
 
 
 def _principal(row: sa.Row[Any]) -> Principal:

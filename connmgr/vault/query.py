@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.operators import custom_op
 
-from connmgr.vault import glob, patterns
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import category_rows, glob, patterns
 from connmgr.vault.path import fold
 from connmgr.vault.tables import category as category_table
 from connmgr.vault.tables import connection as connection_table
@@ -31,9 +32,14 @@ class CategoryQuery:
     def __init__(self, filter: str) -> None:
         self._paths = PathFilter(category_table, filter, below_root=True)
 
-    def run(self, tx: sa.Connection) -> list[str]:
-        """Return the ids of those that match."""
-        return _ids(tx, category_table, [self._paths.condition(tx)])
+    def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
+        """Return the ids of those that match.
+
+        :raises IntegrityError: one of them was changed outside of connmgr.
+        """
+        condition = self._paths.condition(tx)
+        category_rows.verify(tx, key, condition)
+        return _ids(tx, category_table, [condition])
 
 
 class ConnectionQuery:
@@ -47,13 +53,19 @@ class ConnectionQuery:
         self._paths = PathFilter(connection_table, connection_filter)
         self._types = glob.compile(type_filter)
 
-    def run(self, tx: sa.Connection) -> list[str]:
-        """Return the ids of those that match."""
+    def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
+        """Return the ids of those that match.
+
+        Of what was compared, the categories are authenticated here, because whoever reads or uses a connection that
+        was found need not read its category; the rest when the connection is read.
+        :raises IntegrityError: a category that matches was changed outside of connmgr.
+        """
         conditions = [self._paths.condition(tx)]
         in_categories = self._categories.condition(tx)
         ids = sa.select(category_table.c.id)
         # What excludes nothing is left out: asking every connection would cost more than the search itself.
         if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
+            category_rows.verify(tx, key, in_categories)
             conditions.append(_scanned(tx, connection_table.c.category).in_(ids.where(in_categories)))
         if self._types is not None:
             types, matches = _types(tx), glob.Matcher(self._types)

@@ -71,9 +71,10 @@ def mac(row: Row, key: VaultKey) -> bytes:
     name, path, parent and category, because people and programs choose a connection by these: with the names of two
     rows exchanged, what was meant for a test machine would run in production.
 
-    It leaves out what is only told (times, state, cache), and two copies of what stands in the data: the fingerprint,
-    whose change can at worst store an equal connection twice, and the references, which say what goes along when a
-    connection is removed. Whoever can change those can delete the rows as well.
+    It leaves out what is only told (times, state, cache), the depth, which follows from the path, and two copies of
+    what stands in the data: the fingerprint, whose change can at worst store an equal connection twice, and the
+    references, which say what goes along when a connection is removed. Whoever can change those can delete the rows
+    as well.
     """
     return key.mac(canonical([_FORMAT, *(row[name] for name in AUTHENTICATED)]).encode())
 
@@ -81,7 +82,8 @@ def mac(row: Row, key: VaultKey) -> bytes:
 def intact(row: Row, key: VaultKey) -> bool:
     """Whether connmgr wrote this row of the table ``connection``."""
     try:
-        return hmac.compare_digest(mac(row, key), row["mac"])
+        authentic = hmac.compare_digest(mac(row, key), row["mac"])
+        return authentic and row["depth"] == row["path"].count(SEPARATOR) + 1
     except (TypeError, ValueError):
         # SQLite keeps values of any type in any column.
         return False
@@ -109,7 +111,7 @@ def load(row: Row, key: VaultKey) -> Connection:
     verify(row, key)
     try:
         state, cache = json.loads(row["state"]), json.loads(row["cache"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         raise _changed(row) from None
     if not isinstance(state, dict) or not isinstance(cache, dict):
         raise _changed(row)

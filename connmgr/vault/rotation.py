@@ -7,11 +7,12 @@ import sqlalchemy as sa
 from connmgr.errors import VaultUnavailable
 from connmgr.secrets.keyfile import KeyStore, VaultKey, load_from
 from connmgr.secrets.principals import VAULT, unwrap_vault
-from connmgr.vault import principal_rows, record
+from connmgr.vault import category_rows, principal_rows, record
 from connmgr.vault.database import Database
 from connmgr.vault.schema import KEY_VERIFIER
 from connmgr.vault.tables import connection, meta
 from connmgr.vault.tree import chunks
+from connmgr.vault.upgrade import upgrade
 
 TIMEOUT = 300.0
 """Seconds that the transaction may wait for others."""
@@ -26,7 +27,7 @@ def rotate(database: Database, store: KeyStore) -> None:
     accepts, and the next start finds it. The caller holds the vault's lock; where several daemons share the database,
     the others are to be stopped and given the new key.
     :raises StartupError: the store does not hold this vault's key; nothing was changed.
-    :raises IntegrityError: a record was changed outside of connmgr; nothing was changed.
+    :raises IntegrityError: a record or a category was changed outside of connmgr; nothing was changed.
     :raises VaultUnavailable: the database cannot be written to.
     """
     old = load_from(store, create=False, verifier=database.key_verifier)
@@ -40,6 +41,7 @@ def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
     stored = tx.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER))
     if stored is None or not old.matches(stored):
         raise VaultUnavailable("Another daemon has rotated the vault's key: get the new key from there.")
+    upgrade(tx, old)
     known = principal_rows.load(tx, old)
     private = unwrap_vault(known[VAULT], old.wrapping)
     principal_rows.replace(tx, new, {**known, VAULT: known[VAULT].rewrapped(private, new.wrapping)})
@@ -48,4 +50,6 @@ def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
         for row in rows:
             record.verify(row, old)
         tx.execute(_SET_MAC, [{"uuid": row["id"], "code": record.mac(row, new)} for row in rows])
+    category_rows.verify(tx, old)
+    category_rows.authenticate(tx, new)
     principal_rows.put_meta(tx, KEY_VERIFIER, new.verifier())

@@ -13,7 +13,7 @@ from connmgr.vault.tables import meta
 VERSION_TABLE = "connmgr_version"
 """The table that marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """The revisions under ``migrations/versions``, oldest first; a start with nothing to migrate need not load Alembic."""
 
 KEY_VERIFIER = "key_verifier"
@@ -47,22 +47,23 @@ def look(connection: sa.Connection) -> Found:
     return Found(revision, connection.scalar(_VERIFIER))
 
 
-def upgrade(connection: sa.Connection) -> bool:
-    """Bring the schema to the newest revision within the connection's transaction; return whether it was empty before.
+def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
+    """Bring the schema to the revision ``to`` within the connection's transaction; return that which it had before.
 
-    Whoever calls it is alone in writing: what it finds cannot change under its hands.
+    None stands for a database that was empty. Whoever calls it is alone in writing: what it finds cannot change under
+    its hands.
     :raises StartupError: as :func:`look`.
     """
     found = look(connection)
-    if found.revision == REVISIONS[-1]:
-        return False
+    if found.revision == to:
+        return to
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
 
     scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
     steps = scripts._upgrade_revs
-    environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(REVISIONS[-1], revision))
+    environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(to, revision))
     environment.configure(connection=connection, version_table=VERSION_TABLE, transactional_ddl=True)
     environment.run_migrations()
-    return found.revision is None
+    return found.revision

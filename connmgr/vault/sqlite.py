@@ -42,7 +42,7 @@ _FAULTS: dict[str, tuple[Kind, str]] = {
     "unable to open database file": (Kind.UNAVAILABLE, "The vault's database file cannot be opened."),
     "attempt to write a readonly database": (Kind.UNAVAILABLE, "The vault cannot be changed: its file is read-only."),
 }
-_DAMAGE = ("malformed", "file is not a database")
+_DAMAGE = ("malformed", "file is not a database", "Could not decode to UTF-8")
 
 
 class SQLite:

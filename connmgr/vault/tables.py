@@ -82,6 +82,7 @@ category = sa.Table(
     sa.Column("created", Timestamp, nullable=False),
     sa.Column("last_used", Timestamp, nullable=False),
     sa.Column("last_modified", Timestamp, nullable=False),
+    sa.Column("mac", sa.LargeBinary, nullable=False, server_default=""),
     sa.UniqueConstraint("parent", "segment"),
 )
 

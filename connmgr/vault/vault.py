@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from connmgr.errors import StartupError, VaultUnavailable
+from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import principal_rows, schema
 from connmgr.vault.categories import Categories
@@ -12,6 +12,7 @@ from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
 from connmgr.vault.principals import Principals
 from connmgr.vault.tables import meta
+from connmgr.vault.upgrade import upgrade
 
 _WRONG_KEY = "The vault key does not belong to this vault: put back the key that it was made with."
 
@@ -30,7 +31,7 @@ class Vault:
         self.audit_mac = key.audit_mac
         """What stands for a text that may hold secrets, where its being the same must be seen."""
         self.connections = Connections(database, key)
-        self.categories = Categories(database, self.connections)
+        self.categories = Categories(database, key, self.connections)
         try:
             self._open(key)
             self.principals = Principals(database, key)
@@ -49,13 +50,12 @@ class Vault:
         database.prepare()
         try:
             database.write(lambda tx: self._migrate(tx, key))
-        except VaultUnavailable as error:
+        except (IntegrityError, VaultUnavailable) as error:
             raise StartupError(error.message) from error
         database.check = lambda tx: principal_rows.check_key(tx, key)
 
     def _migrate(self, tx: sa.Connection, key: VaultKey) -> None:
-        new = schema.upgrade(tx)
-        if new:
+        if upgrade(tx, key):
             tx.execute(meta.insert().values(name=schema.KEY_VERIFIER, value=key.verifier()))
             self.categories.seed(tx)
             self.connections.seed(tx)

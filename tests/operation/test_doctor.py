@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
 
@@ -93,11 +95,14 @@ def test_a_lost_key_and_another_vaults_key_are_told(start_daemon: StartDaemon) -
     assert not key.exists()
 
 
-def test_a_record_that_was_edited_is_found(start_daemon: StartDaemon) -> None:
+@pytest.mark.parametrize(
+    "change", ["connection SET name = 'evil' WHERE name = 'one'", "category SET path = 'evil' WHERE name = 'Default'"]
+)
+def test_a_record_that_was_edited_is_found(start_daemon: StartDaemon, change: str) -> None:
     daemon = _stopped(start_daemon)
     database = sqlite3.connect(daemon.data_dir / "vault.db")
     with database:
-        database.execute("UPDATE connection SET name = 'evil' WHERE name = 'one'")
+        assert database.execute(f"UPDATE {change}").rowcount == 1
     database.close()
     assert "changed outside of connmgr" in _problems(daemon.home)
 

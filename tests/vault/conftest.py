@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import Vault, open_database
+from connmgr.vault import Database, Vault, open_database, principal_rows, schema
 from connmgr.vault.record import fingerprint
 from tests.vault.people import copied, peopled
 from tests.vault.postgres import Postgres
@@ -77,6 +78,24 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def add(vault: Vault) -> Add:
     return Add(vault)
+
+
+@pytest.fixture
+def behind(url: str, vault: Vault) -> Iterator[Database]:
+    """The vault's database, for changes behind its back."""
+    database = open_database(url)
+    yield database
+    database.close()
+
+
+def make_older(tx: sa.Connection, key: VaultKey | None = KEY) -> None:
+    """Take a vault back to the schema before categories had codes; without the ``key`` as well as one can."""
+    tx.execute(sa.text("ALTER TABLE category DROP COLUMN mac"))
+    tx.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'"))
+    if key is not None:
+        macs = principal_rows._macs(key, principal_rows.load(tx, key))
+        code = principal_rows._mac_of_all(key, macs, principal_rows.BEFORE_CATEGORY_CODES)
+        principal_rows.put_meta(tx, principal_rows.PRINCIPALS_MAC, code)
 
 
 @pytest.fixture(scope="module")

@@ -186,7 +186,7 @@ def row(path: str) -> dict[str, object]:
 
 def found(database: Database, pattern: str) -> list[str]:
     """Return the paths that the database finds."""
-    ids = database.read(query.ConnectionQuery("*", pattern, "*").run)
+    ids = database.read(lambda tx: query.ConnectionQuery("*", pattern, "*").run(tx, KEY))
     by_id = dict(database.read(lambda tx: tx.execute(sa.select(connection.c.id, connection.c.path)).all()))
     return [by_id[id] for id in ids]
 

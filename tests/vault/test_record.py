@@ -10,19 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError
-from connmgr.vault import Database, Vault, open_database
+from connmgr.vault import Database, Vault
 from connmgr.vault.record import AUTHENTICATED, fingerprint
 from connmgr.vault.tables import connection
 from connmgr.vault.wellknown import ALL_CONNECTIONS, LOCAL
 from tests.vault.conftest import Add
-
-
-@pytest.fixture
-def behind(url: str, vault: Vault) -> Any:
-    """The vault's database, for changes behind its back."""
-    database = open_database(url)
-    yield database
-    database.close()
 
 
 def change(database: Database, id: str, **values: Any) -> None:
@@ -106,8 +98,10 @@ def test_a_bad_record_below_one_that_is_renamed_is_not_made_good(vault: Vault, a
         vault.connections.get(below)
 
 
-@pytest.mark.parametrize("column", ["data", "mac", "state", "cache", "created", "last_used", "last_modified", "name"])
-@pytest.mark.parametrize("value", ["'x'", "x'ff'", "9e99"])
+@pytest.mark.parametrize(
+    "column", ["data", "mac", "state", "depth", "cache", "created", "last_used", "last_modified", "name"]
+)
+@pytest.mark.parametrize("value", ["'x'", "x'ff'", "cast(x'ff' AS text)", "9e99", f"'{'[' * 100_000}'"])
 def test_values_of_another_type_are_refused(
     tmp_path: Path, open_vault: Callable[..., Vault], column: str, value: str
 ) -> None:

@@ -19,6 +19,8 @@ from connmgr.secrets.passphrase import Cost, KeyDerivation
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault, open_database, principals
 from connmgr.vault.rotation import rotate
+from connmgr.vault.wellknown import ALL_CONNECTIONS
+from tests.vault.conftest import make_older
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, peopled, value_of
 
 CYCLES = 30
@@ -99,6 +101,31 @@ def test_a_tampered_vault_is_not_rotated(filled: tuple[Path, dict[str, Any], lis
         check(vault, kept, uuids)
     assert key_in(directory) == old
     assert not (directory / "vault.key.next").exists()
+
+
+def test_categories_have_their_codes_under_the_new_key(directory: Path) -> None:
+    with opened(directory) as vault:
+        team = vault.categories.add("Team", ALL_CONNECTIONS)
+    rotate_in(directory)
+    with opened(directory) as vault:
+        assert vault.categories.query("team") == [team]
+    edit(directory, "UPDATE category SET config = '[]' WHERE id = ?", team)
+    with pytest.raises(IntegrityError, match=team):
+        rotate_in(directory)
+    edit(directory, "UPDATE category SET config = '{}' WHERE id = ?", team)
+    with opened(directory) as left_running:
+        rotate_in(directory)
+        with pytest.raises(VaultUnavailable, match="key was rotated"):
+            left_running.categories.infos([team])
+
+
+def test_an_older_vault_is_brought_up_to_date_before(directory: Path) -> None:
+    with opened(directory) as vault:
+        team = vault.categories.add("Team", ALL_CONNECTIONS)
+        vault.database.write(lambda tx: make_older(tx, VaultKey(key_in(directory))))
+    rotate_in(directory)
+    with opened(directory) as vault:
+        assert vault.categories.query("team") == [team]
 
 
 def test_without_the_vault_s_key_nothing_is_rotated(filled: tuple[Path, dict[str, Any], list[str]]) -> None:
