@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from connmgr.errors import TransportUnsupported
+from connmgr_ssh import local_file
 
 _LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
 
@@ -33,18 +35,16 @@ def lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
     :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
     """
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape") as file:
-            status = os.fstat(file.fileno())
-            if strict and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022):
-                raise TransportUnsupported(
-                    f"{shown(path)} is not used, because others may write to it: chmod go-w {shown(path)}"
-                )
-            text = file.read()
+        content, status = local_file.read(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise TransportUnsupported(f"{shown(path)} cannot be read: {error.strerror}.") from error
-    for number, line in enumerate(text.splitlines(), 1):
+    others = status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022
+    if strict and others and stat.S_ISREG(status.st_mode):
+        advice = f"chmod go-w {shown(path)}"
+        raise TransportUnsupported(f"{shown(path)} is not used, because others may write to it: {advice}")
+    for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(), 1):
         found = _LINE.fullmatch(line.strip())
         if line.lstrip().startswith("#") or not found:
             continue

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
+from connmgr_ssh import local_file
 from connmgr_ssh.config import Destination
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.known_hosts import Entry, HostKey, host_name, read
@@ -171,7 +172,7 @@ def _type_of(blob: bytes) -> str:
 
 def _append_line(path: Path, line: str) -> None:
     """Rewrite ``path`` with ``line`` at its end: a reader, and a machine that loses power, sees all of it or none."""
-    before = path.read_bytes() if path.exists() else b""
+    before = local_file.read(path)[0] if path.exists() else b""
     if before and not before.endswith(b"\n"):
         before += b"\n"
     descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts.", dir=path.parent)

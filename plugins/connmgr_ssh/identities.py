@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.errors import AuthFailed
+from connmgr_ssh import local_file
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.config import Destination
 from connmgr_ssh.deadline import Deadline
@@ -95,7 +96,7 @@ def _from_file(name: str, passphrase: str | None, held: list[Identity]) -> Ident
 def _public_part(path: Path) -> HostKey | None:
     for candidate in (path, path.with_name(path.name + ".pub")):
         try:
-            return HostKey.parse(candidate.read_text())
+            return HostKey.parse(local_file.read(candidate)[0].decode())
         except (OSError, ValueError):
             continue
     return None
@@ -103,14 +104,13 @@ def _public_part(path: Path) -> HostKey | None:
 
 def _read(path: Path, subject: str, *, private: bool = False) -> bytes:
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            # As ssh does: a key of ours that others could have read is not to be trusted any more.
-            if private and status.st_uid == os.getuid() and status.st_mode & 0o077:
-                raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
-            return file.read()
+        content, status = local_file.read(path)
     except OSError as error:
         raise AuthFailed(f"{subject} cannot be read: {error.strerror}.") from error
+    # As ssh does: a key of ours that others could have read is not to be trusted any more.
+    if private and content and status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
+    return content
 
 
 def _with_certificates(found: list[Identity], destination: Destination) -> list[Identity]:
@@ -123,6 +123,6 @@ def _certificates_of(found: list[Identity], destination: Destination) -> Iterato
         for path in (Path(name).expanduser() for name in names if name.startswith(("/", "~/"))):
             if path.exists():
                 try:
-                    yield certified(identity, path.read_bytes())
+                    yield certified(identity, local_file.read(path)[0])
                 except (AuthFailed, OSError):
                     continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connmgr.errors import TransportUnsupported
+from connmgr_ssh import local_file
 from connmgr_ssh.config_file import matches
 
 
@@ -81,7 +82,7 @@ def read(paths: Sequence[Path]) -> Iterator[Entry]:
     """
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = local_file.read(path)[0].decode(errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

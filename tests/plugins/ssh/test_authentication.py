@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,26 @@ def test_a_key_that_others_may_read_is_refused(sshd: Sshd, connect: Connect, adm
 def test_a_missing_key_file_is_named(sshd: Sshd, connect: Connect) -> None:
     with pytest.raises(AuthFailed, match=r"~/\.ssh/nothing cannot be read: No such file"):
         connect(sshd, identity={"file": "~/.ssh/nothing"})
+
+
+@pytest.mark.parametrize("device", ["fifo", "/dev/zero"])
+@pytest.mark.parametrize("member", ["file", "certificate"])
+def test_what_is_no_regular_file_is_not_waited_for(
+    sshd: Sshd, connect: Connect, tmp_path: Path, device: str, member: str
+) -> None:
+    if device == "fifo":
+        os.mkfifo(tmp_path / device, 0o600)
+    identity = {"file": str(sshd.client_key), member: str(tmp_path / device)}
+    with pytest.raises(AuthFailed, match="cannot be read: it is not a regular file"):
+        connect(sshd, identity=identity)
+
+
+def test_a_key_file_without_an_end_is_refused(sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
+    with (tmp_path / "key").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    (tmp_path / "key").chmod(0o600)
+    with pytest.raises(AuthFailed, match="key cannot be read: it has more than 16 MiB"):
+        connect(sshd, identity={"file": str(tmp_path / "key")})
 
 
 def test_a_key_that_is_not_admitted_says_what_was_tried_and_what_would_do(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,22 @@ def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
     config.chmod(0o662)
     with pytest.raises(TransportUnsupported, match=r"others may write to it: chmod go-w ~/\.ssh/config"):
         resolve("a")
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_a_fifo_is_not_waited_for(config: Path, home: Path, included: bool) -> None:
+    os.mkfifo(home / ".ssh" / "fifo", 0o600)
+    if included:
+        config.write_text("Include fifo\n")
+    else:
+        (home / ".ssh" / "fifo").replace(config)
+    with pytest.raises(TransportUnsupported, match="cannot be read: it is not a regular file"):
+        resolve("a")
+
+
+def test_dev_null_is_an_empty_file(config: Path) -> None:
+    config.write_text("Include /dev/null\nPort 99\n")
+    assert resolve("a").port == 99
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a\nb", "", "x" * 256, "a\0"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import stat
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +217,11 @@ def test_without_a_data_directory_nothing_new_is_accepted(sshd: Sshd) -> None:
         kind.open(data, None, timeout=20)
 
 
-def test_a_known_hosts_file_that_cannot_be_read_is_not_overlooked(sshd: Sshd, connect: Connect, known: Path) -> None:
-    known.mkdir()
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_known_hosts_file_that_cannot_be_read_is_not_overlooked(
+    sshd: Sshd, connect: Connect, known: Path, make: Callable[[Path], None]
+) -> None:
+    make(known)
     with pytest.raises(TransportUnsupported, match="known_hosts cannot be read"):
         connect(sshd)
 
