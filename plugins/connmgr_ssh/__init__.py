@@ -30,6 +30,7 @@ from connmgr.plugin import (
     validates_schema,
 )
 from connmgr_ssh.hostkeys import AcceptedKeys, Pin
+from connmgr_ssh.known_hosts import means_itself
 
 DEFAULT_PORT = 22
 
@@ -37,6 +38,15 @@ DEFAULT_PORT = 22
 def _single_word(value: str) -> None:
     if value.startswith("-") or not value.isprintable() or any(character.isspace() for character in value):
         raise ValidationError("Must be one printable word that does not begin with a dash.")
+
+
+def _host(value: str) -> None:
+    _single_word(value)
+    # Brackets and a port would make it the name that known_hosts files have for another host.
+    if not means_itself(value) or "[" in value or "]" in value:
+        raise ValidationError(
+            "Must be a name or an address: without any of * ? , [ ] and no ! # @ | at its start."
+        )
 
 
 def _absolute_file(value: str) -> None:
@@ -76,7 +86,7 @@ class SshSchema(Schema):
 
     host = Text(
         required=True,
-        validate=[Length(1, 255), _single_word],
+        validate=[Length(1, 255), _host],
         metadata={"description": "A name, an address or an alias of ~/.ssh/config."},
     )
     port = Integer(

@@ -13,7 +13,7 @@ from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
 from connmgr_ssh import local_file
 from connmgr_ssh.config import Destination
 from connmgr_ssh.deadline import Deadline
-from connmgr_ssh.known_hosts import Entry, HostKey, host_name, read
+from connmgr_ssh.known_hosts import Entry, HostKey, host_name, means_itself, read
 
 CERTIFICATE = "-cert-v01@openssh.com"
 _FINGERPRINT = "SHA256:"
@@ -52,8 +52,15 @@ class AcceptedKeys:
     def accept(self, name: str, key: HostKey, deadline: Deadline) -> HostKey:
         """Keep ``key`` for ``name`` unless one was kept meanwhile, and return the one that is kept now.
 
-        :raises HostKeyUnknown: there is nowhere to keep it.
+        :raises HostKeyUnknown: there is nowhere to keep it, or in known_hosts ``name`` would not mean this host alone.
         """
+        if not means_itself(name):
+            raise HostKeyUnknown(
+                f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept: that name would be a "
+                "pattern, a list or a mark in known_hosts. Give the host a plain name, or set hostKey.",
+                fingerprint=key.fingerprint,
+                hostKey=str(key),
+            )
         if self.path is None:
             raise HostKeyUnknown(f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept anywhere.")
         if not self._writing.acquire(timeout=deadline.left()):

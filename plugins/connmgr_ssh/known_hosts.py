@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 from connmgr.errors import TransportUnsupported
 from connmgr_ssh import local_file
 from connmgr_ssh.config_file import matches
+
+# No pattern, no list, and at the beginning no comment, marker, hashed name or negation.
+_PLAIN = re.compile(r"[^\s*?,#@|!][^\s*?,]*")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,11 @@ class Entry:
 def host_name(host: str, port: int) -> str:
     """Return what known_hosts files call a host at a port."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
+
+
+def means_itself(name: str) -> bool:
+    """Whether a line that begins with ``name`` speaks of the host of that name, and of no other."""
+    return _PLAIN.fullmatch(name) is not None
 
 
 def read(paths: Sequence[Path]) -> Iterator[Entry]:

@@ -15,6 +15,8 @@ from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_authentication import admit, whoami
 from tests.plugins.sshd import Sshd, keygen
 
+PATTERNS = ["*", "web?", "a,b", "|1|x", "@revoked", "#x", "!x", "[localhost]:2222"]
+
 
 @pytest.fixture
 def config(home: Path) -> Path:
@@ -206,7 +208,7 @@ def test_dev_null_is_an_empty_file(config: Path) -> None:
     assert resolve("a").port == 99
 
 
-@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a\nb", "", "x" * 256, "a\0"])
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a\nb", "", "x" * 256, "a\0", *PATTERNS])
 def test_a_host_that_is_no_word_is_refused(ssh: Ssh, host: str) -> None:
     assert "host" in ssh.schema().validate({"host": host})
 

@@ -209,6 +209,21 @@ def test_accepting_keeps_what_others_accept_at_the_same_time(
     )
 
 
+@pytest.mark.parametrize("alias", ["*", "web?", "a,b", "|1|x", "@revoked", "!x", "a b"])
+def test_a_name_that_would_speak_of_other_hosts_is_not_kept(
+    sshd: Sshd, connect: Connect, home: Path, own: Path, alias: str
+) -> None:
+    config = home / ".ssh" / "config"
+    config.write_text(f'HostKeyAlias "{alias}"\n')
+    config.chmod(0o600)
+    with pytest.raises(HostKeyUnknown, match="cannot be kept: that name would be a pattern"):
+        connect(sshd, hostKey=None, hostKeyChecking="acceptNew")
+    assert not own.exists()
+    config.unlink()
+    with pytest.raises(HostKeyUnknown):
+        connect(sshd, hostKey=None)
+
+
 def test_without_a_data_directory_nothing_new_is_accepted(sshd: Sshd) -> None:
     kind = Ssh()
     data = kind.schema().load({"host": "127.0.0.1", "port": sshd.port, "hostKeyChecking": "acceptNew"})
