@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace, UnknownBlob
+from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace, StartupError, UnknownBlob
 
 IN_MEMORY = 1 << 20
 """Bytes up to which a blob is kept in memory; a larger one goes to a file without a name, readable by nobody else."""
@@ -166,11 +166,19 @@ class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
     ``quota`` is in bytes for all blobs together, those on their way in included; ``ttl`` in seconds; ``directory``
-    holds the larger ones (0700).
+    holds the larger ones; it is made, mode 0700, if there is none.
     """
 
     def __init__(self, directory: Path, *, quota: int, ttl: float) -> None:
-        directory.mkdir(mode=0o700, exist_ok=True)
+        """Make the directory.
+
+        :raises StartupError: it cannot be made, or something else is there.
+        """
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise StartupError(f"Blobs cannot be kept in {directory}: {reason}.") from error
         self._directory = directory
         self._quota = quota
         self._ttl = ttl

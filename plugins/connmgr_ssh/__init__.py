@@ -44,9 +44,7 @@ def _host(value: str) -> None:
     _single_word(value)
     # Brackets and a port would make it the name that known_hosts files have for another host.
     if not means_itself(value) or "[" in value or "]" in value:
-        raise ValidationError(
-            "Must be a name or an address: without any of * ? , [ ] and no ! # @ | at its start."
-        )
+        raise ValidationError("Must be a name or an address: without any of * ? , [ ] and no ! # @ | at its start.")
 
 
 def _absolute_file(value: str) -> None:

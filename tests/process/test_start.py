@@ -145,6 +145,18 @@ def test_a_bad_setting_of_the_environment_or_the_file_is_named(tmp_path: Path) -
     assert "unknown or repeated key: prot" in refusal(tmp_path, "--config", str(config))
 
 
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_file_or_a_broken_link_in_place_of_the_spool(tmp_path: Path, dangling: bool) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    if dangling:
+        (data / "spool").symlink_to("nowhere")
+    else:
+        (data / "spool").touch()
+    line = refusal(tmp_path, "--port", "0", "--data-dir", str(data))
+    assert f"Blobs cannot be kept in {data / 'spool'}: it is not a directory" in line
+
+
 def test_a_closed_stdout_is_no_reason_to_die(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
