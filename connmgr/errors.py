@@ -21,6 +21,7 @@ ConnmgrError
 │   ├── ValidationFailed          400  the code of its cause
 │   ├── SecretLocked              400  secret_locked
 │   ├── UnlockFailed              400  unlock_failed
+│   ├── CategoryExists            400  category_exists
 │   ├── UserExists                400  user_exists
 │   ├── UnknownUser               400  unknown_user
 │   ├── VaultLocked               400  vault_locked
@@ -216,6 +217,12 @@ class UnlockFailed(RequestError):
     """Unknown vault user or wrong passphrase; the two are not told apart."""
 
     code = "unlock_failed"
+
+
+class CategoryExists(RequestError):
+    """A category would move to where another one of its name is."""
+
+    code = "category_exists"
 
 
 class UserExists(RequestError):

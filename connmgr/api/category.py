@@ -59,7 +59,10 @@ class CategoryAddResponse(Schema):
 class CategoryRemoveRequest(Schema):
     categories = fields.List(Id(), required=True, metadata={"description": "What to remove."})
     removeChildrenCategories = Boolean(
-        required=True, metadata={"description": "Remove what lies below too; otherwise it moves up."}
+        required=True,
+        metadata={
+            "description": "Remove what lies below too; otherwise it moves up, if none of its names is taken there."
+        },
     )
     removeContents = Boolean(
         required=True,
@@ -134,7 +137,13 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/remove",
     CategoryRemoveRequest,
-    raises=[errors.UnknownCategory, errors.ProtectedEntry, errors.IntegrityError, errors.ShellBusy],
+    raises=[
+        errors.UnknownCategory,
+        errors.ProtectedEntry,
+        errors.CategoryExists,
+        errors.IntegrityError,
+        errors.ShellBusy,
+    ],
     waits=True,
     example={
         "categories": ["f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"],

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from connmgr.errors import InvalidRequest, ProtectedEntry
+from connmgr.errors import CategoryExists, ProtectedEntry
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import category_rows
 from connmgr.vault.category_rows import Category
@@ -78,7 +78,7 @@ class Categories:
         :raises UnknownCategory: one does not exist.
         A category that was changed outside of connmgr goes where it is named; what was below it moves to the root.
         :raises ProtectedEntry: a root or the default category is among them.
-        :raises InvalidRequest: a category would move to where one of its name is already.
+        :raises CategoryExists: a category would move to where one of its name is already; nothing was changed then.
         """
         named = dict.fromkeys(ids)
 
@@ -136,7 +136,10 @@ def _move(tx: sa.Connection, child: Category, to: Category, key: VaultKey) -> No
     path = (*to.path, child.path[-1])
     taken = sa.select(table.c.id).where(table.c.parent == to.id, table.c.segment == child.path[-1])
     if tx.scalar(taken) is not None:
-        raise InvalidRequest(f"There is a category {SEPARATOR.join(path)} already; remove the children too.")
+        raise CategoryExists(
+            f"{SEPARATOR.join(child.path)} cannot move up: there is a category {SEPARATOR.join(path)} already. "
+            "Move the connections of one of the two to the other with /connection/update, and remove it first."
+        )
     for moved in category_rows.load(tx, closure(tx, [child.id], table, "id", "parent"), key).values():
         parent = to.id if moved.id == child.id else moved.parent
         category_rows.move(tx, key, moved.id, parent, (*path, *moved.path[len(child.path) :]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.errors import InvalidRequest, ProtectedEntry, UnknownCategory
+from connmgr.errors import CategoryExists, InvalidRequest, ProtectedEntry, UnknownCategory
 from connmgr.vault import Vault
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
 from tests.vault.conftest import Add
@@ -88,8 +88,9 @@ def test_a_child_may_take_the_name_of_what_goes_but_not_of_what_stays(vault: Vau
     assert vault.categories.infos([inner])[0].path == ("all connections", "x")
     other = vault.categories.add("other", ALL_CONNECTIONS)
     clash = vault.categories.add("x", other)
-    with pytest.raises(InvalidRequest, match="all connections/x already"):
+    with pytest.raises(CategoryExists, match="other/x cannot move up: there is a category all connections/x already"):
         vault.categories.remove([other])
+    assert vault.categories.infos([other])
     assert vault.categories.infos([clash])[0].path == ("all connections", "other", "x")
 
 
