@@ -79,7 +79,7 @@ def blob() -> dict[str, str]:
 @group.endpoint(
     "/write",
     WriteRequest,
-    raises=[*REACHING, errors.UnknownBlob, errors.WrongFileType, errors.NoSpace],
+    raises=[*REACHING, errors.UnknownBlob, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
 )

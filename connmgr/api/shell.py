@@ -158,6 +158,7 @@ def start(request: dict[str, Any]) -> object:
     raises=[
         errors.UnknownConnection,
         errors.NoShell,
+        errors.SecretLocked,
         errors.NoSuchDirectory,
         errors.ShellLost,
         errors.ShellStopped,
@@ -202,7 +203,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
 @group.endpoint(
     "/stop",
     ShellRequest,
-    raises=[errors.UnknownConnection, errors.NoShell, errors.ShellBusy],
+    raises=[errors.UnknownConnection, errors.NoShell, errors.SecretLocked, errors.ShellBusy],
     waits=True,
     stops=True,
     example={"connection": EXAMPLE},
