@@ -72,7 +72,10 @@ class ShellInfo(Schema):
         attribute="tty_state",
         metadata={"description": "`none`; `merged`: stderr arrives within stdout; `pty`."},
     )
-    temp = fields.String(required=True, metadata={"description": "The session's temporary directory on the far side."})
+    temp = fields.String(
+        required=True,
+        metadata={"description": "The far side's directory for temporary files: `$TMPDIR` or `/tmp`."},
+    )
 
 
 class ExecRequest(Located):
@@ -140,7 +143,7 @@ class ExecResponse(Schema):
         "osType": "linux",
         "osName": "Debian GNU/Linux 12 (bookworm)",
         "ttyState": "none",
-        "temp": "/tmp/connmgr-7f3a91c2",  # noqa: S108 - of a far machine, and an example
+        "temp": "/tmp",  # noqa: S108 - of a far machine, and an example
     },
 )
 def start(request: dict[str, Any]) -> object:

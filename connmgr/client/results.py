@@ -93,7 +93,7 @@ class ConnectionType(NamedTuple):
 
 
 class ShellInfo(NamedTuple):
-    """A running shell; ``dialect`` is a number of docs/API.md, ``temp`` a directory on the far side."""
+    """A running shell; ``dialect`` is a number of docs/API.md, ``temp`` the far side's ``$TMPDIR`` or ``/tmp``."""
 
     dialect: int
     os_type: str
