@@ -48,7 +48,9 @@ class CategoryQueryResponse(Schema):
 
 
 class CategoryAddRequest(Schema):
-    name = Text(required=True, metadata={"description": "Upper and lower case make no difference."})
+    name = Text(
+        required=True, metadata={"description": "At most 255 characters; upper and lower case make no difference."}
+    )
     parent = Id(required=True, metadata={"description": "The category to add it to."})
 
 

@@ -46,7 +46,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     """Find connections by category, name and type.
 
     Filters ignore case and match the whole path: `*` within one segment, `**` across segments, `?`, `[…]`, `[!…]`,
-    `{a,b}`. `*` alone means everything, and `x/**` matches `x` too.
+    `{a,b}`. `*` alone means everything, and `x/**` matches `x` too. A filter has at most 1,000 characters.
     """
     connections = services().vault.connections
     return {"found": connections.query(request["categoryFilter"], request["connectionFilter"], request["typeFilter"])}

@@ -55,7 +55,9 @@ class ConnectionInfoResponse(Schema):
 
 
 class ConnectionAddRequest(Schema):
-    name = Text(required=True, metadata={"description": "It need not be the only one of this name."})
+    name = Text(
+        required=True, metadata={"description": "At most 255 characters; it need not be the only one of this name."}
+    )
     data = Members(keys=Text(), required=True, metadata=DATA)
     validate_first = Boolean(
         data_key="validate",
@@ -71,7 +73,7 @@ class ConnectionAddResponse(Schema):
 
 class ConnectionUpdateRequest(Schema):
     connection = Id(required=True, metadata={"description": "What to change."})
-    name = Text(metadata={"description": "The new name."})
+    name = Text(metadata={"description": "The new name, at most 255 characters."})
     data = Members(keys=Text(), metadata={"description": "All of it anew; the type stays what it is."})
     category = Id(metadata={"description": "The category to move it to."})
     validate_first = Boolean(
