@@ -61,7 +61,11 @@ def io_failure(error: OSError | UnicodeError) -> Failure:
 
 def failure(error: ClientError) -> Failure:
     """Return what the command line makes of an error of the daemon's."""
-    return Failure(_advised(error), _code(error))
+    # Loaded here, because that module needs this one.
+    from connmgr.cli.names import visible
+
+    # What a machine has printed may be quoted in it.
+    return Failure("\n".join(map(visible, _advised(error).splitlines())), _code(error))
 
 
 def _code(error: ClientError) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
@@ -16,7 +15,7 @@ from connmgr.cli.exec import as_object, in_shell
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
 from connmgr.cli.ls import described
 from connmgr.cli.names import qualified, visible
-from connmgr.cli.output import counted
+from connmgr.cli.output import counted, print_json
 from connmgr.client import Client, ClientError, Connection, RawResult
 
 PATIENCE = 60.0
@@ -66,7 +65,10 @@ def run_everywhere(
     outcomes = []
     for _ in connections:
         outcomes.append(finished.get())
-        click.echo(json.dumps(_object(outcomes[-1])) if as_json else _line(outcomes[-1], width))
+        if as_json:
+            print_json(_object(outcomes[-1]), indent=None)
+        else:
+            click.echo(_line(outcomes[-1], width))
     _sum_up(outcomes, time.monotonic() - start)
 
 

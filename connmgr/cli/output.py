@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -22,9 +23,14 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """Print a value as JSON, with what would control a terminal, or reorder what it shows, as ``\\uXXXX``."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    click.echo("".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text))
+
+
+def _escaped(character: str) -> str:
+    return re.sub("(.{4})", r"\\u\1", character.encode("utf-16-be", "surrogatepass").hex())
 
 
 def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel
 from connmgr.shell.frame import new_nonce
+from connmgr.shell.quoted import printable
 
 NUDGES = (1.0, 2.0, 4.0)
 """Seconds after which a shell that is still silent is given its command on standard input too: its start-up files may
@@ -55,7 +56,7 @@ class _Output:
         self._stderr = (self._stderr + stderr)[-KEPT:]
 
     def quoted(self) -> str:
-        text = " ".join((self._stdout + self._stderr).decode(errors="replace").split())[:200]
+        text = printable((self._stdout + self._stderr).decode(errors="replace"))[:200]
         return f" It printed: {text}" if text else ""
 
 

@@ -13,6 +13,7 @@ from pexpect.spawnbase import SpawnBase
 from connmgr.errors import ConnectTimeout, ElevationFailed
 from connmgr.plugin import Channel, Wrapper
 from connmgr.shell.frame import new_nonce
+from connmgr.shell.quoted import printable
 
 PRINTED_LIMIT = 300
 """How many characters of what a program printed an error's message quotes."""
@@ -120,7 +121,7 @@ class ChannelDialogue:
         text = bytes(self._spawn.before or b"").decode(errors="replace")
         for secret in self._secrets:
             text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
-        return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+        return printable(text)
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))

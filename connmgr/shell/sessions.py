@@ -27,6 +27,7 @@ from connmgr.secrets.principals import Access
 from connmgr.shell.frame import Command
 from connmgr.shell.helper import Helpers
 from connmgr.shell.orphans import Orphans
+from connmgr.shell.quoted import printable
 from connmgr.shell.session import Result, Session
 from connmgr.shell.spare import SpareTransport
 from connmgr.shell.start import ShellInfo, start_supervisor
@@ -282,7 +283,7 @@ class Sessions:
                 except CommandTimeout as error:
                     raise ShellStartFailed(f"commands: {text!r} did not end in time and was killed.") from error
                 if result.exit_code:
-                    printed = bytes(result.stderr or result.stdout).decode(errors="replace").strip()[:200]
+                    printed = printable(bytes(result.stderr or result.stdout).decode(errors="replace"))[:200]
                     raise ShellStartFailed(f"commands: {text!r} exited with {result.exit_code}. {printed}")
             if self._closing.is_set():
                 # Whoever closes the others did not see this one.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from connmgr.client import LOCAL_MACHINE
+from connmgr.cli.exits import failure
+from connmgr.client import LOCAL_MACHINE, ClientError
 from tests.cli.program import CommandLine, finish
 
 
@@ -77,6 +79,19 @@ def test_names_cannot_control_the_terminal(connmgr: CommandLine) -> None:
     connmgr.daemon.client.connection.add("evil\x1b[31m", {"type": "ssh", "host": "evil.example"})
     assert "evil\\x1b[31m" in connmgr("ls").output
     assert "\x1b[31mevil" not in finish(connmgr.on_terminal("ls"))[1]
+
+
+def test_json_is_printed_without_what_controls_a_terminal(connmgr: CommandLine) -> None:
+    odd = "\x9b31m\u202e\x7f\U000e0001 ünï"
+    for arguments in (("exec", "local"), ("exec", "--all", "local machine")):
+        done = connmgr(*arguments, "--json", "--", f"printf '%s' '{odd}'")
+        assert odd in json.loads(done.output)["stdout"]
+        assert "\\u009b31m\\u202e\\u007f\\udb40\\udc01 ünï" in done.output
+
+
+def test_an_error_is_printed_without_what_controls_a_terminal() -> None:
+    error = ClientError("It printed: \x1b]0;owned\x07\x9b\u202e\nSecond line.", code="shell_start_failed", status=500)
+    assert failure(error).message == "It printed: \\x1b]0;owned\\x07\\x9b\\u202e\nSecond line."
 
 
 class TestNaming:

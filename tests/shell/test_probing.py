@@ -195,3 +195,11 @@ def test_init_commands(links: Links) -> None:
     assert (error.status, error.code) == (400, "shell_start_failed")
     assert "exited with 7" in error.message
     assert "why" in error.message
+
+
+def test_what_a_far_side_printed_is_quoted_without_what_controls_a_terminal(links: Links) -> None:
+    _, host = links.add(links.data("none"))
+    commands = [r"printf 'why\033]0;owned\007\302\233 not\n' >&2; exit 7"]
+    data = {"type": "shellEnvironment", "host": host, "shell": "dash", "commands": commands}
+    error = refused(lambda: links.add(data, validate=True))
+    assert error.message.endswith("exited with 7. why ]0;owned not")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -11,8 +12,9 @@ from typing import TypeVar
 
 import pytest
 
-from connmgr.errors import ChannelRefused
+from connmgr.errors import ChannelRefused, UnsupportedShell
 from connmgr.plugin import Channel
+from connmgr.shell.start import start_supervisor
 from connmgr_ssh.stream import WINDOW
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
@@ -290,3 +292,11 @@ def test_a_login_shell_that_admits_nobody_ends_at_once(sshd: Sshd, connect: Conn
         users.remove(barred)
     assert status != 0
     assert b"not available" in out
+
+
+def test_what_a_forced_command_prints_is_quoted_without_what_controls_a_terminal(
+    start_sshd: StartSshd, connect: Connect
+) -> None:
+    link = connect(start_sshd({"ForceCommand": r"printf 'why\033]0;owned\007\302\233 not\n'"}))
+    with pytest.raises(UnsupportedShell, match=re.escape("It printed: why ]0;owned not")):
+        start_supervisor(link, None, 20)
