@@ -95,7 +95,7 @@ def build_frame(
     mark = nonce.encode()
     steps = [b"export CONNMGR_COMMAND=" + cookie.encode()]
     if command.directory is not None:
-        steps.insert(0, b"cd " + quote(command.directory) + b"||{ _cm_gone g " + mark + b";exit;}")
+        steps.insert(0, b"cd " + quote(_as_path(command.directory)) + b"||{ _cm_gone g " + mark + b";exit;}")
     if command.environment:
         steps += [b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items()]
     if dialect.interpreter and interpreter:
@@ -137,6 +137,11 @@ def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
     mark = nonce.encode()
     gone = b"_cm_gone l " + mark + b";_cm_end 1 " + mark
     return b"cd " + quote(directory) + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
+
+
+def _as_path(directory: bytes) -> bytes:
+    # cd takes "-" and "-P" for something else, and looks in CDPATH for what begins with a name.
+    return directory if directory.startswith(b"/") else b"./" + directory
 
 
 def _interpreted(template: Template, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:

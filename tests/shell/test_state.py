@@ -114,6 +114,23 @@ def test_unknown_cwd_is_refused_and_nothing_runs(any_shell: Session, tmp_path: P
     assert_usable(any_shell)
 
 
+def test_cwd_is_a_path_whatever_it_looks_like(any_shell: Session, tmp_path: Path) -> None:
+    run(any_shell, "cd /usr")
+    run(any_shell, f"cd {tmp_path}")
+    for name in ("--", "-", "-P", "-L", "-e", "+1", "~"):
+        with pytest.raises(NoSuchDirectory):
+            run(any_shell, "pwd", directory=name.encode())
+        (tmp_path / name).mkdir()
+        assert out(any_shell, "/bin/pwd", directory=name.encode()) == f"{tmp_path / name}\n"
+
+
+def test_cwd_is_not_looked_for_in_cdpath(posix: Session, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "name").mkdir(parents=True)
+    run(posix, f"cd {tmp_path}; export CDPATH={tmp_path}/elsewhere; true")
+    with pytest.raises(NoSuchDirectory):
+        run(posix, "pwd", directory=b"name")
+
+
 def test_directory_deleted_before_it_is_entered(any_shell: Session, tmp_path: Path) -> None:
     doomed, mark = tmp_path / "doomed", tmp_path / "mark"
     doomed.mkdir()
