@@ -95,7 +95,9 @@ class ExecRequest(Located):
     )
     cwd = Text(
         validate=validate.Length(min=1),
-        metadata={"description": "The directory to run in, absolute or relative to the session's, for this command alone."},
+        metadata={
+            "description": "The directory to run in, absolute or relative to the session's, for this command alone."
+        },
     )
     env = Members(
         keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),

@@ -25,9 +25,11 @@ class Dialect:
 
     ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the
     same name, and ``exports`` prints the exported variables as ``export -p`` does. ``fork`` makes a process of its own
-    of ``( … )`` where it is none by itself. ``functions`` prints the functions and aliases that a shell may have been
-    started with. ``preparation`` saves each command some work. ``interpreter`` is, for a shell that cannot supervise,
-    the sh text that runs a command in it.
+    of ``( … )`` where it is none by itself. ``streams`` are the redirections of a command, and ``hold`` defines the
+    functions around it where it can open descriptors beyond 9. ``untrap`` takes back what a command may have set to run
+    with each word that follows, or in place of one. ``functions`` prints the functions and aliases that a shell may
+    have been started with. ``preparation`` saves each command some work. ``interpreter`` is, for a shell that cannot
+    supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -36,6 +38,9 @@ class Dialect:
     builtin: str = "command"
     exports: str = "command export -p"
     fork: str = ""
+    streams: str = ">&8 2>&9 8>&- 9>&-"
+    hold: str = ""
+    untrap: str = ":"
     functions: str = ""
     preparation: str = ":"
     interpreter: Template | None = None
@@ -57,6 +62,8 @@ class Dialect:
             exports=self.exports,
             nonce=nonce,
             fork=self.fork,
+            hold=self.hold or ":",
+            untrap=self.untrap,
         ).encode()
 
 
@@ -64,12 +71,13 @@ class Dialect:
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
+${hold}
 [ -x . ]||cd||cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo ":$$2$$1" >&8;}
-_cm_dump(){ { set +x;unset CONNMGR_COMMAND;${builtin} echo ":$$2c";${builtin} pwd
+_cm_dump(){ ${builtin} set +x;${untrap};{ ${builtin} unset CONNMGR_COMMAND;${builtin} echo ":$$2c";${builtin} pwd
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
-exec >&8 2>&9 8>&- 9>&-;exit "$$(($$1>256?$$1-128:$$1))";}
+exec >&8 2>&9 8>&- 9>&-;${builtin} return "$$(($$1>256?$$1-128:$$1))";}
 _cm_end(){ echo ":$$2 $$1" >&8;${end_of_stderr}hash -r;}
 _cm_done(){ echo ":$$2 $$1";${done_on_stderr}}
 (${fork}echo "facts ${nonce} $$$$" >&8
@@ -84,7 +92,8 @@ _cm_end 0 ${nonce}
 
 # zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
 _ZSH_EXPORTS = (
-    'emulate -L zsh;local -a e;for k in "${(@k)parameters[(R)*export*]}";do e+=("export $k=${(qq)${(P)k}}");done;'
+    "builtin emulate -L zsh -o extendedglob;builtin local k;builtin local -a e;"
+    'for k in "${(@k)parameters[(R)*export*~*readonly*special*]}";do e+=("export $k=${(qq)${(P)k}}");done;'
     'builtin print -rl -- "${(@)e}"'
 )
 
@@ -92,7 +101,7 @@ _FISH = Template(
     "printf %s ${command}|{ ${shell} --no-config -c '"
     "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -e CONNMGR_COMMAND;"
     'builtin printf ":%sc\\n" ${nonce};builtin pwd;builtin printf ":%sv\\n" ${nonce};${env} -0;'
-    'builtin printf ":%sx\\n" ${nonce};exit $$__cm_r'
+    'builtin printf ":%sx\\n" ${nonce};builtin exit $$__cm_r'
     "' 7<&0 <&6 6<&-;}"
 )
 
@@ -103,24 +112,51 @@ _CSH = Template(
     "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
 )
 
-SH = Dialect(0, ("sh",), functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac')
+# What a redirection replaces is kept in the first free descriptor from 10, or in bash from that which is copied: both
+# are out of the way of the numbers that scripts use. Not every sh reads numbers of two digits.
+_HOLD_COPIES = "_cm_hold(){ exec 248>&8 249>&9;};_cm_free(){ exec 8>&- 9>&- 248>&- 249>&-;}"
+_TEN = range(10, 20)
+_HOLD_TEN = (
+    f"if (exec {_TEN[-1]}>&8);then _cm_hold(){{ exec {' '.join(f'{number}>&8' for number in _TEN)};}};"
+    f"_cm_free(){{ exec {' '.join(f'{number}>&-' for number in _TEN)};}};else _cm_hold(){{ :;}};_cm_free(){{ :;}};fi"
+)
+_UNTRAP = "command trap - DEBUG ERR||:"
+
+SH = Dialect(
+    0,
+    ("sh",),
+    hold=_HOLD_TEN,
+    untrap=_UNTRAP,
+    functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
+)
 DIALECTS = (
     SH,
-    Dialect(1, ("bash",), options=("--norc", "--noprofile"), functions="declare -F"),
+    Dialect(
+        1,
+        ("bash",),
+        options=("--norc", "--noprofile"),
+        builtin="builtin",
+        exports="builtin export -p",
+        streams=">&248 2>&249 8>&248 9>&249",
+        hold=_HOLD_COPIES,
+        untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
+        functions="declare -F",
+    ),
     Dialect(2, ("dash",)),
-    Dialect(3, ("ash",)),
+    Dialect(3, ("ash",), hold=_HOLD_TEN),
     Dialect(
         4,
         ("zsh",),
         options=("-f", "+i"),
         builtin="builtin",
         exports=_ZSH_EXPORTS,
+        untrap="builtin trap - DEBUG ERR;builtin unset -f exec||:",
         functions="typeset +f;unalias run-help which-command;alias",
         preparation="zmodload zsh/parameter;unsetopt hashdirs",
     ),
-    Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh"), functions="typeset +f"),
+    Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh"), untrap=_UNTRAP, functions="typeset +f"),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
-    Dialect(5, ("ksh", "ksh93", "ksh93u+m"), fork='ulimit -Ht "$(ulimit -Ht)";'),
+    Dialect(5, ("ksh", "ksh93", "ksh93u+m"), untrap=_UNTRAP, fork='ulimit -Ht "$(ulimit -Ht)";'),
     Dialect(6, ("fish",), interpreter=_FISH),
     Dialect(7, ("csh", "tcsh", "bsd-csh"), interpreter=_CSH),
 )

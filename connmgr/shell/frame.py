@@ -101,8 +101,7 @@ def build_frame(
     if dialect.interpreter and interpreter:
         steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
     else:
-        source = b"" if command.source is None else b"<" + command.source
-        steps.append(b"eval " + quote(command.text) + source + b" >&8 2>&9 8>&- 9>&-")
+        steps += _evaluated(dialect, command)
         if command.keeps_state:
             steps.append(b'_cm_dump "$?" ' + mark)
     body = b"(" + dialect.fork.encode() + b";".join(steps) + b")"
@@ -142,6 +141,16 @@ def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
 def _as_path(directory: bytes) -> bytes:
     # cd takes "-" and "-P" for something else, and looks in CDPATH for what begins with a name.
     return directory if directory.startswith(b"/") else b"./" + directory
+
+
+def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
+    if command.source is not None:
+        yield b"exec <" + command.source
+    text = command.text
+    if dialect.hold:
+        yield b"_cm_hold"
+        text = b"_cm_free\n" + text
+    yield b"eval " + quote(text) + b" " + dialect.streams.encode()
 
 
 def _interpreted(template: Template, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:

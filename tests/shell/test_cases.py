@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from connmgr.errors import ShellLost
 from connmgr.shell.session import Session
-from tests.shell.shells import assert_usable, out, run
+from tests.shell.shells import POSIX, assert_usable, local_session, out, run
 
 ANY = None
 FAILS = "non-zero"
@@ -123,9 +124,62 @@ def test_errexit_stops_the_command(posix: Session, tmp_path: Path) -> None:
     assert_usable(posix)
 
 
+def test_errexit_keeps_the_state_of_a_command_that_succeeds(posix: Session) -> None:
+    assert run(posix, "set -eu; cd /usr").exit_code == 0
+    assert out(posix, "pwd") == "/usr\n"
+
+
 def test_return_outside_a_function_ends_the_command(posix: Session) -> None:
     assert run(posix, "return 1").exit_code != 0
     assert_usable(posix)
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "ash"}])
+def test_descriptors_are_the_commands_own(shell: str, tmp_path: Path) -> None:
+    with local_session(shell) as session:
+        for number in (3, 8, 9, *range(10, 20), 63, 200, 255):
+            file = tmp_path / str(number)
+            text = f"exec {number}>{file}; echo held >&{number}; [ {file} -ef /proc/self/fd/{number} ] && echo there"
+            assert out(session, f"cd /; {text}; cd /usr") == "there\n"
+            assert (file.read_text(), out(session, "pwd")) == ("held\n", "/usr\n")
+            assert out(session, f"exec {number}>&-; cd /; echo on") == "on\n"
+            assert out(session, "pwd") == "/\n"
+
+
+def test_a_program_sees_no_descriptor_of_the_sessions(posix: Session) -> None:
+    assert int(out(posix, "cd /; ls /proc/self/fd | wc -l")) <= 4, "0, 1, 2 and that of the listing"
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh", "ksh93"}])
+@pytest.mark.parametrize("trap", ["DEBUG", "ERR"])
+def test_what_a_trap_prints_is_the_commands_alone(shell: str, trap: str) -> None:
+    functions_too = "set -ET; " if shell == "bash" else ""
+    with local_session(shell) as session:
+        text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"
+        alone = subprocess.run([shell, "-c", functions_too + text], capture_output=True, check=False)
+        result = run(session, functions_too + text)
+        assert (result.exit_code, bytes(result.stdout)) == (alone.returncode, alone.stdout)
+        assert out(session, "pwd") == "/usr\n"
+
+
+@pytest.mark.parametrize("name", ["exit", "return", "unset", "set", "exec", "trap", "echo", "pwd", "export"])
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh"}])
+def test_a_function_named_like_a_builtin_changes_nothing(shell: str, name: str) -> None:
+    with local_session(shell) as session:
+        result = run(session, f"{name}(){{ command echo called; }}; cd /usr; false")
+        assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (1, b"", b"")
+        assert out(session, "pwd") == "/usr\n"
+
+
+def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
+    assert run(fish, "function exit; end; cd /usr; false").exit_code == 1
+    assert out(fish, "pwd") == "/usr\n"
+
+
+def test_a_disabled_builtin_changes_nothing(bash: Session) -> None:
+    result = run(bash, "enable -n exit; cd /usr; false")
+    assert (result.exit_code, bytes(result.stderr)) == (1, b"")
+    assert out(bash, "pwd") == "/usr\n"
 
 
 def test_tracing_in_a_shell_of_another_language_harms_nothing(interpreted: Session) -> None:

@@ -12,7 +12,7 @@ from connmgr.errors import NoSuchDirectory
 from connmgr.shell.dialects import quote
 from connmgr.shell.session import Session
 from connmgr.shell.state import State, parse_environment, parse_exports
-from tests.shell.shells import assert_usable, out, run
+from tests.shell.shells import POSIX, assert_usable, local_session, out, run
 
 ODD_VALUES = [
     b"",
@@ -152,6 +152,17 @@ def test_directory_deleted_underneath(posix: Session, tmp_path: Path) -> None:
     assert_usable(posix)
     assert out(posix, "cd /usr; pwd") == "/usr\n"
     assert out(posix, "pwd") == "/usr\n"
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id == "zsh"])
+def test_variables_that_zsh_keeps_by_itself_may_be_exported(shell: str) -> None:
+    with local_session(shell) as session:
+        for name in ("status", "ARGC", "HISTCMD", "LINENO", "TTYIDLE", "ZSH_SUBSHELL", "ZSH_EVAL_CONTEXT", "PPID"):
+            run(session, f"export {name}")
+            assert run(session, f"export {name}=1").exit_code == 1
+            assert_usable(session)
+        run(session, "typeset -rx KEPT=1")
+        assert out(session, "echo $KEPT") == "1\n"
 
 
 @given(
