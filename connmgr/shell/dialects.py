@@ -67,7 +67,8 @@ class Dialect:
         ).encode()
 
 
-# ksh93 says 256 + N where signal N ended a command, of which `exit` would leave N.
+# ksh93 and mksh know where they are just while that exists. ksh93 says 256 + N where signal N ended a command, of which
+# `exit` would leave N.
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
@@ -75,7 +76,8 @@ ${hold}
 [ -x . ]||cd||cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo ":$$2$$1" >&8;}
-_cm_dump(){ ${builtin} set +x;${untrap};{ ${builtin} unset CONNMGR_COMMAND;${builtin} echo ":$$2c";${builtin} pwd
+_cm_dump(){ ${builtin} set +x;${untrap};{ ${builtin} unset CONNMGR_COMMAND
+${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
 exec >&8 2>&9 8>&- 9>&-;${builtin} return "$$(($$1>256?$$1-128:$$1))";}
 _cm_end(){ echo ":$$2 $$1" >&8;${end_of_stderr}hash -r;}

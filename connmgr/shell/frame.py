@@ -97,7 +97,8 @@ def build_frame(
     if command.directory is not None:
         steps.insert(0, b"cd " + quote(_as_path(command.directory)) + b"||{ _cm_gone g " + mark + b";exit;}")
     if command.environment:
-        steps += [b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items()]
+        exports = (b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items())
+        steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
     if dialect.interpreter and interpreter:
         steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
     else:

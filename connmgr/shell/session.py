@@ -231,7 +231,9 @@ class Session:
         nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
         frame = self._frame(command, nonce, cookie)
         if self._state.directory != self._entered:
-            frame = enter_directory(self._state.directory, nonce, frame)
+            # To enter one sets OLDPWD, for which `cd -` goes.
+            previous = self._state.variables.get(b"OLDPWD", b"")
+            frame = enter_directory(self._state.directory, nonce, previous + frame)
         frame, self._restore = self._restore + frame, b""
         stdout, stderr = MarkedStream(nonce, self._max_output), MarkedStream(nonce, self._max_output)
         stderr.ended = self._channel.merged

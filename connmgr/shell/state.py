@@ -21,8 +21,16 @@ _DECLARATION = re.compile(
 )
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
-_SHELLS_OWN = frozenset(b"_ PWD SHLVL PPID UID EUID GID EGID SHELLOPTS BASHOPTS BASH_VERSINFO CONNMGR_COMMAND".split())
-"""Variables that a shell keeps by itself, or refuses to have set."""
+_SHELLS_OWN = frozenset(
+    b"""
+    _ PWD SHLVL PPID UID EUID GID EGID SHELLOPTS BASHOPTS BASH_VERSINFO BASH_XTRACEFD histchars HISTCHARS
+    CONNMGR_COMMAND
+    """.split()
+)
+"""Variables that a shell keeps by itself, refuses to have set, or reads its orders by."""
+
+GONE = b"/dev/null"
+"""The working directory of a session whose own is gone: no shell enters it."""
 
 
 def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
@@ -57,9 +65,11 @@ class State:
     def update(self, directory: bytes, dump: bytes, *, from_env: bool) -> bytes:
         """Take over what a command left, and return the sh text that puts the supervisor's variables right.
 
-        A dump that cannot be read changes no variable.
+        A dump that cannot be read changes no variable; with another beginning than a directory's it changes nothing.
         """
-        self.directory = directory or self.directory
+        if directory and not directory.startswith(b"/"):
+            return b""
+        self.directory = directory or GONE
         if dump == self._dump:
             return b""
         self._dump = dump

@@ -143,6 +143,27 @@ def test_directory_deleted_before_it_is_entered(any_shell: Session, tmp_path: Pa
     assert out(any_shell, "pwd") == before
 
 
+def test_directory_deleted_by_the_command_that_entered_it(any_shell: Session, tmp_path: Path) -> None:
+    doomed, mark = tmp_path / "doomed", tmp_path / "mark"
+    doomed.mkdir()
+    run(any_shell, f"cd {tmp_path}")
+    run(any_shell, f"cd {doomed}; rmdir {doomed}")
+    with pytest.raises(NoSuchDirectory, match=str(tmp_path)):
+        run(any_shell, f"touch {mark}")
+    assert not mark.exists(), "the command ran in another directory than the session's"
+    assert out(any_shell, "pwd") == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id != "zsh"])
+def test_the_directory_before_is_known_to_cd(shell: str) -> None:
+    with local_session(shell) as session:
+        run(session, "cd /usr; cd /etc; true")
+        assert out(session, "cd - >/dev/null; pwd") == "/usr\n"
+        assert out(session, "cd - >/dev/null; pwd") == "/etc\n"
+        run(session, "cd /")
+        assert out(session, "cd - >/dev/null; pwd") == "/etc\n"
+
+
 def test_directory_deleted_underneath(posix: Session, tmp_path: Path) -> None:
     doomed = tmp_path / "doomed"
     doomed.mkdir()
@@ -163,6 +184,25 @@ def test_variables_that_zsh_keeps_by_itself_may_be_exported(shell: str) -> None:
             assert_usable(session)
         run(session, "typeset -rx KEPT=1")
         assert out(session, "echo $KEPT") == "1\n"
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh"}])
+def test_variables_by_which_a_shell_reads_do_not_reach_the_session(shell: str) -> None:
+    with local_session(shell) as session:
+        for assignment in ("BASH_XTRACEFD=8", "BASH_XTRACEFD=9", "histchars=/x:y", "histchars=", "HISTCHARS=/x:y"):
+            run(session, f"export {assignment}")
+            run(session, f"cd /usr; unset {assignment.partition('=')[0]}")
+            assert out(session, "cd /; true; cd /usr; pwd") == "/usr\n"
+            assert out(session, "pwd") == "/usr\n"
+            assert_usable(session)
+            run(session, "cd /")
+
+
+def test_a_variable_that_cannot_be_set_is_complained_of(posix: Session) -> None:
+    for name in ("status", "PPID", "LINENO", "OPTIND", "UID"):
+        result = run(posix, "echo ran", environment={name: "x y"})
+        assert result.stdout or result.stderr, f"{name}: neither run nor said why"
+    assert_usable(posix)
 
 
 @given(
@@ -192,3 +232,10 @@ def test_only_what_changed_is_put_back() -> None:
     assert state.update(b"/", b"export A=1\n", from_env=False) == b"unset B;"
     assert state.update(b"/x", b"export A=1\n", from_env=False) == b""
     assert state.directory == b"/x"
+
+
+def test_a_dump_that_does_not_begin_with_a_directory_is_refused() -> None:
+    state = State()
+    state.update(b"/x", b"export A=1\n", from_env=False)
+    assert state.update(b"noise\n/y", b"export A=2\n", from_env=False) == b""
+    assert (state.directory, state.variables) == (b"/x", {b"A": b"export A=1;"})
