@@ -109,8 +109,9 @@ _FISH = Template(
 
 _CSH = Template(
     "printf '%s\n%s\n' ${command} '"
-    "set _cm_r=$$status\nunsetenv CONNMGR_COMMAND\n"
-    "\\echo -n :;\\echo ${nonce}c;\\echo $$cwd:q;\\echo -n :;\\echo ${nonce}v;${env} -0;\\echo -n :;\\echo ${nonce}x\n"
+    # Quoted, as against an alias, a builtin's name is looked up in PATH.
+    "set _cm_r=$$status\nunalias *\nset echo_style=bsd\nunsetenv CONNMGR_COMMAND\n"
+    "echo -n :;echo ${nonce}c;echo $$cwd:q;echo -n :;echo ${nonce}v;${env} -0;echo -n :;echo ${nonce}x\n"
     "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
 )
 

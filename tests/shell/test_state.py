@@ -66,6 +66,16 @@ def test_values_last_in_csh(tcsh: Session) -> None:
     assert exported(tcsh, b"ODD") == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['setenv PATH ""', "unsetenv PATH", "set path=()", "unset path", "alias echo ls", "set echo_style=none", "set noglob"],
+)
+def test_the_directory_lasts_in_csh_whatever_was_set(tcsh: Session, text: str) -> None:
+    result = run(tcsh, f"cd /usr; {text}")
+    assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (0, b"", b"")
+    assert out(tcsh, "echo $cwd") == "/usr\n"
+
+
 @pytest.mark.parametrize("name", ["a b", "x'y", "new\nline", "$(x)", "-n", "\u00e9", "*", "\\", " "])
 def test_odd_directories_last(posix: Session, tmp_path: Path, name: str) -> None:
     directory = tmp_path / name
