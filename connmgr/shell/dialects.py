@@ -53,7 +53,9 @@ class Dialect:
         A directory that the shell's user may not enter, as that of whoever called sudo, is left for the user's home.
         """
         return _HELLO.substitute(
-            merge="exec 9>&8" if merged else ":",
+            merge=_MERGE if merged else ":",
+            raw="_cm_raw <&8;" if merged else "",
+            raw_stdout="_cm_raw <&1;" if merged else "",
             end_of_stderr="" if merged else 'echo ":$2" >&9;',
             done_on_stderr="" if merged else 'echo ":$2" >&2;',
             functions=self.functions,
@@ -69,6 +71,9 @@ class Dialect:
 
 # ksh93 and mksh know where they are just while that exists. ksh93 says 256 + N where signal N ended a command, of which
 # `exit` would leave N.
+# A command may set the terminal as it likes; in its usual mode frames would be echoed, and cut.
+_MERGE = 'exec 9>&8;eval "_cm_raw(){ $(command -v stty||echo :) raw -echo||:;}"'
+
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
@@ -76,12 +81,12 @@ ${hold}
 [ -x . ]||cd||cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo ":$$2$$1" >&8;}
-_cm_dump(){ ${builtin} set +x;${untrap};{ ${builtin} unset CONNMGR_COMMAND
+_cm_dump(){ ${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
 ${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
 exec >&8 2>&9 8>&- 9>&-;${builtin} return "$$(($$1>256?$$1-128:$$1))";}
-_cm_end(){ echo ":$$2 $$1" >&8;${end_of_stderr}hash -r;}
-_cm_done(){ echo ":$$2 $$1";${done_on_stderr}}
+_cm_end(){ ${raw}echo ":$$2 $$1" >&8;${end_of_stderr}hash -r;}
+_cm_done(){ ${raw_stdout}echo ":$$2 $$1";${done_on_stderr}}
 (${fork}echo "facts ${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8

@@ -186,6 +186,7 @@ class MarkedStream:
         self._pending = b""
         self._section = "b"
         self._state_complete = False
+        self._translated = False
         self._sections = {"b": bytearray(), "c": bytearray(), "v": bytearray()}
         self.truncated = False
         self.directory_refused = False
@@ -203,6 +204,8 @@ class MarkedStream:
         directory, variables = self._sections["c"], self._sections["v"]
         if not self._state_complete or len(variables) >= STATE_LIMIT:
             return None
+        if self._translated:
+            directory, variables = (part.replace(b"\r\n", b"\n") for part in (directory, variables))
         return bytes(directory.removesuffix(b"\n")), bytes(variables)
 
     def feed(self, data: bytes) -> None:
@@ -234,6 +237,9 @@ class MarkedStream:
         return len(data) - at if at >= 0 and self._marker.startswith(data[at:]) else 0
 
     def _enter(self, tag: str) -> None:
+        if tag.endswith("\r"):
+            # A terminal that the command has set to translate newlines.
+            tag, self._translated = tag[:-1], True
         if tag == "" or tag.startswith(" "):
             self.ended = True
             self.status = int(tag or 0)

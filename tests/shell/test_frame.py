@@ -33,6 +33,12 @@ def test_split_at_every_byte() -> None:
             check(reader, output + b"bye\n")
 
 
+def test_newlines_that_a_terminal_translates() -> None:
+    reader = MarkedStream(NONCE, 1000)
+    reader.feed(stream(b"hi\n").replace(b"\n", b"\r\n"))
+    check(reader, b"hi\r\n")
+
+
 @given(
     st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", MARK[:5], MARK[:-1], NONCE.encode()]))),
     st.lists(st.integers(1, 40)),

@@ -68,7 +68,15 @@ def test_values_last_in_csh(tcsh: Session) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['setenv PATH ""', "unsetenv PATH", "set path=()", "unset path", "alias echo ls", "set echo_style=none", "set noglob"],
+    [
+        'setenv PATH ""',
+        "unsetenv PATH",
+        "set path=()",
+        "unset path",
+        "alias echo ls",
+        "set echo_style=none",
+        "set noglob",
+    ],
 )
 def test_the_directory_lasts_in_csh_whatever_was_set(tcsh: Session, text: str) -> None:
     result = run(tcsh, f"cd /usr; {text}")

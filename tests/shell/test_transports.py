@@ -172,6 +172,27 @@ def test_terminals_are_told(kept: Kept) -> None:
         assert kept.get(way, "bash").info.tty_state == ("merged" if "terminal" in way else "none")
 
 
+ON_TERMINAL = [pytest.param((way, "bash"), id=way) for way in WAYS if "terminal" in way]
+ON_TERMINAL += [pytest.param(("terminal", SHELLS[name].values[0]), id=name) for name in ("sh", "zsh", "ash", "tcsh")]
+
+
+@pytest.mark.parametrize("way_and_shell", ON_TERMINAL)
+def test_a_command_may_set_the_terminal_as_it_likes(kept: Kept, way_and_shell: tuple[str, str], tmp_path: Path) -> None:
+    session = kept.get(*way_and_shell)
+    setter = tmp_path / "setter"
+    setter.write_text("#!/bin/sh\nexec stty sane <&1\n")
+    setter.chmod(0o755)
+    text = "x" * 6000
+    for command in (f"{setter}", f"{setter}; true", f"cd /; {setter}", f"{setter} && sleep 100"):
+        if "sleep" in command:
+            with pytest.raises(CommandTimeout):
+                run(session, command, timeout=0.3)
+        else:
+            assert run(session, command).exit_code == 0
+        assert out(session, "echo a; echo b") == "a\nb\n", f"echoed or translated after: {command}"
+        assert out(session, f"cd /; echo {text}") == f"{text}\n"
+
+
 HARD_TO_KILL = {
     "ignores TERM": "trap '' TERM; sleep 100",
     "pipeline of three": "sleep 100 | cat | cat",
