@@ -56,8 +56,9 @@ class Dialect:
             merge=_MERGE if merged else ":",
             raw="_cm_raw <&8;" if merged else "",
             raw_stdout="_cm_raw <&1;" if merged else "",
-            end_of_stderr="" if merged else 'echo ":$2" >&9;',
-            done_on_stderr="" if merged else 'echo ":$2" >&2;',
+            renew="_cm_renew(){ :;}" if merged else _RENEW,
+            end_of_stderr="" if merged else '_cm_say "$2" >&9;',
+            done_on_stderr="" if merged else ';_cm_say "$2" >&2',
             functions=self.functions,
             preparation=self.preparation,
             builtin=self.builtin,
@@ -74,6 +75,11 @@ class Dialect:
 # A command may set the terminal as it likes; in its usual mode frames would be echoed, and cut.
 _MERGE = 'exec 9>&8;eval "_cm_raw(){ $(command -v stty||echo :) raw -echo||:;}"'
 
+# A command that makes its output non-blocking (asyncio) does so for all who share it. Opened anew, it is another; that
+# goes with pipes in Linux, but not with sockets, with pipes of another user, or where a terminal would get an owner.
+_RENEW = """if (exec 8>/proc/self/fd/8 9>/proc/self/fd/9);then
+_cm_renew(){ exec 8>/proc/self/fd/8 9>/proc/self/fd/9;};else _cm_renew(){ :;};fi"""
+
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
@@ -85,8 +91,10 @@ _cm_dump(){ ${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
 ${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
 exec >&8 2>&9 8>&- 9>&-;${builtin} return "$$(($$1>256?$$1-128:$$1))";}
-_cm_end(){ ${raw}echo ":$$2 $$1" >&8;${end_of_stderr}hash -r;}
-_cm_done(){ ${raw_stdout}echo ":$$2 $$1";${done_on_stderr}}
+${renew}
+_cm_say(){ echo ":$$1"||{ sleep 1;echo ":$$1";};}
+_cm_end(){ ${raw}_cm_say "$$2 $$1" >&8;${end_of_stderr}hash -r;_cm_renew;}
+_cm_done(){ ${raw_stdout}_cm_say "$$2 $$1"${done_on_stderr};}
 (${fork}echo "facts ${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8

@@ -126,7 +126,7 @@ def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
     if not is_plain(text):
         return None
     steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), b'_cm_done "$?" ' + mark)
-    return b"(" + b";".join(steps) + b')||_cm_end "$?" ' + mark + b"\n"
+    return b"(" + b";".join(steps) + b')&&_cm_renew||_cm_end "$?" ' + mark + b"\n"
 
 
 def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:

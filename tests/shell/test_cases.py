@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,16 @@ def test_descriptors_are_the_commands_own(shell: str, tmp_path: Path) -> None:
             assert (file.read_text(), out(session, "pwd")) == ("held\n", "/usr\n")
             assert out(session, f"exec {number}>&-; cd /; echo on") == "on\n"
             assert out(session, "pwd") == "/\n"
+
+
+def test_output_that_a_command_made_non_blocking_spoils_no_later_one(any_shell: Session, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable}\nimport os\nos.set_blocking(1, False)\nos.set_blocking(2, False)\n")
+    program.chmod(0o755)
+    for command in (f"{program}", f"{program}; true", f"cd /; {program}"):
+        assert run(any_shell, command).exit_code == 0
+        result = run(any_shell, "head -c 3000000 /dev/zero")
+        assert (result.exit_code, len(result.stdout)) == (0, 3_000_000), f"cut after: {command}"
 
 
 def test_a_program_sees_no_descriptor_of_the_sessions(posix: Session) -> None:
