@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ logger = logging.getLogger("connmgr.registry")
 GROUP = "connmgr"
 BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SLOW_SECONDS = 2.0
 """How long loading a plugin may take before the log says which one it is."""
 
@@ -157,8 +159,8 @@ def _check(kind: object) -> None:
         value = getattr(kind, attribute, None)
         if not isinstance(value, str) or not value:
             raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
-    if not kind.name.isascii() or not kind.name.replace("-", "").isalnum():
-        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits and hyphens")
+    if not _NAME.fullmatch(kind.name):
+        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
     if kind.usage_category not in USAGE_CATEGORIES:
         raise ValueError(f"{owner}.usage_category is {kind.usage_category!r}, not one of {', '.join(USAGE_CATEGORIES)}")
     _check_schema(owner, kind)
@@ -182,11 +184,14 @@ def _check_description(owner: str, kind: ConnectionType) -> None:
     """Refuse what ``/connection/types`` could not tell, with which it would keep all other types from clients."""
     if not isinstance(kind.example, Mapping):
         raise TypeError(f"{owner}.example is {kind.example!r}, not a mapping")
-    try:
-        loaded = kind.schema().load(kind.example)
-    except ValidationError as error:
-        raise ValueError(f"{owner}.example is refused by its schema: {error}") from error
-    for what, value in (("the JSON Schema", json_schema(kind)), ("what the schema makes of the example", loaded)):
+    told = {"the JSON Schema": json_schema(kind)}
+    # A type that requires fields, and has no example, can be told of all the same.
+    if kind.example:
+        try:
+            told["what the schema makes of the example"] = kind.schema().load(kind.example)
+        except ValidationError as error:
+            raise ValueError(f"{owner}.example is refused by its schema: {error}") from error
+    for what, value in told.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -137,6 +137,13 @@ def test_a_stranger_s_type_is_found_with_its_distribution_and_version(site: Path
     ]
 
 
+def test_a_type_may_do_without_an_example(site: Path) -> None:
+    install(site, with_field("fields.Raw(required=True)").replace("NAME", "sound_1.x"), "connmgr-sound")
+    registry = Registry.load()
+    assert registry.problems == []
+    assert set(types(registry)) == {*BUNDLED, "sound_1.x"}
+
+
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_plugin_is_reported_and_the_others_work(site: Path, fault: str) -> None:
     source, reason = BROKEN[fault]
