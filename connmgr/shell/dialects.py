@@ -19,6 +19,9 @@ def quote(word: bytes) -> bytes:
     return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 
+_RENEWAL = "exec 8>/proc/self/fd/8 9>/proc/self/fd/9"
+
+
 @dataclass(frozen=True)
 class Dialect:
     """What the engine must know about one family of shells.
@@ -27,9 +30,9 @@ class Dialect:
     same name, and ``exports`` prints the exported variables as ``export -p`` does. ``fork`` makes a process of its own
     of ``( … )`` where it is none by itself. ``streams`` are the redirections of a command, and ``hold`` defines the
     functions around it where it can open descriptors beyond 9. ``untrap`` takes back what a command may have set to run
-    with each word that follows, or in place of one. ``functions`` prints the functions and aliases that a shell may
-    have been started with. ``preparation`` saves each command some work. ``interpreter`` is, for a shell that cannot
-    supervise, the sh text that runs a command in it.
+    with each word that follows, or in place of one. ``renewal`` opens the session's streams anew. ``functions`` prints
+    the functions and aliases that a shell may have been started with. ``preparation`` saves each command some work.
+    ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -41,6 +44,7 @@ class Dialect:
     streams: str = ">&8 2>&9 8>&- 9>&-"
     hold: str = ""
     untrap: str = ":"
+    renewal: str = f"command {_RENEWAL}"
     functions: str = ""
     preparation: str = ":"
     interpreter: Template | None = None
@@ -56,7 +60,7 @@ class Dialect:
             merge=_MERGE if merged else ":",
             raw="_cm_raw <&8;" if merged else "",
             raw_stdout="_cm_raw <&1;" if merged else "",
-            renew="_cm_renew(){ :;}" if merged else _RENEW,
+            renew="_cm_renew(){ :;}" if merged else _RENEW.substitute(renewal=self.renewal),
             end_of_stderr="" if merged else '_cm_say "$2" >&9;',
             done_on_stderr="" if merged else ';_cm_say "$2" >&2',
             functions=self.functions,
@@ -77,8 +81,8 @@ _MERGE = 'exec 9>&8;eval "_cm_raw(){ $(command -v stty||echo :) raw -echo||:;}"'
 
 # A command that makes its output non-blocking (asyncio) does so for all who share it. Opened anew, it is another; that
 # goes with pipes in Linux, but not with sockets, with pipes of another user, or where a terminal would get an owner.
-_RENEW = """if (exec 8>/proc/self/fd/8 9>/proc/self/fd/9);then
-_cm_renew(){ exec 8>/proc/self/fd/8 9>/proc/self/fd/9;};else _cm_renew(){ :;};fi"""
+# A failing `exec` alone would end some shells.
+_RENEW = Template("""if (${renewal});then _cm_renew(){ ${renewal}||:;};else _cm_renew(){ :;};fi""")
 
 _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
@@ -156,6 +160,7 @@ DIALECTS = (
         streams=">&248 2>&249 8>&248 9>&249",
         hold=_HOLD_COPIES,
         untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
+        renewal=_RENEWAL,
         functions="declare -F",
     ),
     Dialect(2, ("dash",)),
@@ -167,6 +172,7 @@ DIALECTS = (
         builtin="builtin",
         exports=_ZSH_EXPORTS,
         untrap="builtin trap - DEBUG ERR;builtin unset -f exec||:",
+        renewal=_RENEWAL,
         functions="typeset +f;unalias run-help which-command;alias",
         preparation="zmodload zsh/parameter;unsetopt hashdirs",
     ),
