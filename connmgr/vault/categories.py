@@ -74,9 +74,9 @@ class Categories:
 
         With ``children`` the categories below go too; otherwise they move up to the nearest that stays. With
         ``contents`` the connections in what is removed go too, and those that run over them, but for the local machine;
-        what stays moves to the default category.
+        what stays moves to the default category. A category that was changed outside of connmgr goes where it is
+        named; what was below it moves to the root.
         :raises UnknownCategory: one does not exist.
-        A category that was changed outside of connmgr goes where it is named; what was below it moves to the root.
         :raises ProtectedEntry: a root or the default category is among them.
         :raises CategoryExists: a category would move to where one of its name is already; nothing was changed then.
         """
