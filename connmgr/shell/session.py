@@ -8,10 +8,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from connmgr.errors import (
-    CommandCancelled,
     CommandTimeout,
     ConnmgrError,
     NoSuchDirectory,
@@ -21,6 +20,7 @@ from connmgr.errors import (
     ShellStopped,
 )
 from connmgr.plugin import Channel, Transport
+from connmgr.shell.answer import Answer, Result
 from connmgr.shell.dialects import quote
 from connmgr.shell.feed import fed
 from connmgr.shell.frame import Command, MarkedStream, build_frame, build_plain_frame, enter_directory, nonces
@@ -29,9 +29,6 @@ from connmgr.shell.kill import kill_supervisor, kill_tree
 from connmgr.shell.start import Supervisor
 from connmgr.shell.state import State
 from connmgr.shell.turns import Turns
-
-POLL = 1.0
-"""Seconds between two looks at whether the client is still there."""
 
 KILL_TIMEOUT = 20.0
 """Seconds in which a killed command's processes must be gone, or the session is given up."""
@@ -50,16 +47,6 @@ INPUT_IN_FRAME = 16384
 
 SEND_TIMEOUT = 30.0
 """Seconds within which a supervisor that waits for a frame must take it."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a command ended: its exit status (128 + N for signal N) and what it printed, cut where ``truncated``."""
-
-    exit_code: int
-    stdout: bytes | bytearray
-    stderr: bytes | bytearray
-    truncated: bool
 
 
 class Session:
@@ -235,8 +222,7 @@ class Session:
             previous = self._state.variables.get(b"OLDPWD", b"")
             frame = enter_directory(self._state.directory, nonce, previous + frame)
         frame, self._restore = self._restore + frame, b""
-        stdout, stderr = MarkedStream(nonce, self._max_output), MarkedStream(nonce, self._max_output)
-        stderr.ended = self._channel.merged
+        answer = Answer(self._channel, nonce, self._max_output)
         self._running = cookie
         self._discard_late_output()
         try:
@@ -244,28 +230,22 @@ class Session:
         except TimeoutError:
             self._give_up(cookie)
             raise
-        stopped = self._receive(stdout, stderr, time.monotonic() + timeout, abandoned)
+        stopped = answer.receive(time.monotonic() + timeout, abandoned)
         if stopped:
-            self._kill(cookie, stdout, stderr)
-        self._keep_state(command, stdout)
+            self._kill(cookie, answer)
+        self._keep_state(command, answer.stdout)
         if self._stopping.is_set():
             raise ShellStopped("The shell was stopped while the command ran.")
         if stopped:
-            raise _interruption(stopped, timeout, stdout, stderr)
-        if stdout.directory_refused:
+            raise answer.interruption(stopped, timeout)
+        if answer.stdout.directory_refused:
             raise NoSuchDirectory("cwd: the directory cannot be entered.")
-        if stdout.directory_lost:
+        if answer.stdout.directory_lost:
             raise NoSuchDirectory(
                 "The session's working directory is gone; the command did not run, and the session is back in "
                 f"{self._entered.decode(errors='replace')}."
             )
-        status = stdout.status
-        return Result(
-            status if status <= 255 else 128 + (status & 0x7F),  # ksh93 reports signal N as 256 + N
-            stdout.output,
-            stderr.output,
-            stdout.truncated or stderr.truncated,
-        )
+        return answer.result()
 
     def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
@@ -285,37 +265,12 @@ class Session:
             if not any(self._channel.recv(0)):
                 return
 
-    def _receive(
-        self, stdout: MarkedStream, stderr: MarkedStream, deadline: float, abandoned: Callable[[], bool]
-    ) -> str:
-        """Read until both streams end, or return why that was not waited for."""
-        next_look = time.monotonic() + POLL
-        while not (stdout.ended and stderr.ended):
-            now = time.monotonic()
-            if now >= deadline:
-                return "timeout"
-            if now >= next_look:
-                if abandoned():
-                    return "abandoned"
-                self._raise_if_ended()
-                next_look = now + POLL
-            out, err = self._channel.recv(min(deadline, next_look) - now)
-            stdout.feed(out)
-            stderr.feed(err)
-        return ""
-
-    def _raise_if_ended(self) -> None:
-        """Notice that the shell is gone where a job of it holds the streams open, so that they do not end."""
-        with contextlib.suppress(TimeoutError):
-            self._channel.exit_status(0)
-            raise EOFError
-
-    def _kill(self, cookie: str, stdout: MarkedStream, stderr: MarkedStream) -> None:
+    def _kill(self, cookie: str, answer: Answer) -> None:
         """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
         deadline = time.monotonic() + KILL_TIMEOUT
         patience = KILL_SOON
         while self._kill_tree(cookie, KILL_TIMEOUT / 2) and (now := time.monotonic()) < deadline:
-            if not self._receive(stdout, stderr, min(now + patience, deadline), lambda: False):
+            if not answer.receive(min(now + patience, deadline), lambda: False):
                 return
             # The shell may only now have read the command to its end, and begun it.
             patience = min(2 * patience, KILL_AGAIN)
@@ -336,16 +291,3 @@ class Session:
         if command.keeps_state and stdout.state:
             interpreted = self._supervisor.interpreter is not None
             self._restore = self._state.update(*stdout.state, from_env=interpreted)
-
-
-def _interruption(
-    reason: str, timeout: float, stdout: MarkedStream, stderr: MarkedStream
-) -> CommandTimeout | CommandCancelled:
-    if reason == "abandoned":
-        return CommandCancelled("The client went away; the command was killed.")
-    return CommandTimeout(
-        f"The command ran longer than {timeout:g} s and was killed.",
-        stdout.output,
-        stderr.output,
-        truncated=stdout.truncated or stderr.truncated,
-    )

@@ -8,57 +8,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from connmgr.errors import (
-    CommandTimeout,
-    ConnmgrError,
-    NoShell,
-    ShellBusy,
-    ShellLost,
-    ShellStartFailed,
-    Stopping,
-    VaultUnavailable,
-)
+from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, Stopping, VaultUnavailable
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.shell.answer import Result
 from connmgr.shell.frame import Command
-from connmgr.shell.helper import Helpers
+from connmgr.shell.opening import STOP_TIMEOUT, Shell, open_shell
 from connmgr.shell.orphans import Orphans
-from connmgr.shell.quoted import printable
-from connmgr.shell.session import Result, Session
-from connmgr.shell.spare import SpareTransport
-from connmgr.shell.start import ShellInfo, start_supervisor
-from connmgr.shell.transports import Chain, open_chain
+from connmgr.shell.session import Session
+from connmgr.shell.slots import Slot, Slots
+from connmgr.shell.start import ShellInfo
 from connmgr.vault import Vault
-from connmgr.vault.admission import Admission
 
 logger = logging.getLogger("connmgr.shell")
 
-STOP_TIMEOUT = 5.0
 PROBE_TIMEOUT = 5.0
-HELLO_TIMEOUT = 9.0
-"""Seconds within which a shell must answer once its link is open; what takes longer is no shell."""
-
-
-@dataclass
-class Shell:
-    """A session, the chain of links that carries it, the spare one, and who is let in."""
-
-    session: Session
-    chain: Chain
-    spare: SpareTransport
-    admission: Admission
-    started: float = field(default_factory=time.monotonic)
-
-    def stop(self, timeout: float) -> None:
-        """End the session and close what carried it, whatever a plugin raises meanwhile."""
-        with contextlib.ExitStack() as cleanup:
-            cleanup.callback(self.chain.close)
-            cleanup.callback(self.spare.close)
-            self.session.stop(timeout)
 
 
 @dataclass(frozen=True)
@@ -70,14 +38,6 @@ class SessionStatus:
     uptime: float
     idle: float
     waiting: int
-
-
-@dataclass
-class Slot:
-    """The place of one connection's shell; ``lock`` is held while it is started or stopped."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    shell: Shell | None = None
 
 
 class Sessions:
@@ -106,8 +66,7 @@ class Sessions:
         self._start_timeout = start_timeout
         self._orphans = Orphans(orphans)
         self._orphans.reap()
-        self._lock = threading.Lock()
-        self._slots: dict[str, Slot] = {}
+        self._slots = Slots(patience=start_timeout)
         self._closing = threading.Event()
         self._idle_closer = threading.Thread(target=self._close_idle, name="idle-shells", daemon=True)
         if idle_timeout:
@@ -121,7 +80,7 @@ class Sessions:
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._holding(connection) as slot:
+        with self._slots.holding(connection) as slot:
             # What is changed from here on waits for the slot to end this shell.
             record = self._vault.connections.get(connection)
             if slot.shell is not None:
@@ -192,7 +151,7 @@ class Sessions:
         :raises NoShell: none is running.
         """
         self._running(connection).admission.check(access)
-        with self._holding(connection) as slot:
+        with self._slots.holding(connection) as slot:
             self._end(slot, STOP_TIMEOUT)
 
     def probe(self, kind: str, data: Mapping[str, Any], access: Access) -> ShellInfo:
@@ -206,9 +165,7 @@ class Sessions:
 
     def status(self) -> list[SessionStatus]:
         """Describe the shells that run, without asking them."""
-        with self._lock:
-            shells = [(connection, slot.shell) for connection, slot in self._slots.items() if slot.shell is not None]
-        return [_status(connection, shell) for connection, shell in shells]
+        return [_status(connection, shell) for connection, _, shell in self._slots.taken()]
 
     def refresh(self, connection: str, access: Access) -> None:
         """Find out whether the connection can be opened, and store what was found as its state.
@@ -216,7 +173,7 @@ class Sessions:
         :raises connmgr.errors.OperationError: it cannot; the state then names the error's code.
         """
         record = self._vault.connections.get(connection)
-        shell = self._peek(connection)
+        shell = self._slots.peek(connection)
         try:
             if shell is not None and shell.session.probe(PROBE_TIMEOUT):
                 shell.admission.check(access)
@@ -236,10 +193,9 @@ class Sessions:
         busy = None
         for connection in connections:
             try:
-                with self._holding(connection) as slot:
+                with self._slots.holding(connection) as slot:
                     self._end(slot, STOP_TIMEOUT)
-                    with self._lock:
-                        del self._slots[connection]
+                    self._slots.give_up(connection)
             except ShellBusy as error:
                 busy = error
         if busy is not None:
@@ -248,79 +204,38 @@ class Sessions:
     def close(self, timeout: float) -> None:
         """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
         self._closing.set()
-        with self._lock:
-            shells = [(slot, slot.shell) for slot in self._slots.values() if slot.shell is not None]
+        shells = self._slots.taken()
         if shells:
             with ThreadPoolExecutor(min(32, len(shells)), "close-shells") as pool:
-                for slot, shell in shells:
+                for _, slot, shell in shells:
                     pool.submit(self._close_one, slot, shell, timeout)
         if self._idle_closer.is_alive():
             self._idle_closer.join(timeout)
 
     def _open(self, kind: str, data: Mapping[str, Any], access: Access) -> Shell:
+        self._refuse_when_closing()
+        shell = open_shell(self._vault, self._registry, kind, data, access, self._start_timeout, self._max_output)
+        try:
+            # Whoever closes the others did not see this one.
+            self._refuse_when_closing()
+        except Stopping:
+            shell.stop(STOP_TIMEOUT)
+            raise
+        return shell
+
+    def _refuse_when_closing(self) -> None:
         if self._closing.is_set():
             raise Stopping("The daemon is shutting down.")
-        deadline = time.monotonic() + self._start_timeout
-        chain = open_chain(self._vault, self._registry, kind, data, access, self._start_timeout)
-        with contextlib.ExitStack() as cleanup:
-            cleanup.callback(chain.close)
-            timeout = min(HELLO_TIMEOUT, max(0.1, deadline - time.monotonic()))
-            supervisor = start_supervisor(chain.transport, data.get("shell"), timeout)
-            helpers = Helpers()
-            spare = SpareTransport(
-                chain.transport,
-                lambda seconds: open_chain(
-                    self._vault, self._registry, kind, data, access, min(seconds, self._start_timeout)
-                ),
-                helpers.dismiss,
-            )
-            cleanup.callback(spare.close)
-            session = Session(supervisor, spare, self._max_output, helpers)
-            cleanup.callback(session.stop, STOP_TIMEOUT)
-            for text in data.get("commands") or ():
-                try:
-                    result = session.exec(Command(text.encode()), max(0.1, deadline - time.monotonic()))
-                except CommandTimeout as error:
-                    raise ShellStartFailed(f"commands: {text!r} did not end in time and was killed.") from error
-                if result.exit_code:
-                    printed = printable(bytes(result.stderr or result.stdout).decode(errors="replace"))[:200]
-                    raise ShellStartFailed(f"commands: {text!r} exited with {result.exit_code}. {printed}")
-            if self._closing.is_set():
-                # Whoever closes the others did not see this one.
-                raise Stopping("The daemon is shutting down.")
-            cleanup.pop_all()
-        return Shell(session, chain, spare, self._vault.principals.admission(chain.sealed))
-
-    @contextlib.contextmanager
-    def _holding(self, connection: str) -> Iterator[Slot]:
-        deadline = time.monotonic() + self._start_timeout
-        while True:
-            with self._lock:
-                slot = self._slots.setdefault(connection, Slot())
-            if not slot.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise ShellBusy("The connection's shell is being started or stopped; try again.")
-            try:
-                # Who waited for a slot that was given up meanwhile would start a shell that nobody finds.
-                if self._slots.get(connection) is slot:
-                    yield slot
-                    return
-            finally:
-                slot.lock.release()
-
-    def _peek(self, connection: str) -> Shell | None:
-        with self._lock:
-            slot = self._slots.get(connection)
-        return slot.shell if slot else None
 
     def _running(self, connection: str) -> Shell:
-        shell = self._peek(connection)
+        shell = self._slots.peek(connection)
         if shell is None:
             self._vault.connections.get(connection)
             raise NoShell("No shell session is running on this connection; start it first.")
         return shell
 
     def _discard(self, connection: str, lost: Shell) -> None:
-        with self._holding(connection) as slot:
+        with self._slots.holding(connection) as slot:
             if slot.shell is lost:
                 self._end(slot, STOP_TIMEOUT)
 
@@ -339,10 +254,8 @@ class Sessions:
 
     def _close_idle(self) -> None:
         while not self._closing.wait(min(30.0, self._idle_timeout / 4)):
-            with self._lock:
-                slots = list(self._slots.values())
-            for slot in slots:
-                if slot.shell is not None and slot.lock.acquire(blocking=False):
+            for _, slot, _ in self._slots.taken():
+                if slot.lock.acquire(blocking=False):
                     try:
                         if slot.shell is not None and slot.shell.session.idle_seconds > self._idle_timeout:
                             self._end(slot, STOP_TIMEOUT)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from connmgr.plugin import Transport
+from connmgr.shell.answer import Result
 from connmgr.shell.frame import Command
-from connmgr.shell.session import Result, Session
+from connmgr.shell.session import Session
 from connmgr.shell.start import start_supervisor
 from connmgr_local.transport import LocalTransport
 
