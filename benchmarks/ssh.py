@@ -199,6 +199,9 @@ def _at_once(daemon: Daemon, sshd: Sshd) -> None:
         daemon.client.post("/shell/start", connection=connection)
     clients = [Client(daemon.url, auth_file=daemon.auth_file) for _ in connections]
 
+    def bare_request(number: int) -> None:
+        clients[number].post("/daemon/version")
+
     def through_daemon(number: int) -> None:
         clients[number].post("/shell/exec", connection=connections[number], command="true")
 
@@ -215,12 +218,17 @@ def _at_once(daemon: Daemon, sshd: Sshd) -> None:
                 channel.exec_command("true")
                 channel.recv_exit_status()
 
-        rates: dict[str, list[float]] = {"/shell/exec true": [], "paramiko, NODELAY, a channel a command": []}
+        ways: dict[str, Callable[[int], None]] = {
+            "bare request": bare_request,
+            "/shell/exec true": through_daemon,
+            "paramiko, NODELAY, a channel a command": channel_each,
+        }
+        rates: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(3):
-            for name, work in zip(rates, (through_daemon, channel_each), strict=True):
+            for name, work in ways.items():
                 rates[name].append(_rate(work))
     rows = [(name, f"{median(found):.0f}") for name, found in rates.items()]
-    print_table(f"{AT_ONCE} ssh sessions at once", ("", "commands a second"), rows, repeat=REPEAT)
+    print_table(f"{AT_ONCE} ssh sessions at once", ("", "a second"), rows, repeat=REPEAT)
     for connection in connections:
         daemon.client.post("/shell/stop", connection=connection)
 
