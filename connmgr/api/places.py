@@ -6,8 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 
+WHOLE = "The request body"
 LONGEST_NAME = 100
 LONGEST_PLACE = 500
+LONGEST_TEXT, DEEPEST = 64 * 1024, 64
+"""How many characters, and levels, are looked into: what is wrong beyond costs nobody more than its sender."""
 
 Path = tuple[str | int, ...]
 
@@ -28,7 +31,8 @@ def place_of(refused: Refused, text: str) -> str:
     """Return the path of what was refused in ``text``: ``data.port``."""
     seen: set[Path] = set()
     for piece, path in _walk(text):
-        if refused.literal and piece == refused.literal:
+        # The decoder is done with a literal where it has read it, whatever comes next.
+        if refused.literal and piece.startswith(refused.literal):
             return _joined(path)
         if not refused.literal and piece == _NAME and path[-1] == refused.name:
             if path in seen:
@@ -39,16 +43,21 @@ def place_of(refused: Refused, text: str) -> str:
 
 def place_of_depth(text: str, levels: int) -> str:
     """Return the path of the first array or object in ``text`` that stands in ``levels`` others."""
-    return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), "")
+    return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), WHOLE)
 
 
 def _walk(text: str) -> Iterator[tuple[str, Path]]:
-    """Yield each value's first piece with the value's path, and ``:`` with the path of each name that has come."""
+    """Yield each value's first piece with the value's path, and ``:`` with the path of each name that has come.
+
+    It ends where the text is no JSON any more, or is too long or too deep to be looked into.
+    """
     path: list[str | int] = []
     # Whether what comes next in an object is a value.
     named = False
-    for found in _PIECE.finditer(text):
+    for found in _PIECE.finditer(text, 0, LONGEST_TEXT):
         piece = found[0]
+        if len(path) > DEEPEST or (not path and piece in "]},:"):
+            return
         if piece in "]}":
             path.pop()
             named = True
@@ -69,4 +78,4 @@ def _walk(text: str) -> Iterator[tuple[str, Path]]:
 
 
 def _joined(path: Path) -> str:
-    return ".".join(str(part)[:LONGEST_NAME] for part in path)[:LONGEST_PLACE] or "The request body"
+    return ".".join(str(part)[:LONGEST_NAME] for part in path)[:LONGEST_PLACE] or WHOLE

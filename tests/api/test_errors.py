@@ -71,6 +71,13 @@ DEEP = b'{"filter":' + b"[" * 40 + b"]" * 40 + b"}"
         (b'{"filter":"*","a":{"b":' + b"[" * 31 + b"]" * 31 + b"}}", "a.b" + 30 * ".0" + ": This is nested deeper"),
         (b'{"filter":"*","a":[' + b'{"b":' * 60_000, "a.0" + 30 * ".b" + ": This is nested deeper"),
         (b'{"filter":NaN}', "NaN"),
+        (b'{"filter":NaNx}}', "filter: NaN"),
+        (b'{"a":[1,-Infinitya]]]]', "a.1: -Infinity"),
+        (b'{"a":1e999.},1', "a: The number is too large"),
+        # Where nobody looks that deep for the place, nor that far.
+        (b'{"a":' * 900 + b'{"b":1,"b":2}' + b"}" * 900, "b: This name occurs more than once"),
+        (b'{"filter":"' + b"x" * 70_000 + b'","a":NaN}', "The request body: NaN"),
+        (b'{"filter":"' + b"x" * 70_000 + b'","a":' + b"[" * 40 + b"]" * 40 + b"}", "The request body: This is nested"),
         (b'{"filter":Infinity}', "Infinity"),
         (b'{"filter":-Infinity}', "-Infinity"),
         (b'{"filter":1e999}', "too large"),
