@@ -94,7 +94,7 @@ _cm_gone(){ echo ":$$2$$1" >&8;}
 _cm_dump(){ ${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
 ${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
-exec >&8 2>&9 8>&- 9>&-;${builtin} return "$$(($$1>256?$$1-128:$$1))";}
+exec >&8 2>&9 8>&- 9>&-;${builtin} exit "$$(($$1>256?$$1-128:$$1))";}
 ${renew}
 _cm_say(){ echo ":$$1"||{ sleep 1;echo ":$$1";};}
 _cm_end(){ ${raw}_cm_say "$$2 $$1" >&8;${end_of_stderr}hash -r;_cm_renew;}
@@ -134,7 +134,9 @@ _CSH = Template(
 
 # What a redirection replaces is kept in the first free descriptor from 10, or in bash from that which is copied: both
 # are out of the way of the numbers that scripts use. Not every sh reads numbers of two digits.
-_HOLD_COPIES = "_cm_hold(){ exec 248>&8 249>&9;};_cm_free(){ exec 8>&- 9>&- 248>&- 249>&-;}"
+_HOLD_COPIES = """if { exec 254>&8;} 2>&-;then exec 254>&-;_cm_streams=(248 249 248 249)
+_cm_hold(){ exec 248>&8 249>&9;};_cm_free(){ exec 8>&- 9>&- 248>&- 249>&-;}
+else _cm_streams=(8 9 - -);_cm_hold(){ :;};_cm_free(){ :;};fi"""
 _TEN = range(10, 20)
 _HOLD_TEN = (
     f"if (exec {_TEN[-1]}>&8);then _cm_hold(){{ exec {' '.join(f'{number}>&8' for number in _TEN)};}};"
@@ -157,9 +159,9 @@ DIALECTS = (
         options=("--norc", "--noprofile"),
         builtin="builtin",
         exports="builtin export -p",
-        streams=">&248 2>&249 8>&248 9>&249",
+        streams=">&${_cm_streams[0]} 2>&${_cm_streams[1]} 8>&${_cm_streams[2]} 9>&${_cm_streams[3]}",
         hold=_HOLD_COPIES,
-        untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
+        untrap="builtin trap - DEBUG ERR RETURN;builtin enable exit;builtin unset -f exec",
         renewal=_RENEWAL,
         functions="declare -F",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -162,9 +163,10 @@ def test_a_program_sees_no_descriptor_of_the_sessions(posix: Session) -> None:
 
 
 @pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh", "ksh93"}])
+@pytest.mark.parametrize("in_functions", [False, True])
 @pytest.mark.parametrize("trap", ["DEBUG", "ERR"])
-def test_what_a_trap_prints_is_the_commands_alone(shell: str, trap: str) -> None:
-    functions_too = "set -ET; " if shell == "bash" else ""
+def test_what_a_trap_prints_is_the_commands_alone(shell: str, in_functions: bool, trap: str) -> None:
+    functions_too = "set -ET; " if shell == "bash" and in_functions else ""
     with local_session(shell) as session:
         text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"
         alone = subprocess.run([shell, "-c", functions_too + text], capture_output=True, check=False)
@@ -185,6 +187,18 @@ def test_a_function_named_like_a_builtin_changes_nothing(shell: str, name: str) 
 def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
     assert run(fish, "function exit; end; cd /usr; false").exit_code == 1
     assert out(fish, "pwd") == "/usr\n"
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("limit", [64, 250])
+def test_a_limit_of_open_files_leaves_every_command_its_streams(tmp_path: Path, limit: int) -> None:
+    bash = shutil.which("bash")
+    limited = tmp_path / "bash"
+    limited.write_text(f'#!/bin/sh\nulimit -n {limit}\nexec {bash} "$@"\n')
+    limited.chmod(0o755)
+    with local_session(str(limited)) as session:
+        assert out(session, "cd /usr; ulimit -n") == f"{limit}\n"
+        assert out(session, "pwd") == "/usr\n"
 
 
 def test_a_disabled_builtin_changes_nothing(bash: Session) -> None:
