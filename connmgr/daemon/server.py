@@ -26,7 +26,7 @@ KEEPERS = 64
 """How many threads beyond those may stay with a client that they have answered."""
 
 MAX_CONNECTIONS = 512
-"""From so many on, the client that is silent for longest of those without a token makes room for the next one."""
+"""Beyond so many, the client that is silent for longest of those without a token makes room for the next one."""
 
 MAX_HEADER = 32 * 1024
 POLL_SECONDS = 1.0
@@ -99,8 +99,8 @@ class Server(TcpWSGIServer):
         adjustments = Adjustments(
             sockets=[bound],
             threads=slots + RESERVE + KEEPERS,
-            # It counts the listening socket and the trigger too.
-            connection_limit=MAX_CONNECTIONS + 2,
+            # It counts the listening socket and the trigger too; and the one more is that for which another makes room.
+            connection_limit=MAX_CONNECTIONS + 3,
             max_request_header_size=MAX_HEADER,
             # It refuses from the limit on.
             max_request_body_size=max_body + 1,
@@ -178,7 +178,7 @@ class Server(TcpWSGIServer):
             for channel in list(self.active_channels.values()):
                 if channel.overdue(now):
                     channel.handle_close()
-        if len(self.active_channels) >= MAX_CONNECTIONS:
+        if len(self.active_channels) > MAX_CONNECTIONS:
             strangers = [channel for channel in list(self.active_channels.values()) if channel.dispensable]
             if strangers:
                 min(strangers, key=lambda channel: channel.last_activity).handle_close()
