@@ -34,7 +34,9 @@ _PASSWORD_WORDS = re.compile(
     re.IGNORECASE,
 )
 _OTHER_WORDS = re.compile(
-    r"new|again|retype|repeat|one-?time|otp|token|code|verification|neues|nouveau|nueva", re.IGNORECASE
+    # Whole words, for the user's name may be part of the question.
+    r"\b(?:new|again|retype|repeat|one-?time|otp|token|(?:pass)?code|verification|neues|nouveau|nueva)\b",
+    re.IGNORECASE,
 )
 
 
@@ -134,7 +136,7 @@ class Login:
             questions = _questions(message)
             answers = b""
             if questions:
-                if sent or not _asks_for_password(questions):
+                if sent or not asks_for_password(questions):
                     self.notes.append(f"the host asked {questions[0][0]!r}, which only a person can answer")
                     # Another request ends this one (RFC 4256, section 3.1), without an answer that would be wrong.
                     return self._request("none") if not sent else self._no_answers(len(questions))
@@ -234,7 +236,8 @@ def _questions(message: Message) -> list[tuple[str, bool]]:
     return [(_printable(message.get_text()), message.get_boolean()) for _ in range(min(message.get_int(), 32))]
 
 
-def _asks_for_password(questions: list[tuple[str, bool]]) -> bool:
+def asks_for_password(questions: list[tuple[str, bool]]) -> bool:
+    """Whether ``questions``, each with whether its answer is echoed, are the one for the password."""
     prompt, echo = questions[0]
     alone = len(questions) == 1 and not echo
     return alone and bool(_PASSWORD_WORDS.search(prompt)) and not _OTHER_WORDS.search(prompt)

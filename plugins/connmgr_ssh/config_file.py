@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
@@ -84,7 +85,9 @@ def included(names: Sequence[str], base: Path) -> Iterator[Path]:
     for name in names:
         pattern = home_expanded(name)
         anchored = pattern if pattern.is_absolute() else base / pattern
-        yield from sorted(Path(anchored.anchor).glob(str(anchored.relative_to(anchored.anchor))))
+        # Not Path.glob(), which finds hidden files too, such as those that editors make.
+        found = sorted(glob.glob(str(anchored)))  # noqa: PTH207
+        yield from (path for path in map(Path, found) if not path.is_dir())
 
 
 def home_expanded(name: str) -> Path:

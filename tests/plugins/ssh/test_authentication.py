@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import x25519
 
 from connmgr.errors import AuthFailed
 from connmgr_ssh import Ssh
+from connmgr_ssh.authentication import asks_for_password
 from connmgr_ssh.transport import SshTransport
 from tests.plugins.ssh.conftest import Connect, StartSshd, data_for
 from tests.plugins.ssh.test_channel import run
@@ -365,3 +366,18 @@ def test_an_identity_that_makes_no_sense_is_refused(ssh: Ssh, sshd: Sshd, identi
     errors = ssh.schema().validate({"host": "h", "identity": identity})
     assert says in str(errors)
     assert data_for(ssh, sshd)["host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("question", "echoed", "asks"),
+    [
+        ("Password: ", False, True),
+        ("Password: ", True, False),
+        ("Password for newton@codebook: ", False, True),
+        ("New password: ", False, False),
+        ("Password and verification code: ", False, False),
+        ("One-time password (OTP): ", False, False),
+    ],
+)
+def test_the_password_is_given_to_who_asks_for_it_alone(question: str, echoed: bool, asks: bool) -> None:
+    assert asks_for_password([(question, echoed)]) is asks

@@ -124,6 +124,10 @@ def test_included_files_stand_where_they_are_included(config: Path, home: Path) 
     config.write_text("Host a\n User first\n Include parts/*.conf nothing\n Compression yes\nHost b\n Port 3\n")
     assert (resolve("a").port, resolve("a").user) == (1, "first")
     assert resolve("b").port == 3, "what stands in a block that does not fit is not included"
+    (parts / ".1.conf.swp").write_text('Host "\n')
+    (parts / "directory").mkdir()
+    config.write_text("Include parts/*\n")
+    assert resolve("b").port == 2, "hidden files and directories are passed over, as by ssh"
     config.write_text(f"Include {parts}/2.conf\nHost b\n Port 3\n")
     assert (resolve("b").port, resolve("b").user) == (2, "deep")
 
