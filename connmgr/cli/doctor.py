@@ -125,13 +125,14 @@ def _vault(settings: Settings) -> Iterator[Finding]:
     try:
         database = open_database(database_url(settings))
     except ConnmgrError as error:
-        yield Finding("vault", PROBLEM, error.message, "`connmgr vault restore` brings a backup back.")
+        advice = "" if settings.database_url else "`connmgr vault restore` brings a backup back."
+        yield Finding("vault", PROBLEM, error.message, advice)
         return
     try:
+        store = key_store(settings)
         if database.empty:
             yield Finding("vault", OK, "is made at the first start")
             return
-        store = key_store(settings)
         keys = [key for key in (store.read(), store.read_next()) if key and key.matches(database.key_verifier or b"")]
         if not keys:
             yield Finding("key", PROBLEM, "the vault's key is missing or another vault's", "Put back the right key.")

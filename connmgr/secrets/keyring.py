@@ -45,13 +45,13 @@ class Keyring:
         self.discard_next()
 
     def discard_next(self) -> None:
-        from keyring.errors import KeyringError, PasswordDeleteError
+        from keyring.errors import PasswordDeleteError
 
         try:
             self._backend.delete_password(_SERVICE, self._next)
         except PasswordDeleteError:
             return
-        except KeyringError as error:
+        except Exception as error:
             raise _unusable(error) from error
 
     @property
@@ -59,11 +59,9 @@ class Keyring:
         return self._entry + " (next)"
 
     def _read(self, entry: str) -> VaultKey | None:
-        from keyring.errors import KeyringError
-
         try:
             text = self._backend.get_password(_SERVICE, entry)
-        except KeyringError as error:
+        except Exception as error:
             raise _unusable(error) from error
         if text is None:
             return None
@@ -76,11 +74,9 @@ class Keyring:
         return VaultKey(raw)
 
     def _write(self, entry: str, key: VaultKey) -> None:
-        from keyring.errors import KeyringError
-
         try:
             self._backend.set_password(_SERVICE, entry, base64.b64encode(key.exposed()).decode())
-        except KeyringError as error:
+        except Exception as error:
             raise _unusable(error) from error
 
 
@@ -88,14 +84,19 @@ def _system_backend() -> KeyringBackend:
     try:
         import keyring
         from keyring.backends.fail import Keyring as NoBackend
+        from keyring.backends.null import Keyring as Disabled
     except ImportError as error:
         raise StartupError("The setting key_store is keyring: install connmgr[keyring].") from error
-    backend = keyring.get_keyring()
-    if isinstance(backend, NoBackend):
+    try:
+        backend = keyring.get_keyring()
+    except Exception as error:
+        raise _unusable(error) from error
+    if isinstance(backend, NoBackend | Disabled):
         raise StartupError("No keyring of the operating system is available; set key_store to file, or unlock one.")
     return backend
 
 
+# Backends are strangers' code, and raise more than the package's own errors.
 def _unusable(error: Exception) -> StartupError:
     from keyring.errors import KeyringLocked
 

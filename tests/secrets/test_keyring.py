@@ -6,6 +6,7 @@ import base64
 from pathlib import Path
 
 import keyring.backends.fail
+import keyring.backends.null
 import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringError, KeyringLocked, PasswordDeleteError, PasswordSetError
@@ -22,7 +23,7 @@ class InMemory(KeyringBackend):
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, str], str] = {}
-        self.failure: type[KeyringError] | None = None
+        self.failure: type[Exception] | None = None
 
     def _usable(self) -> None:
         if self.failure is not None:
@@ -96,10 +97,15 @@ def test_a_missing_entry_is_refused(store: Keyring) -> None:
 
 @pytest.mark.parametrize(
     ("failure", "reason"),
-    [(KeyringLocked, "is locked"), (PasswordSetError, "cannot be used"), (KeyringError, "cannot be used")],
+    [
+        (KeyringLocked, "is locked"),
+        (PasswordSetError, "cannot be used"),
+        (KeyringError, "cannot be used"),
+        (OSError, "cannot be used"),
+    ],
 )
 def test_a_keyring_that_does_not_answer_is_refused(
-    store: Keyring, backend: InMemory, failure: type[KeyringError], reason: str
+    store: Keyring, backend: InMemory, failure: type[Exception], reason: str
 ) -> None:
     load_from(store, create=True)
     before = dict(backend.entries)
@@ -110,9 +116,10 @@ def test_a_keyring_that_does_not_answer_is_refused(
     assert backend.entries == before
 
 
-def test_a_machine_without_a_keyring_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", [keyring.backends.fail.Keyring, keyring.backends.null.Keyring])
+def test_a_machine_without_a_keyring_is_refused(tmp_path: Path, backend: type[KeyringBackend]) -> None:
     before = keyring.get_keyring()
-    keyring.set_keyring(keyring.backends.fail.Keyring())
+    keyring.set_keyring(backend())
     try:
         with pytest.raises(StartupError, match="No keyring"):
             Keyring(tmp_path)
