@@ -50,6 +50,8 @@ _FAULTS: dict[str, Fault] = {
     "42501": Fault(Kind.UNAVAILABLE, VaultUnavailable("The database user lacks a privilege that the vault needs.")),
     "58": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server reports a fault of its system.")),
     "28": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server refuses its user.")),
+    "3F": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database has no schema that its user may use.")),
+    "42P01": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's tables are not in the schema that its user uses.")),
     "3D000": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database does not exist on its server.")),
 }
 

@@ -14,6 +14,7 @@ from sqlalchemy.sql.operators import custom_op
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import category_rows, glob, patterns
 from connmgr.vault.path import fold
+from connmgr.vault.principal_rows import check_key
 from connmgr.vault.tables import category as category_table
 from connmgr.vault.tables import connection as connection_table
 
@@ -36,7 +37,9 @@ class CategoryQuery:
         """Return the ids of those that match.
 
         :raises IntegrityError: one of them was changed outside of connmgr.
+        :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
         """
+        check_key(tx, key)
         condition = self._paths.condition(tx)
         category_rows.verify(tx, key, condition)
         return _ids(tx, category_table, [condition])
@@ -59,7 +62,9 @@ class ConnectionQuery:
         Of what was compared, the categories are authenticated here, because whoever reads or uses a connection that
         was found need not read its category; the rest when the connection is read.
         :raises IntegrityError: a category that matches was changed outside of connmgr.
+        :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
         """
+        check_key(tx, key)
         conditions = [self._paths.condition(tx)]
         in_categories = self._categories.condition(tx)
         ids = sa.select(category_table.c.id)
