@@ -9,6 +9,7 @@ from typing import NoReturn
 from connmgr import errors
 from connmgr.plugin import Transport
 from connmgr.shell.helper import Helper, Helpers, Program
+from connmgr.shell.quoted import printable
 
 OPEN_TIMEOUT = 30.0
 STALL_TIMEOUT = 60.0
@@ -90,7 +91,7 @@ class Exchange:
         refusal = REFUSALS.get(code)
         if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
-        raise type(refusal)(f"{refusal.message} {_shown(detail)}".rstrip())
+        raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_LIMIT]}".rstrip())
 
     def send(self, pieces: Iterable[bytes], size: int) -> None:
         """Write ``pieces`` of ``size`` bytes to the program; one that has ended meanwhile says why by its next answer.
@@ -180,7 +181,7 @@ class Exchange:
         return False
 
     def _quoted_complaint(self) -> str:
-        said = _shown(self._complaint.decode(errors="replace"))
+        said = printable(self._complaint.decode(errors="replace"))[:DETAIL_LIMIT]
         return f" It printed: {said}" if said else ""
 
     def _fail(self, reason: str) -> NoReturn:
@@ -204,8 +205,3 @@ def _called(
     except (EOFError, OSError) as error:
         helper.channel.close()
         raise errors.TransferFailed("The link broke, or the far side takes no data.") from error
-
-
-def _shown(text: str) -> str:
-    """Return what a far machine has said on one line, without control characters."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:DETAIL_LIMIT]
