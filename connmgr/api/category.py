@@ -160,4 +160,4 @@ def remove(request: dict[str, Any]) -> None:
         children=request["removeChildrenCategories"],
         contents=request["removeContents"],
     )
-    services().sessions.forget(removed)
+    services().shells.forget(removed)

@@ -181,7 +181,7 @@ def update(request: dict[str, Any]) -> None:
         }
     connections.update(id, **changes)
     if "data" in request:
-        services().sessions.forget(connections.with_dependents([id]))
+        services().shells.forget(connections.with_dependents([id]))
 
 
 @group.endpoint(
@@ -194,7 +194,7 @@ def update(request: dict[str, Any]) -> None:
 def remove(request: dict[str, Any]) -> None:
     """Remove connections and all that run over them, and stop their shells; the local machine stays."""
     removed = services().vault.connections.remove(request["connections"])
-    services().sessions.forget(removed)
+    services().shells.forget(removed)
 
 
 @group.endpoint(
@@ -206,7 +206,7 @@ def remove(request: dict[str, Any]) -> None:
 )
 def refresh(request: dict[str, Any]) -> None:
     """Open a connection, store what is found there as its `state`, and close it again."""
-    services().sessions.refresh(request["connection"], caller().access)
+    services().shells.refresh(request["connection"], caller().access)
 
 
 @group.endpoint(
@@ -258,6 +258,6 @@ def _check_category(request: dict[str, Any]) -> None:
 
 def _validate(data: ConnectionData) -> None:
     try:
-        services().sessions.probe(data.kind.name, data.sealed, caller().access)
+        services().shells.probe(data.kind.name, data.sealed, caller().access)
     except OperationError as error:
         raise ValidationFailed(error) from error

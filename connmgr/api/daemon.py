@@ -31,7 +31,7 @@ class VersionResponse(Schema):
     pro = fields.Boolean(required=True, metadata={"description": "Always false."})
 
 
-class SessionStatus(Schema):
+class ShellStatus(Schema):
     connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
     state = fields.String(required=True, metadata={"description": "`idle`, `busy` or `lost`."})
     uptime = fields.Float(required=True, metadata={"description": "Seconds since it was started."})
@@ -57,9 +57,7 @@ class DaemonStatusResponse(Schema):
     threads = fields.Integer(required=True, metadata={"description": "Threads of the process."})
     clients = fields.Integer(required=True, metadata={"description": "Client sessions that have shaken hands."})
     slots = fields.Nested(Capacity, required=True, metadata={"description": "Of requests that wait for machines."})
-    sessions = fields.List(
-        fields.Nested(SessionStatus), required=True, metadata={"description": "The shells that run."}
-    )
+    sessions = fields.List(fields.Nested(ShellStatus), required=True, metadata={"description": "The shells that run."})
     blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Of all client sessions."})
     auditLost = fields.Integer(
         required=True, metadata={"description": "Entries of the audit trail that could not be written."}
@@ -124,7 +122,7 @@ def status() -> dict[str, Any]:
         "threads": threading.active_count(),
         "clients": found.tokens.number,
         "slots": {"inUse": found.slots.in_use, "count": found.slots.count},
-        "sessions": found.sessions.status(),
+        "sessions": found.shells.status(),
         "blobs": {"count": found.blobs.number, "bytes": found.blobs.used},
         "auditLost": found.audit.lost,
     }

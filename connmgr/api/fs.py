@@ -26,10 +26,10 @@ from connmgr.api.fs_schemas import (
 from connmgr.api.group import Group
 from connmgr.api.services import caller, services
 from connmgr.api.shell import EXAMPLE
+from connmgr.engine.session import Session
 from connmgr.fs import files
 from connmgr.fs.blobs import Blob, Spool
 from connmgr.fs.files import Entry, Place, Reading
-from connmgr.shell.session import Session
 
 BLOB_PATH = "/fs/blob"
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
@@ -137,8 +137,8 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     It is in a directory of its own that only the shell's user can enter, below `$TMPDIR` or `/tmp`; where programs
     may not be executed from there, give the path to an interpreter.
     """
-    sessions = services().sessions
-    with _stored(request) as blob, sessions.borrowed(request["connection"], caller().access) as session:
+    shells = services().shells
+    with _stored(request) as blob, shells.borrowed(request["connection"], caller().access) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
         place = _place_of(session)
         directory = files.make_temporary(place)
@@ -242,7 +242,7 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 @contextmanager
 def _place(request: Mapping[str, Any]) -> Iterator[Place]:
-    with services().sessions.borrowed(request["connection"], caller().access) as session:
+    with services().shells.borrowed(request["connection"], caller().access) as session:
         yield _place_of(session)
 
 

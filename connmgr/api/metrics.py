@@ -81,7 +81,7 @@ class Metrics:
 
 def _gauges(services: Services, began: float) -> Iterator[tuple[str, str, float]]:
     yield "connmgr_uptime_seconds", "Since the daemon has started.", time.monotonic() - began
-    yield "connmgr_open_shells", "Shell sessions that run.", len(services.sessions.status())
+    yield "connmgr_open_shells", "Shell sessions that run.", len(services.shells.status())
     yield "connmgr_slots_in_use", "Requests that wait for machines.", services.slots.in_use
     yield "connmgr_slots", "Requests that may wait for machines.", services.slots.count
     yield "connmgr_blobs", "Blobs that are stored.", services.blobs.number

@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 
 import flask
 
-from connmgr.shell.answer import Result
+from connmgr.engine.running import Result
 
 WHOLE = 1024 * 1024
 """Up to so many bytes of output are sent with a Content-Length; more is sent in chunks, and the connection closed."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from connmgr.fs.blobs import Blobs
     from connmgr.registry import Registry
     from connmgr.settings import Settings
-    from connmgr.shell.sessions import Sessions
+    from connmgr.shell.shells import Shells
     from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
@@ -72,7 +72,7 @@ class Services:
     settings: Settings
     vault: Vault
     registry: Registry
-    sessions: Sessions
+    shells: Shells
     credentials: Credentials
     tokens: Tokens
     anonymous: Caller

@@ -153,7 +153,7 @@ def start(request: dict[str, Any]) -> object:
 
     A shell that runs already is left alone and described again.
     """
-    return services().sessions.start(request["connection"], caller().access)
+    return services().shells.start(request["connection"], caller().access)
 
 
 @group.endpoint(
@@ -188,7 +188,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
     """
     stdin, encoding = request.get("stdin", ""), request["encoding"]
     try:
-        result = services().sessions.exec(
+        result = services().shells.exec(
             request["connection"],
             request["command"],
             caller().access,
@@ -219,7 +219,7 @@ def stop(request: dict[str, Any]) -> None:
     A command that runs is killed with all that it started. What earlier commands left in the background runs on, with
     or without `nohup`, as after logging out of ssh.
     """
-    services().sessions.stop(request["connection"], caller().access)
+    services().shells.stop(request["connection"], caller().access)
 
 
 def _printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
-from connmgr.shell.sessions import Sessions
+from connmgr.shell.shells import Shells
 from connmgr.vault import Vault, VaultLock, open_database
 
 logger = logging.getLogger("connmgr.daemon")
@@ -53,7 +53,7 @@ def serve(settings: Settings) -> None:
         bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
         vault = _open_vault(settings, cleanup)
         registry = _prepared(Registry.load(), settings.data_dir)
-        sessions = _open_sessions(settings, vault, registry, cleanup)
+        shells = _open_shells(settings, vault, registry, cleanup)
         auth_file = AuthFile(settings.auth_file)
         cleanup.callback(auth_file.remove)
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
@@ -64,7 +64,7 @@ def serve(settings: Settings) -> None:
             settings=settings,
             vault=vault,
             registry=registry,
-            sessions=sessions,
+            shells=shells,
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=Tokens(settings.session_ttl),
             anonymous=Caller("anonymous", Access(), time.monotonic()),
@@ -83,7 +83,7 @@ def serve(settings: Settings) -> None:
         logger.info("Stopping.")
         guard(auth_file.remove)
         auth_file.remove()
-        _finish(server, sessions)
+        _finish(server, shells)
         services.tokens.close()
     ignore_signals()
 
@@ -95,8 +95,8 @@ def _open_vault(settings: Settings, cleanup: contextlib.ExitStack) -> Vault:
     return Vault(database, key)
 
 
-def _open_sessions(settings: Settings, vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Sessions:
-    sessions = Sessions(
+def _open_shells(settings: Settings, vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Shells:
+    shells = Shells(
         vault,
         registry,
         max_output=settings.max_output,
@@ -105,8 +105,8 @@ def _open_sessions(settings: Settings, vault: Vault, registry: Registry, cleanup
         start_timeout=settings.start_timeout,
         orphans=settings.data_dir / "shells.json",
     )
-    cleanup.callback(sessions.close, CLOSE_SECONDS)
-    return sessions
+    cleanup.callback(shells.close, CLOSE_SECONDS)
+    return shells
 
 
 def _open_server(services: Services, bound: socket.socket) -> Server:
@@ -122,17 +122,17 @@ def _open_server(services: Services, bound: socket.socket) -> Server:
     )
 
 
-def _finish(server: Server, sessions: Sessions) -> None:
+def _finish(server: Server, shells: Shells) -> None:
     """Let requests that run end by themselves, then end shells and commands, and deliver what they are answered."""
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()
 
     def close() -> None:
-        sessions.close(CLOSE_SECONDS)
+        shells.close(CLOSE_SECONDS)
         closed.set()
         server.wake()
 
-    threading.Thread(target=close, name="close-sessions", daemon=True).start()
+    threading.Thread(target=close, name="close-shells", daemon=True).start()
     server.run(until=lambda: closed.is_set() and not server.busy, timeout=CLOSE_SECONDS)
 
 

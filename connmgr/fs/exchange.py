@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from connmgr import errors
+from connmgr.engine.helper import Helper, Helpers, Program
+from connmgr.engine.printable import printable
 from connmgr.plugin import Transport
-from connmgr.shell.helper import Helper, Helpers, Program
-from connmgr.shell.quoted import printable
 
 OPEN_TIMEOUT = 30.0
 STALL_TIMEOUT = 60.0

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from connmgr.engine.helper import Helpers, Program
+from connmgr.engine.nonce import new_nonce
 from connmgr.errors import TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
 from connmgr.fs.exchange import STALL_TIMEOUT, Exchange
 from connmgr.plugin import Transport
-from connmgr.shell.frame import new_nonce
-from connmgr.shell.helper import Helpers, Program
 
 WHOLE = 64 << 10
 """Bytes up to which a file is read to its end before its size is told."""

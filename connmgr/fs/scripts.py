@@ -10,7 +10,7 @@ find's ``-printf``, a program that computes SHA-256, and open files by their des
 
 from __future__ import annotations
 
-from connmgr.shell.helper import Program
+from connmgr.engine.helper import Program
 
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
 # directory. No other directory is stayed in, since the user might not enter it again. Errors are told by the system's

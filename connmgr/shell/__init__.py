@@ -1,1 +1,1 @@
-"""The shell engine: one way to run commands and keep state on every connection type."""
+"""Which shells run: started, found and ended by connection."""

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from connmgr.links.wrapped import WrappedTransport
 from connmgr.plugin import Channel, ConnectionType, Transport, Wrapper
 from connmgr.registry import Registry
-from connmgr.shell.transports import WrappedTransport
 
 WAIT = 30.0
 """Seconds that nothing in a test may take; whether a wait ended by itself shows in how it ended."""

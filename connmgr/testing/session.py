@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from connmgr.engine.frame import Command
+from connmgr.engine.session import Session
+from connmgr.engine.start import start_supervisor
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Transport
-from connmgr.shell.frame import Command
-from connmgr.shell.session import Session
-from connmgr.shell.start import start_supervisor
 from connmgr.testing.channel import BIG_OUTPUT, LARGE
 from connmgr.testing.link import WAIT
 

@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connmgr import errors
+from connmgr.engine.helper import Helper, Helpers
 from connmgr.fs import files, scripts
 from connmgr.fs.exchange import Exchange
 from connmgr.fs.files import Place, Reading
 from connmgr.plugin import Channel
-from connmgr.shell.helper import Helper, Helpers
 from connmgr_local.transport import LocalTransport
+from tests.engine.shells import local_session
 from tests.fs.conftest import Write
 from tests.fs.far_sides import Elsewhere, content_of, eventually, names_in, shell_called_sh
 from tests.fs.test_write import Mount, mount  # noqa: F401
-from tests.shell.shells import local_session
 
 WAIT = 20.0
 

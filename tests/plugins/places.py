@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from connmgr.engine.session import Session
+from connmgr.engine.start import start_supervisor
+from connmgr.links.wrapped import WrappedTransport
 from connmgr.plugin import Schema, Transport, Wrapper
-from connmgr.shell.session import Session
-from connmgr.shell.start import start_supervisor
-from connmgr.shell.transports import WrappedTransport
 from connmgr_elevated import ShellEnvironment
 from connmgr_local.transport import LocalTransport
 from connmgr_ssh import Ssh

@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from connmgr.engine.session import Session
 from connmgr.errors import AuthFailed, ElevationFailed
 from connmgr.plugin import Transport
-from connmgr.shell.session import Session
 from connmgr_local.transport import LocalTransport
+from tests.engine.shells import assert_usable, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.places import LOCAL, PLACES, SSH, Places, elevate, session_on
-from tests.shell.shells import assert_usable, out, run
 
 pytestmark = pytest.mark.needs("machine", "sudo", "su", "doas", "sshd", "bash", "dash", "zsh", "fish", "tcsh")
 

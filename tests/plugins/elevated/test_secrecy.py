@@ -11,9 +11,9 @@ import pytest
 
 from connmgr.errors import AuthFailed
 from connmgr.plugin import Channel, Transport
+from tests.engine.shells import assert_usable
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.places import PLACES, Places, attempt, elevate, session_on
-from tests.shell.shells import assert_usable
 
 pytestmark = pytest.mark.needs("machine", "sudo", "su", "doas", "sshd", "bash")
 

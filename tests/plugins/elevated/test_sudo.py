@@ -7,9 +7,9 @@ import time
 import pytest
 
 from connmgr.errors import AuthFailed, ElevationFailed
+from tests.engine.shells import assert_usable, out
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine
 from tests.plugins.places import LOCAL, PLACES, Places, attempt, elevate, session_on
-from tests.shell.shells import assert_usable, out
 
 pytestmark = pytest.mark.needs("machine", "sudo", "sshd", "bash")
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import pytest
 
+from connmgr.engine.start import start_supervisor
 from connmgr.errors import ChannelRefused, UnsupportedShell
 from connmgr.plugin import Channel
-from connmgr.shell.start import start_supervisor
 from connmgr_ssh.stream import WINDOW
 from connmgr_ssh.transport import SshTransport
 from tests.components import program

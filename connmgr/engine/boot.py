@@ -1,0 +1,126 @@
+"""Boots the far side's shell, past whatever its start-up files do before they let a command run."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from connmgr.engine.dialects import DIALECTS
+from connmgr.engine.nonce import new_nonce
+from connmgr.engine.printable import printable
+from connmgr.errors import UnsupportedShell
+from connmgr.plugin import Channel
+
+NUDGES = (1.0, 2.0, 4.0)
+"""Seconds after which a shell that is still silent is given its command on standard input too: its start-up files may
+wait for a line from there, or may have replaced it with another shell."""
+
+PATIENCE = 0.5
+"""Seconds after which a shell that lost its input to an earlier nudge is asked again whether it reads."""
+
+KEPT = 64 << 10
+"""Bytes of what comes before the announcement that are kept, to find it in and to quote from."""
+
+
+# The channel's output moves out of the reach of commands, and of shells that take themselves for interactive ones where
+# it is a terminal.
+_MOVED = "8>&1 9>&2 >/dev/null 2>&1"
+
+
+@cache
+def boot_script() -> str:
+    """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor.
+
+    Arguments: a nonce, then the shell's argv, or nothing for the login shell. It holds neither quotes nor newlines
+    that a login shell of another language (fish, csh) would read differently within single quotes. Run again by a
+    supervisor that has not been greeted yet, it only starts that one anew.
+    """
+    supervisors = [dialect for dialect in DIALECTS if not dialect.interpreter]
+    interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
+    branches = "".join(
+        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _MOVED)) + ";; "
+        for dialect in supervisors
+    )
+    return (
+        'n=$1; shift; [ "${CONNMGR_BOOT-}" = "$n" ] && exec >&8 2>&9; export CONNMGR_BOOT="$n"; '
+        '[ $# -gt 0 ] || { command -v "${SHELL:-}" >/dev/null || SHELL=/bin/sh; set -- "$SHELL"; }; '
+        "w=${1##*/}; "
+        'case "$w ${2:-}" in "busybox sh"|"busybox ash") w=ash;; esac; '
+        'p=$(command -v "$1") || w=missing; echo; echo "$n $w $p"; '
+        f"case $w in {branches}{interpreted}) exec /bin/sh {_MOVED};; esac"
+    )
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a shell is: the last part of its path, and the path; ``nudged`` where its input may hold nudges yet.
+
+    Its environment has ``word`` in the variable CONNMGR_BOOT.
+    """
+
+    name: str
+    path: str
+    word: str
+    nudged: bool
+
+
+class _Output:
+    """What a channel has printed, with its end looked at for marks."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._stdout = b""
+        self._stderr = b""
+
+    def line(self, mark: bytes) -> str | None:
+        """Return the rest of the line that begins with ``mark``, once it is whole."""
+        at = self._stdout.find(b"\n" + mark)
+        end = self._stdout.find(b"\n", at + 1)
+        return self._stdout[at + 1 + len(mark) : end].decode(errors="replace") if at >= 0 and end >= 0 else None
+
+    def read(self, until: float) -> None:
+        stdout, stderr = self._channel.recv(max(0.0, until - time.monotonic()))
+        self._stdout = (self._stdout + stdout)[-KEPT:]
+        self._stderr = (self._stderr + stderr)[-KEPT:]
+
+    def quoted(self) -> str:
+        text = printable((self._stdout + self._stderr).decode(errors="replace"))[:200]
+        return f" It printed: {text}" if text else ""
+
+
+def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: float) -> Announcement:
+    """Return what the boot script ``boot``, the channel's argv, announces after ``nonce``.
+
+    :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline`` (of ``time.monotonic``).
+    """
+    output, mark = _Output(channel), nonce.encode() + b" "
+    nudges = [time.monotonic() + seconds for seconds in NUDGES]
+    try:
+        while (line := output.line(mark)) is None:
+            now = time.monotonic()
+            if now >= deadline:
+                reason = "the far side's shell runs no commands"
+                raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
+            if nudges and now >= nudges[0]:
+                del nudges[0]
+                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline - now)
+            output.read(min([deadline, *nudges[:1]]))
+    except (EOFError, OSError):
+        reason = "the far side's shell ended without running a command"
+        raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
+    name, _, path = line.partition(" ")
+    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGES))
+
+
+def await_reader(channel: Channel, deadline: float) -> None:
+    """Return when the supervisor has read all that was sent to it before it ran; what it sends meanwhile is dropped.
+
+    A nudge starts it anew, and what the one before had read ahead is lost then.
+    """
+    output, mark = _Output(channel), new_nonce().encode()
+    while output.line(mark) is None and time.monotonic() < deadline:
+        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", PATIENCE)
+        output.read(min(deadline, time.monotonic() + PATIENCE))

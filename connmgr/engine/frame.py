@@ -1,0 +1,142 @@
+"""The frame: one write that makes a supervisor run one command. :mod:`connmgr.engine.marks` reads what comes back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from string import Template
+
+from connmgr.engine.dialects import Dialect, quote
+from connmgr.engine.plain import BLANKS, is_plain, is_single
+
+_PRINTF_CHUNK = 8192
+_UNSAFE = re.compile(rb"[^ -~]|[%\\']")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command and the options that hold for it alone.
+
+    It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory`` or ``environment`` it runs in a copy of the
+    session, whose state it does not change.
+    """
+
+    text: bytes
+    stdin: bytes = b""
+    stdin_pipe: bytes | None = None
+    directory: bytes | None = None
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def source(self) -> bytes | None:
+        """The file that it reads, quoted for sh; None where it reads what the frame brings."""
+        if self.stdin_pipe is not None:
+            return quote(self.stdin_pipe)
+        return None if self.stdin else b"/dev/null"
+
+    @property
+    def has_options(self) -> bool:
+        return self.source != b"/dev/null" or not self.keeps_state
+
+    @property
+    def keeps_state(self) -> bool:
+        return self.directory is None and not self.environment
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The shell that runs the commands of a session which ``/bin/sh`` supervises; ``env`` is the path of env(1)."""
+
+    shell: str
+    env: str = "/usr/bin/env"
+
+
+def build_frame(
+    dialect: Dialect, command: Command, nonce: str, cookie: str, interpreter: Interpreter | None = None
+) -> bytes:
+    """Return the line that runs ``command`` in a subshell of the supervisor and reports how it ended.
+
+    The command stands in no ``if``, ``&&`` or ``||``, where ``set -e`` would be ignored. ``cookie`` goes into the
+    command's environment, to find processes that left its tree.
+    """
+    mark = nonce.encode()
+    steps = [b"export CONNMGR_COMMAND=" + cookie.encode()]
+    if command.directory is not None:
+        steps.insert(0, b"cd " + quote(_as_path(command.directory)) + b"||{ _cm_gone g " + mark + b";exit;}")
+    if command.environment:
+        exports = (b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items())
+        steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
+    if dialect.interpreter and interpreter:
+        steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
+    else:
+        steps += _evaluated(dialect, command)
+        if command.keeps_state:
+            steps.append(b'_cm_dump "$?" ' + mark)
+    body = b"(" + dialect.fork.encode() + b";".join(steps) + b")"
+    if command.stdin:
+        body = b"{ " + b";".join(_printf(command.stdin)) + b";}|" + body
+    return body + b';_cm_end "$?" ' + mark + b"\n"
+
+
+_STREAMS = b"</dev/null >&8 2>&9 8>&- 9>&-"
+
+
+def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
+    """Return the line that runs the plain command ``text`` in a supervisor without functions; None if it is not plain.
+
+    A single program needs no subshell. The subshell of several reports their end before it is gone itself; if it is
+    killed, the supervisor does.
+    """
+    mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
+    if is_single(text):
+        return _STREAMS + b" " + name + b" " + text.strip(BLANKS) + b';_cm_end "$?" ' + mark + b"\n"
+    if not is_plain(text):
+        return None
+    steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), b'_cm_done "$?" ' + mark)
+    return b"(" + b";".join(steps) + b')&&_cm_renew||_cm_end "$?" ' + mark + b"\n"
+
+
+def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
+    """Return a line that moves the supervisor into ``directory`` and runs ``frame`` there, or reports that it is gone.
+
+    A ``case``, because a command within ``if`` or after ``||`` would not heed ``set -e``.
+    """
+    mark = nonce.encode()
+    gone = b"_cm_gone l " + mark + b";_cm_end 1 " + mark
+    return b"cd " + quote(directory) + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
+
+
+def _as_path(directory: bytes) -> bytes:
+    # cd takes "-" and "-P" for something else, and looks in CDPATH for what begins with a name.
+    return directory if directory.startswith(b"/") else b"./" + directory
+
+
+def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
+    if command.source is not None:
+        yield b"exec <" + command.source
+    text = command.text
+    if dialect.hold:
+        yield b"_cm_hold"
+        text = b"_cm_free\n" + text
+    yield b"eval " + quote(text) + b" " + dialect.streams.encode()
+
+
+def _interpreted(template: Template, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:
+    words = {
+        b"${command}": quote(command.text),
+        b"${shell}": quote(interpreter.shell.encode()),
+        b"${env}": interpreter.env.encode(),
+        b"${nonce}": mark,
+        b"$$": b"$",
+    }
+    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], template.template.encode())
+    source = b"6<" + (command.source or b"&0")
+    return b"{ " + run + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
+
+
+def _printf(data: bytes) -> Iterable[bytes]:
+    # Octal escapes in the format carry every byte, NUL included, through every shell's printf (POSIX.1-2017 printf).
+    for start in range(0, len(data), _PRINTF_CHUNK):
+        text = _UNSAFE.sub(lambda match: b"\\%03o" % match.group()[0], data[start : start + _PRINTF_CHUNK])
+        yield b"printf '" + text.replace(b"\\045", b"%%") + b"'"

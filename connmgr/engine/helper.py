@@ -1,0 +1,136 @@
+"""A shell beside the session's, which runs small programs one after the other for the daemon itself.
+
+Starting one for each would cost what the far side's start-up files do, which is a tenth of a second on many machines.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from connmgr.engine.dialects import quote
+from connmgr.engine.nonce import new_nonce
+from connmgr.engine.script import encoded, script_argv
+from connmgr.plugin import Channel, Transport
+
+# What is no line for it, such as the rest of a file that could not be written, ends it.
+_LOOP = r"""
+cd /
+run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
+feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark"; }
+while IFS= read -r line; do
+  case $line in "$word "*) ;; *) exit;; esac
+  # Where printf is a program, there is a limit to what it takes.
+  text=$(printf %b "${line#* }") || exit
+  eval "$text"
+done
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function in the language of sh, which a helper calls once it has read its ``library`` and run its ``setup``.
+
+    One that is ``fed`` reads from the channel: exactly what it was told to, or else it fails, and the shell ends.
+    """
+
+    name: str
+    library: str
+    body: str
+    setup: str = ""
+    fed: bool = False
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What a helper must have read to call it."""
+        return self.library, self.setup, f"{self.name}() {{\n{self.body}\n}}\n"
+
+
+@dataclass
+class Helper:
+    """A shell that waits for calls on ``channel``; ``known`` are the parts of programs that it has read."""
+
+    channel: Channel
+    _word: str
+    known: set[str] = field(default_factory=set)
+
+    @classmethod
+    def start(cls, transport: Transport, program: Program, timeout: float) -> Helper:
+        """Start one that knows ``program``.
+
+        :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
+        """
+        word = new_nonce()
+        script = f"word={word}\n{''.join(program.parts)}{_LOOP}"
+        return cls(transport.open_channel(script_argv(script), timeout=timeout), word, set(program.parts))
+
+    def call(self, program: Program, arguments: Sequence[str | bytes], timeout: float) -> bytes:
+        """Run ``program`` with ``arguments``, and return the mark that leads what it says.
+
+        The last that comes of it is the mark, ``over``, and its exit status, on one line.
+        :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
+        """
+        mark = new_nonce()
+        text = "".join(part for part in program.parts if part not in self.known).encode()
+        self.known.update(program.parts)
+        words = (word.encode() if isinstance(word, str) else word for word in arguments)
+        text += b" ".join(
+            [b"feed" if program.fed else b"run", program.name.encode(), mark.encode(), *map(quote, words)]
+        )
+        self.channel.sendall(f"{self._word} {encoded(text)}\n".encode(), timeout)
+        return mark.encode()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lives, and says nothing unasked."""
+        try:
+            if any(self.channel.recv(0)):
+                return False
+            # What a start-up file has left running may hold the streams of one that is dead.
+            self.channel.exit_status(0)
+        except TimeoutError:
+            return True
+        except (EOFError, OSError):
+            return False
+        return False
+
+
+class Helpers:
+    """Keeps one idle helper for whoever needs one next. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: Helper | None = None
+        self._closed = False
+
+    def take(self) -> Helper | None:
+        """Return the idle helper, which is the caller's from now on; None if there is none."""
+        with self._lock:
+            helper, self._idle = self._idle, None
+        if helper is None or helper.idle:
+            return helper
+        helper.channel.close()
+        return None
+
+    def leave(self, helper: Helper) -> None:
+        """Keep a helper that is idle, or close it if there is one already."""
+        with self._lock:
+            if self._idle is None and not self._closed:
+                self._idle = helper
+                return
+        helper.channel.close()
+
+    def dismiss(self) -> bool:
+        """Close the idle helper; return whether there was one."""
+        with self._lock:
+            helper, self._idle = self._idle, None
+        if helper is not None:
+            helper.channel.close()
+        return helper is not None
+
+    def close(self) -> None:
+        """Close the idle helper, and from now on each that is left."""
+        with self._lock:
+            self._closed = True
+        self.dismiss()

@@ -1,0 +1,104 @@
+"""The marks in a command's two streams: where its output ends, what its state is, and how it ended.
+
+A marker is a colon, a random nonce of 128 bits that only this frame holds, a tag and a newline. Output cannot imitate
+it, and no text that the shell may print of the frame (``set -x``) has a colon before the nonce. It has one newline,
+because bash writes line by line.
+
+Tags on stdout, after the output: ``c`` begins the working directory, ``v`` the exported variables, ``x`` more output
+(of an EXIT trap); ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is lost; a
+blank and a number end the command with that status. On stderr the bare nonce ends.
+"""
+
+from __future__ import annotations
+
+STATE_LIMIT = 4 << 20
+"""Bytes of working directory and variables that are kept; a larger state is not carried over."""
+
+
+class MarkedStream:
+    """Reads one stream of a command by position: what belongs to it, what is its state, and where it ends.
+
+    At most ``limit`` bytes of output are kept; the rest is counted off and ``truncated`` set.
+    """
+
+    def __init__(self, nonce: str, limit: int) -> None:
+        self._marker = b":" + nonce.encode()
+        self._limit = limit
+        self._pending = b""
+        self._section = "b"
+        self._state_complete = False
+        self._translated = False
+        self._sections = {"b": bytearray(), "c": bytearray(), "v": bytearray()}
+        self.truncated = False
+        self.directory_refused = False
+        self.directory_lost = False
+        self.ended = False
+        self.status = 0
+
+    @property
+    def output(self) -> bytearray:
+        return self._sections["b"]
+
+    @property
+    def state(self) -> tuple[bytes, bytes] | None:
+        """The working directory and the variables as printed; None where the command did not come to print them."""
+        directory, variables = self._sections["c"], self._sections["v"]
+        if not self._state_complete or len(variables) >= STATE_LIMIT:
+            return None
+        if self._translated:
+            directory, variables = (part.replace(b"\r\n", b"\n") for part in (directory, variables))
+        return bytes(directory.removesuffix(b"\n")), bytes(variables)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream; whatever follows its end is dropped."""
+        if self.ended or not data:
+            return
+        data = self._pending + data
+        marker, start = self._marker, 0
+        while True:
+            at = data.find(marker, start)
+            if at < 0:
+                held = self._possible_marker(data, start)
+                self._keep(data, start, len(data) - held)
+                self._pending = data[len(data) - held :]
+                return
+            line_end = data.find(b"\n", at + len(marker))
+            if line_end < 0:
+                self._keep(data, start, at)
+                self._pending = data[at:]
+                return
+            self._keep(data, start, at)
+            self._enter(data[at + len(marker) : line_end].decode("ascii", "replace"))
+            start = line_end + 1
+            if self.ended:
+                return
+
+    def _possible_marker(self, data: bytes, start: int) -> int:
+        at = data.rfind(b":", max(start, len(data) - len(self._marker) + 1))
+        return len(data) - at if at >= 0 and self._marker.startswith(data[at:]) else 0
+
+    def _enter(self, tag: str) -> None:
+        if tag.endswith("\r"):
+            # A terminal that the command has set to translate newlines.
+            tag, self._translated = tag[:-1], True
+        if tag == "" or tag.startswith(" "):
+            self.ended = True
+            self.status = int(tag or 0)
+        elif tag == "g":
+            self.directory_refused = True
+        elif tag == "l":
+            self.directory_lost = True
+        else:
+            self._section = {"c": "c", "v": "v", "x": "b"}[tag]
+            self._state_complete = tag == "x"
+
+    def _keep(self, data: bytes, start: int, end: int) -> None:
+        if start >= end:
+            return
+        kept = self._sections[self._section]
+        limit = self._limit if self._section == "b" else STATE_LIMIT
+        room = limit - len(kept)
+        if end - start > room:
+            self.truncated = self.truncated or self._section == "b"
+            end = start + room
+        kept += memoryview(data)[start:end]

@@ -1,0 +1,29 @@
+"""Packs an sh script with its arguments into an argv that every login shell hands on as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from connmgr.engine.dialects import quote
+
+# Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in ways of their own.
+_BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
+_UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
+
+
+def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]:
+    """Return the argv that runs ``script`` in ``/bin/sh``, in the locale C, with ``arguments`` as ``$1`` and so on.
+
+    The login shell of the far side parses the command line of an ssh session, whatever language it speaks. So the
+    script travels in the octal escapes of ``printf %b`` (POSIX.1-2017 *printf*), which hold nothing that means
+    anything to a shell; arguments may hold any byte but NUL.
+    """
+    words = (word.encode() if isinstance(word, str) else word for word in arguments)
+    text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
+    return ["/bin/sh", "-c", _BOOT, "sh", encoded(text)]
+
+
+def encoded(text: bytes) -> str:
+    """Return ``text``, which holds no NUL, in the escapes of ``printf %b``: one line without quotes."""
+    return _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()

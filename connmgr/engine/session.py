@@ -1,0 +1,295 @@
+"""A shell session: a supervisor on one channel, and the commands that run in it one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from connmgr.engine.dialects import quote
+from connmgr.engine.fair_lock import FairLock
+from connmgr.engine.frame import Command, build_frame, build_plain_frame, enter_directory
+from connmgr.engine.helper import Helpers
+from connmgr.engine.kill import kill_supervisor, kill_tree
+from connmgr.engine.marks import MarkedStream
+from connmgr.engine.nonce import nonces
+from connmgr.engine.running import Answer, Result
+from connmgr.engine.start import Supervisor
+from connmgr.engine.state import State
+from connmgr.engine.stdin_pipe import fed
+from connmgr.errors import (
+    CommandTimeout,
+    ConnmgrError,
+    NoSuchDirectory,
+    OperationError,
+    ShellBusy,
+    ShellLost,
+    ShellStopped,
+)
+from connmgr.plugin import Channel, Transport
+
+KILL_TIMEOUT = 20.0
+"""Seconds in which a killed command's processes must be gone, or the session is given up."""
+
+GIVE_UP_TIMEOUT = 5.0
+"""Seconds for killing a shell that does not come back."""
+
+KILL_SOON, KILL_AGAIN = 0.1, 1.0
+"""Seconds after which what is to stop and still runs is killed once more, the first time and at most."""
+
+LATE_READS = 64
+"""How often a job that prints without end may be read from before a command is sent all the same."""
+
+INPUT_IN_FRAME = 16384
+"""Bytes of standard input that travel with the command."""
+
+SEND_TIMEOUT = 30.0
+"""Seconds within which a supervisor that waits for a frame must take it."""
+
+
+class Session:
+    """A running shell. Commands of several threads run one at a time, in the order in which they came."""
+
+    def __init__(
+        self, supervisor: Supervisor, transport: Transport, max_output: int, helpers: Helpers | None = None
+    ) -> None:
+        self.info = supervisor.info
+        self.pid = supervisor.pid
+        self.last_used = time.monotonic()
+        self._supervisor = supervisor
+        self._channel: Channel = supervisor.channel
+        self.transport = transport
+        self.helpers = helpers or Helpers()
+        self._max_output = max_output
+        self._turns = FairLock()
+        self._cookie = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+        self._nonces = nonces()
+        self._running: str | None = None
+        self._stopping = threading.Event()
+        self._lost = False
+        self._entered = supervisor.directory
+        self._state = State()
+        self._state.update(supervisor.directory, supervisor.variables, from_env=False)
+        self._restore = b""
+        self._temporary: list[bytes] = []
+        self._lending = threading.Lock()
+        self._borrowers = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session can run commands, as far as is known without asking the far side."""
+        return not self._lost and not self._stopping.is_set()
+
+    @property
+    def directory(self) -> bytes:
+        """The working directory, as the last command left it."""
+        return self._state.directory
+
+    def remove_at_stop(self, path: bytes) -> None:
+        """Have a file or directory of the far side removed when the session is stopped."""
+        self._temporary.append(path)
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Count the session as used, while other channels of its transport are."""
+        with self._lending:
+            self._borrowers += 1
+        try:
+            yield
+        finally:
+            with self._lending:
+                self._borrowers -= 1
+                self.last_used = time.monotonic()
+
+    @property
+    def waiting(self) -> int:
+        """How many commands wait for those before them."""
+        return self._turns.waiting
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last command ended; 0 while one runs, or while files are transferred."""
+        return 0.0 if self._turns.taken or self._borrowers else time.monotonic() - self.last_used
+
+    def exec(self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False) -> Result:
+        """Run ``command`` once those before it are done, for at most ``timeout`` seconds, and return its result.
+
+        ``abandoned`` is asked about once a second whether anybody still waits; if not, the command is killed.
+        :raises CommandTimeout: it ran longer and was killed; it holds what was printed until then.
+        :raises ShellBusy: its turn did not come within ``timeout`` seconds.
+        :raises NoSuchDirectory: its working directory cannot be entered; it did not run.
+        :raises ShellLost: the shell is gone; whether the command ran is not known.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._turns.take(timeout))
+            except TimeoutError:
+                raise ShellBusy("Other commands held this session until the request's time was over.") from None
+            if self._stopping.is_set():
+                raise ShellStopped("The shell was stopped before the command ran.")
+            if self._lost:
+                raise ShellLost("The shell is gone; start it again.")
+            try:
+                with self._input_beside(command) as prepared:
+                    return self._run(prepared, timeout, abandoned)
+            except (EOFError, OSError) as error:
+                self._lost = True
+                if self._stopping.is_set():
+                    raise ShellStopped("The shell was stopped while the command ran.") from error
+                raise ShellLost("The shell or its link ended before the command did; start it again.") from error
+            except ConnmgrError:
+                raise
+            except BaseException:
+                # What a plugin raises against its contract leaves nobody knowing where in the streams the shell is.
+                self._lost = True
+                raise
+            finally:
+                self._running = None
+                self.last_used = time.monotonic()
+
+    def probe(self, timeout: float) -> bool:
+        """Return whether the shell answers; one that is running a command counts as answering."""
+        if self.alive and not self._turns.taken:
+            with contextlib.suppress(ShellLost, ShellStopped, ShellBusy, CommandTimeout):
+                self.exec(Command(b":"), timeout)
+        return self.alive
+
+    def stop(self, timeout: float) -> None:
+        """End what runs, let the shell exit, and release the channel, within about ``timeout`` seconds."""
+        self._stopping.set()
+        try:
+            self._end(timeout)
+        finally:
+            # Whoever still holds the turn when time is up is woken by the close of the channel.
+            self._lost = True
+            self.helpers.close()
+            self._channel.close()
+
+    def _end(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        # What is left then is for a shell that does not exit.
+        patient_until = deadline - min(KILL_AGAIN, timeout / 4)
+        ended = False
+        while not ended and (left := patient_until - time.monotonic()) > 0:
+            cookie = self._running
+            if cookie and not self._lost:
+                self._kill_tree(cookie, min(KILL_TIMEOUT, left / 2))
+            # What had not quite begun is killed the next time.
+            ended = self._exit(min(KILL_AGAIN, max(0.0, patient_until - time.monotonic())), patient_until)
+        if not ended:
+            self._kill_supervisor(max(0.1, deadline - time.monotonic()))
+
+    def _exit(self, patience: float, deadline: float) -> bool:
+        """Let the shell exit, if its turn for that comes within ``patience`` seconds, and return whether it has."""
+        try:
+            with self._turns.take(patience):
+                if not self._lost:
+                    # A terminal has no EOF.
+                    self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
+                    self._channel.shutdown_write()
+                    self._channel.exit_status(max(0.1, deadline - time.monotonic()))
+        except (EOFError, OSError) as error:
+            return not isinstance(error, TimeoutError)
+        return True
+
+    def _kill_tree(self, cookie: str, timeout: float) -> bool:
+        return kill_tree(self.transport, self.pid, self._supervisor.word, cookie, timeout)
+
+    def _kill_supervisor(self, timeout: float) -> None:
+        # A shell that spins, or was stopped, does not notice that its streams have ended.
+        kill_supervisor(self.transport, self.pid, self._supervisor.word, timeout)
+
+    @contextlib.contextmanager
+    def _input_beside(self, command: Command) -> Iterator[Command]:
+        """Move large input out of the frame, where another channel can be had for it."""
+        if len(command.stdin) <= INPUT_IN_FRAME:
+            yield command
+            return
+        with contextlib.ExitStack() as feeding:
+            with contextlib.suppress(OperationError, EOFError):
+                pipe = feeding.enter_context(fed(self.transport, command.stdin, SEND_TIMEOUT))
+                command = replace(command, stdin=b"", stdin_pipe=pipe)
+            yield command
+
+    def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
+        nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
+        frame = self._frame(command, nonce, cookie)
+        if self._state.directory != self._entered:
+            # To enter one sets OLDPWD, for which `cd -` goes.
+            previous = self._state.variables.get(b"OLDPWD", b"")
+            frame = enter_directory(self._state.directory, nonce, previous + frame)
+        frame, self._restore = self._restore + frame, b""
+        answer = Answer(self._channel, nonce, self._max_output)
+        self._running = cookie
+        self._discard_late_output()
+        try:
+            self._channel.sendall(frame, SEND_TIMEOUT)
+        except TimeoutError:
+            self._give_up(cookie)
+            raise
+        stopped = answer.receive(time.monotonic() + timeout, abandoned)
+        if stopped:
+            self._kill(cookie, answer)
+        self._keep_state(command, answer.stdout)
+        if self._stopping.is_set():
+            raise ShellStopped("The shell was stopped while the command ran.")
+        if stopped:
+            raise answer.interruption(stopped, timeout)
+        if answer.stdout.directory_refused:
+            raise NoSuchDirectory("cwd: the directory cannot be entered.")
+        if answer.stdout.directory_lost:
+            raise NoSuchDirectory(
+                "The session's working directory is gone; the command did not run, and the session is back in "
+                f"{self._entered.decode(errors='replace')}."
+            )
+        return answer.result()
+
+    def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
+        supervisor = self._supervisor
+        # FPATH is where shells look for functions that they load when one is called.
+        if supervisor.pure and not command.has_options and b"FPATH" not in self._state.variables:
+            plain = build_plain_frame(command.text, nonce, cookie)
+            if plain is not None:
+                return plain
+        return build_frame(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)
+
+    def _tidying(self) -> bytes:
+        return b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b";" if self._temporary else b""
+
+    def _discard_late_output(self) -> None:
+        """Drop what background jobs of earlier commands have printed since: it is not this command's."""
+        for _ in range(LATE_READS):
+            if not any(self._channel.recv(0)):
+                return
+
+    def _kill(self, cookie: str, answer: Answer) -> None:
+        """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
+        deadline = time.monotonic() + KILL_TIMEOUT
+        patience = KILL_SOON
+        while self._kill_tree(cookie, KILL_TIMEOUT / 2) and (now := time.monotonic()) < deadline:
+            if not answer.receive(min(now + patience, deadline), lambda: False):
+                return
+            # The shell may only now have read the command to its end, and begun it.
+            patience = min(2 * patience, KILL_AGAIN)
+        self._give_up(cookie)
+        raise EOFError
+
+    def _give_up(self, cookie: str) -> None:
+        """Kill a shell that neither takes what it is sent nor comes back, and what it runs, and close its channel."""
+        self._kill_tree(cookie, GIVE_UP_TIMEOUT)
+        self._kill_supervisor(GIVE_UP_TIMEOUT)
+        self._channel.close()
+
+    def _keep_state(self, command: Command, stdout: MarkedStream) -> None:
+        if stdout.directory_lost:
+            self._state.directory = self._entered
+            return
+        self._entered = self._state.directory
+        if command.keeps_state and stdout.state:
+            interpreted = self._supervisor.interpreter is not None
+            self._restore = self._state.update(*stdout.state, from_env=interpreted)

@@ -1,0 +1,149 @@
+"""Finds the far side's shell, starts it without its rc files, and learns what system it runs on."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connmgr.engine.boot import Announcement, await_announcement, await_reader, boot_script
+from connmgr.engine.dialects import SH, Dialect, dialect_of
+from connmgr.engine.frame import Interpreter
+from connmgr.engine.marks import MarkedStream
+from connmgr.engine.nonce import new_nonce
+from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
+from connmgr.plugin import Channel, Transport
+
+FACTS_LIMIT = 64 << 10
+
+_OS_TYPES = {
+    "Linux": "linux",
+    "Darwin": "macos",
+    "FreeBSD": "bsd",
+    "NetBSD": "bsd",
+    "OpenBSD": "bsd",
+    "DragonFly": "bsd",
+    "SunOS": "solaris",
+    "AIX": "aix",
+}
+
+
+@dataclass(frozen=True)
+class ShellInfo:
+    """What ``/shell/start`` tells about a session.
+
+    ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
+    stdout) or ``pty``, ``temp`` the far side's directory for temporary files.
+    """
+
+    shell_dialect: int
+    os_type: str
+    os_name: str
+    tty_state: str
+    temp: str
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """A shell that is ready for frames.
+
+    ``word`` is in the environment that it was started with. ``pure`` says that it is without functions and aliases, so
+    that other words than its own run programs, and that it waits for all of them.
+    """
+
+    channel: Channel
+    dialect: Dialect
+    interpreter: Interpreter | None
+    info: ShellInfo
+    pid: int
+    word: str
+    directory: bytes
+    variables: bytes
+    pure: bool
+
+
+def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
+    """Open a channel, start ``shell`` (a path or name, options allowed) or else the login shell on it, and greet it.
+
+    :raises UnsupportedShell: the far side's shell is none that the engine speaks, or does not run commands.
+    :raises connmgr.errors.OperationError: the channel could not be opened.
+    """
+    deadline = time.monotonic() + timeout
+    nonce = new_nonce()
+    argv = _words(shell) if shell else []
+    boot = ["/bin/sh", "-c", boot_script(), "sh", nonce, *argv]
+    channel = transport.open_channel(boot, timeout=timeout)
+    if time.monotonic() > deadline:
+        channel.close()
+        raise ConnectTimeout(f"Nothing could be started there within {timeout:.0f} s.")
+    try:
+        return _greet(channel, await_announcement(channel, nonce, boot, deadline), deadline)
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _words(shell: str) -> Sequence[str]:
+    try:
+        return shlex.split(shell)
+    except ValueError as error:
+        raise UnsupportedShell(f"shell: {error}.") from None
+
+
+def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor:
+    if shell.name == "missing":
+        raise UnsupportedShell("The shell that the connection asks for does not exist there.")
+    dialect, path = dialect_of(shell.name), shell.path
+    supervising = SH if dialect.interpreter else dialect
+    greeting = new_nonce()
+    stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT)
+    stderr.ended = channel.merged
+    try:
+        if shell.nudged:
+            await_reader(channel, deadline)
+        channel.sendall(supervising.hello(greeting, merged=channel.merged), max(0.0, deadline - time.monotonic()))
+        while not (stdout.ended and stderr.ended):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise UnsupportedShell(f"The shell {path} does not answer.")
+            out, err = channel.recv(remaining)
+            stdout.feed(out)
+            stderr.feed(err)
+    except (EOFError, OSError) as error:
+        raise UnsupportedShell(f"The shell {path} ended at once.") from error
+    return _described(channel, greeting, stdout, dialect, supervising, shell)
+
+
+def _described(
+    channel: Channel,
+    greeting: str,
+    stdout: MarkedStream,
+    dialect: Dialect,
+    supervising: Dialect,
+    shell: Announcement,
+) -> Supervisor:
+    # Whatever the shell has printed until then comes before; a nonce that began its line would be a mark.
+    facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
+    if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
+        raise ShellStartFailed(f"The shell {shell.path} did not describe itself as a shell does.")
+    pid, kernel, system, temp = facts[:4]
+    directory, variables = stdout.state
+    return Supervisor(
+        channel=channel,
+        dialect=dialect if dialect.interpreter else supervising,
+        interpreter=Interpreter(shell.path) if dialect.interpreter else None,
+        info=ShellInfo(
+            dialect.number,
+            _OS_TYPES.get(kernel, "unix"),
+            system or kernel,
+            "merged" if channel.merged else "none",
+            temp,
+        ),
+        pid=int(pid),
+        word=shell.word,
+        directory=directory,
+        variables=variables,
+        # ksh93 waits for the last program of a pipeline alone.
+        pure=not dialect.interpreter and not dialect.fork and all("_cm_" in line for line in facts[4:-1]),
+    )

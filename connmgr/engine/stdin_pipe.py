@@ -1,0 +1,74 @@
+"""Large standard input of a command, over a channel of its own and a named pipe.
+
+Shells read what they are sent byte by byte, so as not to take what their commands are to read; a megabyte within a
+frame takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from connmgr.engine.script import script_argv
+from connmgr.plugin import Channel, Transport
+
+PIECE = 1 << 20
+END_TIMEOUT = 5.0
+"""Seconds in which the feeding process must end once its reader has."""
+
+_LINE_LIMIT = 1 << 16
+
+_SCRIPT = r"""
+umask 077
+d=$(mktemp -d "${TMPDIR:-/tmp}/connmgr-XXXXXXXXXX") || exit 1
+trap 'rm -rf "$d"' EXIT
+trap 'exit 1' HUP INT TERM PIPE
+mkfifo "$d/stdin" || exit 1
+echo "ok $d/stdin"
+if [ -t 0 ]; then head -c "$1"; else cat; fi >"$d/stdin" 2>/dev/null
+"""
+
+
+@contextlib.contextmanager
+def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
+    """Have ``data`` wait in a named pipe of the far side, and yield the pipe's path for one reader.
+
+    :raises connmgr.errors.OperationError: no channel could be had for it.
+    :raises EOFError: the far side could not make the pipe.
+    """
+    channel = transport.open_channel(script_argv(_SCRIPT, [str(len(data))]), timeout=timeout)
+    writer = threading.Thread(target=_write, args=(channel, data, timeout), name="stdin", daemon=True)
+    try:
+        path = _path(channel, time.monotonic() + timeout)
+        writer.start()
+        yield path
+        with contextlib.suppress(TimeoutError, EOFError, OSError):
+            channel.exit_status(END_TIMEOUT)
+    finally:
+        channel.close()
+        if writer.is_alive():
+            writer.join(END_TIMEOUT)
+
+
+def _path(channel: Channel, deadline: float) -> bytes:
+    seen = b""
+    while not seen.endswith(b"\n") and len(seen) < _LINE_LIMIT:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise EOFError
+        seen += channel.recv(remaining)[0]
+    # Start-up files of the login shell may have printed before.
+    _, said, path = seen.rpartition(b"ok /")
+    if not said:
+        raise EOFError
+    return b"/" + path.rstrip(b"\r\n")
+
+
+def _write(channel: Channel, data: bytes, timeout: float) -> None:
+    # A command need not read its input: then the far side's end is closed early.
+    with contextlib.suppress(EOFError, OSError):
+        for start in range(0, len(data), PIECE):
+            channel.sendall(data[start : start + PIECE], timeout)
+        channel.shutdown_write()

@@ -1,0 +1,1 @@
+"""A stored connection as a live transport: its chain of links, its login, its second link."""

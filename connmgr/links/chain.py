@@ -1,0 +1,119 @@
+"""Resolves a connection into a chain of live links, each opened over the one before it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from connmgr.errors import ConnectionCycle, ConnectTimeout, OperationError
+from connmgr.fields import map_secrets
+from connmgr.links.wrapped import WrappedTransport
+from connmgr.plugin import Transport, Wrapper
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.vault import Vault
+
+
+@dataclass
+class Chain:
+    """Live links, the last of which carries the connection's channels.
+
+    ``sealed`` holds the encrypted form of every secret opened on the way, because whoever uses the chain later must be
+    allowed to open them too.
+    """
+
+    transport: Transport
+    sealed: Sequence[Mapping[str, Any]]
+    _links: contextlib.ExitStack = field(repr=False)
+
+    def close(self) -> None:
+        """Close every link, the last one first. Never raises; calling it again does nothing."""
+        self._links.close()
+
+
+def open_chain(
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access, timeout: float
+) -> Chain:
+    """Open ``data`` of the connection type ``kind``, and before it whatever it runs over, within ``timeout`` seconds.
+
+    :raises OperationError: a link could not be opened; the message names it where it is not the connection itself.
+    :raises ConnectionCycle: the connection runs over itself.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link.
+    """
+    deadline = time.monotonic() + timeout
+    with contextlib.ExitStack() as links:
+        sealed: list[Mapping[str, Any]] = []
+        transport: Transport | None = None
+        for label, name, stored in reversed(list(_hops(vault, registry, kind, data))):
+            plain = _opened(vault, registry, name, stored, access, sealed)
+            with _naming(label):
+                transport = _open_link(registry, name, plain, transport, deadline)
+                links.callback(transport.close)
+                if time.monotonic() > deadline:
+                    raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
+        if transport is None:
+            raise ConnectionCycle("The connection leads nowhere.")
+        return Chain(transport, sealed, links.pop_all())
+
+
+def _hops(
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield ``(label, type, stored data)`` from the connection itself to the one that runs over nothing."""
+    label, seen = "", set[str]()
+    while True:
+        yield label, kind, data
+        via = registry.get(kind).via
+        reference = data.get(via) if via else None
+        if reference is None:
+            return
+        if reference in seen:
+            raise ConnectionCycle(f"The connection {reference} runs over itself.")
+        seen.add(reference)
+        record = vault.connections.get(reference)
+        label, kind, data = "/".join(record.path), record.type, record.data
+
+
+def _opened(
+    vault: Vault,
+    registry: Registry,
+    kind: str,
+    stored: Mapping[str, Any],
+    access: Access,
+    sealed: list[Mapping[str, Any]],
+) -> dict[str, Any]:
+    def unseal(secret: Any) -> str:
+        if isinstance(secret, str):
+            return secret
+        sealed.append(secret)
+        return vault.principals.unseal(secret, access)
+
+    return map_secrets(registry.get(kind).schema(), stored, unseal)
+
+
+def _open_link(
+    registry: Registry, kind: str, plain: Mapping[str, Any], via: Transport | None, deadline: float
+) -> Transport:
+    connection_type = registry.get(kind)
+    if isinstance(connection_type, Wrapper):
+        if via is None:
+            raise OperationError(f"A connection of type {kind} needs one to run in.")
+        return WrappedTransport(connection_type, plain, via)
+    return connection_type.open(plain, via, timeout=_left(deadline))
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
+
+
+@contextlib.contextmanager
+def _naming(label: str) -> Iterator[None]:
+    try:
+        yield
+    except OperationError as error:
+        if label:
+            raise type(error)(f"{label}: {error.message}", **error.details) from error
+        raise

@@ -1,0 +1,187 @@
+"""Holds the login dialogue of a wrapper, with pexpect over a channel instead of a terminal of its own."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pexpect
+from pexpect.spawnbase import SpawnBase
+
+from connmgr.engine.nonce import new_nonce
+from connmgr.engine.printable import printable
+from connmgr.errors import ConnectTimeout, ElevationFailed
+from connmgr.plugin import Channel, Wrapper
+
+PRINTED_LIMIT = 300
+"""How many characters of what a program printed an error's message quotes."""
+
+# A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)).
+_RAW = 'stty raw -echo; echo; echo "$0"; exec "$@"'
+# Where the streams are apart, each says for itself where the login ends: what is behind belongs to the program.
+_AS_IT_IS = '[ -t 2 ] || echo "$0." >&2; echo; echo "$0"; exec "$@"'
+
+
+class Login:
+    """One login: the words by which its stages are recognised, and its deadline (of ``time.monotonic``)."""
+
+    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], deadline: float) -> None:
+        self.prompt = f"connmgr-{new_nonce()}:"
+        self._mark = new_nonce()
+        self._wrapper = wrapper
+        self._data = data
+        self._deadline = deadline
+
+    def announcing(self, argv: Sequence[str], *, raw: bool) -> list[str]:
+        """Return the argv that says on a line of its own that the login is over, and then becomes ``argv``.
+
+        With ``raw`` it first turns its terminal into a plain stream of bytes.
+        """
+        return ["/bin/sh", "-c", _RAW if raw else _AS_IT_IS, self._mark, *argv]
+
+    def hold(self, channel: Channel) -> Channel:
+        """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from there on.
+
+        Closes the channel when the login fails.
+        :raises connmgr.errors.OperationError: it failed, or was not over by the deadline.
+        :raises connmgr.plugin.TerminalRequired: it must be tried on a terminal.
+        """
+        mark = self._mark.encode()
+        ready = rb"\n" + mark + rb"\r?\n"
+        dialogue = ChannelDialogue(channel, re.escape(self.prompt.encode()), ready, self._deadline)
+        try:
+            self._wrapper.login(dialogue, self._data)
+            if dialogue.matched != ready:
+                dialogue.expect([ready], max(0.0, self._deadline - time.monotonic()))
+        except BaseException:
+            channel.close()
+            raise
+        return ResumedChannel(channel, dialogue.rest, dialogue.stderr, mark + b".\n")
+
+
+if TYPE_CHECKING:
+    _BytesSpawn = SpawnBase[bytes]
+else:
+    _BytesSpawn = SpawnBase
+
+
+class _ChannelSpawn(_BytesSpawn):
+    """pexpect's matching over a channel's two streams, read as one."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(encoding=None, maxread=65536, searchwindowsize=None)
+        self._channel = channel
+        self.out = bytearray()
+        self.err = bytearray()
+        self.closed = False
+
+    def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
+        deadline = time.monotonic() + max(0.0, timeout or 0.0)
+        while True:
+            try:
+                stdout, stderr = self._channel.recv(max(0.0, deadline - time.monotonic()))
+            except (EOFError, OSError) as error:
+                self.flag_eof = True
+                raise pexpect.EOF(str(error)) from error
+            if stdout or stderr:
+                self.out += stdout
+                self.err += stderr
+                return stderr + stdout
+            if time.monotonic() >= deadline:
+                raise pexpect.TIMEOUT("nothing came")
+
+
+class ChannelDialogue:
+    """A :class:`connmgr.plugin.Dialogue` on a channel."""
+
+    def __init__(self, channel: Channel, prompt: bytes, ready: bytes, deadline: float) -> None:
+        self.prompt = prompt
+        self.ready = ready
+        self.matched: bytes | None = None
+        self._secrets: list[str] = []
+        self._channel = channel
+        self._deadline = deadline
+        self._spawn = _ChannelSpawn(channel)
+
+    @property
+    def rest(self) -> bytes:
+        """What came on stdout after the login was over."""
+        end = re.search(self.ready, self._spawn.out)
+        return bytes(self._spawn.out[end.end() :]) if end else b""
+
+    @property
+    def stderr(self) -> bytes:
+        """What has come on stderr."""
+        return bytes(self._spawn.err)
+
+    @property
+    def printed(self) -> str:
+        text = bytes(self._spawn.before or b"").decode(errors="replace")
+        for secret in self._secrets:
+            text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
+        return printable(text)
+
+    def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
+        seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))
+        try:
+            index = int(self._spawn.expect(list(patterns), timeout=seconds))
+        except pexpect.TIMEOUT:
+            raise ConnectTimeout(self._failure(f"The login did not go on within {seconds:.0f} s.")) from None
+        except pexpect.EOF:
+            raise ElevationFailed(self._failure("The login ended without access.")) from None
+        self.matched = patterns[index]
+        return index
+
+    def send_secret(self, secret: str) -> None:
+        self._secrets.append(secret)
+        self._channel.sendall(secret.encode() + b"\n", max(0.1, self._deadline - time.monotonic()))
+
+    def _failure(self, reason: str) -> str:
+        return f"{reason} It printed: {self.printed[-PRINTED_LIMIT:]}" if self.printed else reason
+
+
+class ResumedChannel(Channel):
+    """A channel of which some output was already read; what stderr holds up to and with ``mark`` is dropped."""
+
+    def __init__(self, channel: Channel, stdout: bytes, stderr: bytes, mark: bytes) -> None:
+        self.merged = channel.merged
+        self._channel = channel
+        self._early = stdout, stderr
+        self._mark = b"" if channel.merged else mark
+        self._login = b""
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        deadline = time.monotonic() + timeout
+        while self._mark or any(self._early):
+            (stdout, stderr), self._early = self._early, (b"", b"")
+            if not (stdout or stderr):
+                stdout, stderr = self._channel.recv(max(0.0, deadline - time.monotonic()))
+            stderr = self._past_login(stderr)
+            if stdout or stderr or time.monotonic() >= deadline:
+                return stdout, stderr
+        return self._channel.recv(max(0.0, deadline - time.monotonic()))
+
+    def _past_login(self, stderr: bytes) -> bytes:
+        if not self._mark:
+            return stderr
+        said, mark, rest = (self._login + stderr).partition(self._mark)
+        if mark:
+            self._mark = self._login = b""
+        else:
+            self._login = said[-len(self._mark) :]
+        return rest
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        self._channel.sendall(data, timeout)
+
+    def shutdown_write(self) -> None:
+        self._channel.shutdown_write()
+
+    def exit_status(self, timeout: float) -> int:
+        return self._channel.exit_status(timeout)
+
+    def close(self) -> None:
+        self._mark, self._early = b"", (b"", b"")
+        self._channel.close()

@@ -1,0 +1,54 @@
+"""The transport of a wrapper: every process is started through the program that wraps it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connmgr.errors import ElevationFailed
+from connmgr.links.login import Login
+from connmgr.plugin import Channel, TerminalRequired, Transport, Wrapper
+
+
+class WrappedTransport(Transport):
+    """The transport of a connection whose type is a :class:`Wrapper`: every process is started through it."""
+
+    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], inner: Transport) -> None:
+        self.runs_locally = inner.runs_locally
+        self._wrapper = wrapper
+        self._data = data
+        self._inner = inner
+        self._terminal = False
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether this login, or one that it runs over, is known to insist on a terminal."""
+        over = isinstance(self._inner, WrappedTransport) and self._inner.on_terminal
+        return over or self._terminal or self._wrapper.needs_pty(self._data)
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        deadline = time.monotonic() + timeout
+        terminal = pty or self.on_terminal
+        try:
+            return self._start(argv, deadline, terminal=terminal, raw=terminal and not pty)
+        except TerminalRequired as error:
+            if terminal:
+                raise ElevationFailed("The login insists on a terminal, and does not take the one it has.") from error
+        self._terminal = True
+        return self._start(argv, deadline, terminal=True, raw=True)
+
+    def _start(self, argv: Sequence[str], deadline: float, *, terminal: bool, raw: bool) -> Channel:
+        """Start ``argv`` through all logins, on one terminal or none; only the last of them makes it ``raw``."""
+        login = Login(self._wrapper, self._data, deadline)
+        holds_login = raw or self._wrapper.needs_login(self._data)
+        announced = login.announcing(argv, raw=raw) if holds_login else argv
+        wrapped = self._wrapper.wrap(announced, self._data, login.prompt)
+        if isinstance(self._inner, WrappedTransport):
+            channel = self._inner._start(wrapped, deadline, terminal=terminal, raw=False)
+        else:
+            channel = self._inner.open_channel(wrapped, pty=terminal, timeout=max(0.1, deadline - time.monotonic()))
+        return login.hold(channel) if holds_login else channel
+
+    def close(self) -> None:
+        """Nothing of its own: the chain closes the inner transport."""

@@ -1,0 +1,278 @@
+"""The running shell sessions of the daemon, one a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connmgr.engine.frame import Command
+from connmgr.engine.running import Result
+from connmgr.engine.session import Session
+from connmgr.engine.start import ShellInfo
+from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, Stopping, VaultUnavailable
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.shell.orphans import Orphans
+from connmgr.shell.shell import STOP_TIMEOUT, Shell, open_shell
+from connmgr.shell.table import Entry, ShellTable
+from connmgr.vault import Vault
+
+logger = logging.getLogger("connmgr.shell")
+
+PROBE_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class ShellStatus:
+    """How a running shell is: its state, ``idle``, ``busy`` or ``lost``, times in seconds, and commands that queue."""
+
+    connection: str
+    state: str
+    uptime: float
+    idle: float
+    waiting: int
+
+
+class Shells:
+    """Starts, finds and ends shell sessions. Safe to use from several threads.
+
+    ``max_output`` is in bytes a stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever.
+    ``orphans`` is the file in which local shells are noted; those that an earlier daemon left behind are ended at once.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        registry: Registry,
+        *,
+        max_output: int,
+        command_timeout: float,
+        idle_timeout: float,
+        start_timeout: float,
+        orphans: Path,
+    ) -> None:
+        self._vault = vault
+        self._registry = registry
+        self._max_output = max_output
+        self._command_timeout = command_timeout
+        self._idle_timeout = idle_timeout
+        self._start_timeout = start_timeout
+        self._orphans = Orphans(orphans)
+        self._orphans.reap()
+        self._table = ShellTable(patience=start_timeout)
+        self._closing = threading.Event()
+        self._idle_closer = threading.Thread(target=self._close_idle, name="idle-shells", daemon=True)
+        if idle_timeout:
+            self._idle_closer.start()
+
+    def start(self, connection: str, access: Access) -> ShellInfo:
+        """Start the connection's shell, unless it runs, and describe it.
+
+        :raises connmgr.errors.UnknownConnection: there is no such connection.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises connmgr.errors.OperationError: the shell could not be started.
+        """
+        self._vault.connections.get(connection)
+        with self._table.holding(connection) as entry:
+            # What is changed from here on waits for the entry to end this shell.
+            record = self._vault.connections.get(connection)
+            if entry.shell is not None:
+                entry.shell.admission.check(access)
+                if entry.shell.session.probe(PROBE_TIMEOUT):
+                    return entry.shell.session.info
+                self._end(entry, STOP_TIMEOUT)
+            entry.shell = self._open(record.type, record.data, access)
+            if entry.shell.chain.transport.runs_locally:
+                self._orphans.remember(entry.shell.session.pid)
+            info = entry.shell.session.info
+        self._vault.connections.touch(connection)
+        try:
+            self._vault.connections.set_state(connection, _state(info))
+        except VaultUnavailable as error:
+            # The shell runs, and can be used.
+            logger.warning("The state of connection %s is not stored: %s", connection, error.message)
+        return info
+
+    def exec(
+        self,
+        connection: str,
+        command: str,
+        access: Access,
+        *,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        abandoned: Callable[[], bool] = lambda: False,
+    ) -> Result:
+        """Run ``command`` in the connection's shell; see :meth:`connmgr.engine.session.Session.exec`.
+
+        With ``cwd`` or ``env`` it runs in a copy of the session, whose directory and variables it does not change.
+        :raises NoShell: none is running.
+        """
+        shell = self._running(connection)
+        shell.admission.check(access)
+        directory = cwd.encode() if cwd is not None else None
+        try:
+            return shell.session.exec(
+                Command(command.encode(), stdin, directory=directory, environment=env),
+                self._command_timeout if timeout is None else timeout,
+                abandoned,
+            )
+        except Exception as error:
+            if isinstance(error, ShellLost) or not isinstance(error, ConnmgrError):
+                self._discard(connection, shell)
+            raise
+        finally:
+            self._vault.connections.touch(connection)
+
+    @contextlib.contextmanager
+    def borrowed(self, connection: str, access: Access) -> Iterator[Session]:
+        """Lend the session of the connection's running shell, for channels of its transport.
+
+        :raises NoShell: none is running.
+        """
+        shell = self._running(connection)
+        shell.admission.check(access)
+        with shell.session.borrowed():
+            yield shell.session
+        self._vault.connections.touch(connection)
+
+    def stop(self, connection: str, access: Access) -> None:
+        """End the connection's shell with what runs in it, and return once it has exited.
+
+        :raises NoShell: none is running.
+        """
+        self._running(connection).admission.check(access)
+        with self._table.holding(connection) as entry:
+            self._end(entry, STOP_TIMEOUT)
+
+    def probe(self, kind: str, data: Mapping[str, Any], access: Access) -> ShellInfo:
+        """Open a shell as ``data`` of the connection type ``kind`` says, describe it, and close it again.
+
+        :raises connmgr.errors.OperationError: it could not be opened.
+        """
+        shell = self._open(kind, data, access)
+        shell.stop(STOP_TIMEOUT)
+        return shell.session.info
+
+    def status(self) -> list[ShellStatus]:
+        """Describe the shells that run, without asking them."""
+        return [_status(connection, shell) for connection, _, shell in self._table.taken()]
+
+    def refresh(self, connection: str, access: Access) -> None:
+        """Find out whether the connection can be opened, and store what was found as its state.
+
+        :raises connmgr.errors.OperationError: it cannot; the state then names the error's code.
+        """
+        record = self._vault.connections.get(connection)
+        shell = self._table.peek(connection)
+        try:
+            if shell is not None and shell.session.probe(PROBE_TIMEOUT):
+                shell.admission.check(access)
+                info = shell.session.info
+            else:
+                info = self.probe(record.type, record.data, access)
+        except ConnmgrError as error:
+            self._vault.connections.set_state(connection, {"error": error.code})
+            raise
+        self._vault.connections.set_state(connection, _state(info))
+
+    def forget(self, connections: Iterable[str]) -> None:
+        """End the shells of connections that were removed or changed.
+
+        :raises ShellBusy: one has been being started or stopped for too long; the others were ended.
+        """
+        busy = None
+        for connection in connections:
+            try:
+                with self._table.holding(connection) as entry:
+                    self._end(entry, STOP_TIMEOUT)
+                    self._table.give_up(connection)
+            except ShellBusy as error:
+                busy = error
+        if busy is not None:
+            raise busy
+
+    def close(self, timeout: float) -> None:
+        """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
+        self._closing.set()
+        shells = self._table.taken()
+        if shells:
+            with ThreadPoolExecutor(min(32, len(shells)), "close-shells") as pool:
+                for _, entry, shell in shells:
+                    pool.submit(self._close_one, entry, shell, timeout)
+        if self._idle_closer.is_alive():
+            self._idle_closer.join(timeout)
+
+    def _open(self, kind: str, data: Mapping[str, Any], access: Access) -> Shell:
+        self._refuse_when_closing()
+        shell = open_shell(self._vault, self._registry, kind, data, access, self._start_timeout, self._max_output)
+        try:
+            # Whoever closes the others did not see this one.
+            self._refuse_when_closing()
+        except Stopping:
+            shell.stop(STOP_TIMEOUT)
+            raise
+        return shell
+
+    def _refuse_when_closing(self) -> None:
+        if self._closing.is_set():
+            raise Stopping("The daemon is shutting down.")
+
+    def _running(self, connection: str) -> Shell:
+        shell = self._table.peek(connection)
+        if shell is None:
+            self._vault.connections.get(connection)
+            raise NoShell("No shell session is running on this connection; start it first.")
+        return shell
+
+    def _discard(self, connection: str, lost: Shell) -> None:
+        with self._table.holding(connection) as entry:
+            if entry.shell is lost:
+                self._end(entry, STOP_TIMEOUT)
+
+    def _end(self, entry: Entry, timeout: float) -> None:
+        shell, entry.shell = entry.shell, None
+        if shell is not None:
+            try:
+                shell.stop(timeout)
+            finally:
+                self._orphans.forget(shell.session.pid)
+
+    def _close_one(self, entry: Entry, shell: Shell, timeout: float) -> None:
+        shell.stop(timeout)
+        self._orphans.forget(shell.session.pid)
+        entry.shell = None
+
+    def _close_idle(self) -> None:
+        while not self._closing.wait(min(30.0, self._idle_timeout / 4)):
+            for _, entry, _ in self._table.taken():
+                if entry.lock.acquire(blocking=False):
+                    try:
+                        if entry.shell is not None and entry.shell.session.idle_seconds > self._idle_timeout:
+                            self._end(entry, STOP_TIMEOUT)
+                    finally:
+                        entry.lock.release()
+
+
+def _status(connection: str, shell: Shell) -> ShellStatus:
+    idle = shell.session.idle_seconds
+    state = "lost" if not shell.session.alive else "idle" if idle else "busy"
+    return ShellStatus(connection, state, time.monotonic() - shell.started, idle, shell.session.waiting)
+
+
+def _state(info: ShellInfo) -> dict[str, Any]:
+    return {
+        "shellDialect": info.shell_dialect,
+        "osType": info.os_type,
+        "osName": info.os_name,
+        "ttyState": info.tty_state,
+    }

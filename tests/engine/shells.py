@@ -1,0 +1,58 @@
+"""The shells that the engine's cases run in, and where."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from connmgr.engine.frame import Command
+from connmgr.engine.running import Result
+from connmgr.engine.session import Session
+from connmgr.engine.start import start_supervisor
+from connmgr.plugin import Transport
+from connmgr_local.transport import LocalTransport
+
+MAX_OUTPUT = 16 << 20
+
+POSIX = [
+    pytest.param("sh", id="sh"),
+    pytest.param("bash", id="bash", marks=pytest.mark.needs("bash")),
+    pytest.param("dash", id="dash", marks=pytest.mark.needs("dash")),
+    pytest.param("zsh", id="zsh", marks=pytest.mark.needs("zsh")),
+    pytest.param("ksh93", id="ksh93", marks=pytest.mark.needs("ksh93")),
+    pytest.param("mksh", id="mksh", marks=pytest.mark.needs("mksh")),
+    pytest.param("busybox ash", id="ash", marks=pytest.mark.needs("busybox")),
+]
+OTHER = [
+    pytest.param("fish", id="fish", marks=pytest.mark.needs("fish")),
+    pytest.param("tcsh", id="tcsh", marks=pytest.mark.needs("tcsh")),
+]
+ALL = POSIX + OTHER
+
+
+@contextlib.contextmanager
+def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport | None = None) -> Iterator[Session]:
+    transport = transport or LocalTransport()
+    session = Session(start_supervisor(transport, shell, 10), transport, max_output)
+    try:
+        yield session
+    finally:
+        session.stop(5)
+        transport.close()
+
+
+def run(session: Session, text: str | bytes, timeout: float = 20, **options: object) -> Result:
+    command = Command(text.encode() if isinstance(text, str) else text, **options)  # type: ignore[arg-type]
+    return session.exec(command, timeout)
+
+
+def out(session: Session, text: str | bytes, **options: object) -> str:
+    return bytes(run(session, text, **options).stdout).decode()
+
+
+def assert_usable(session: Session) -> None:
+    """The session answers a fresh command with exactly its own output and status."""
+    result = run(session, "echo still here")
+    assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (0, b"still here\n", b"")

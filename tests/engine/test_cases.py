@@ -1,0 +1,288 @@
+"""Commands that break naive shell engines: each gets its right result, and the session is usable after it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connmgr.engine.session import Session
+from connmgr.errors import ShellLost
+from tests.engine.shells import POSIX, assert_usable, local_session, out, run
+
+ANY = None
+FAILS = "non-zero"
+
+# Bash 5.2 spins for ever if it is interrupted just before it waits for a subshell.
+ASLEEP = 'until read -r s </proc/$$/stat; case ${s##*") "} in S*) ;; *) false; esac; do :; done'
+
+POSIX_CASES = {
+    "plain": ("echo hi", 0, b"hi\n"),
+    "several lines": ("echo a\necho b", 0, b"a\nb\n"),
+    "empty": ("", 0, b""),
+    "comment": ("# comment", 0, b""),
+    "false": ("false", 1, b""),
+    "unknown command": ("no-such-command-at-all", 127, b""),
+    "cat reads EOF": ("cat", 0, b""),
+    "read reads EOF": ('read x; echo "[$x]"', 0, b"[]\n"),
+    "open quote": ("echo 'open", FAILS, b""),
+    "open double quote": ('echo "open', FAILS, b""),
+    "open parenthesis": ("(echo a", FAILS, b""),
+    "open substitution": ("echo $(", FAILS, b""),
+    "open brace": ("{ echo a", FAILS, b""),
+    "open if": ("if", FAILS, b""),
+    "stray parenthesis": ("echo a)", FAILS, b""),
+    "open heredoc": ("cat <<EOF\nhi", ANY, ANY),
+    "complete heredoc": ("cat <<EOF\nhi\nEOF", 0, b"hi\n"),
+    "trailing ampersand": ("true &", 0, b""),
+    "exit": ("exit 3", 3, b""),
+    "exit beyond a byte": ("exit 300", 44, b""),
+    "exec": ("exec true", 0, b""),
+    "exec of a redirection": ("exec >/dev/null; echo lost", 0, b""),
+    "closed stdout": ("exec >&-; echo lost 2>/dev/null", ANY, b""),
+    "noexec": ("set -n", 0, b""),
+    "nounset": ('set -u; echo "$no_such_variable"', FAILS, b""),
+    "noglob": ("set -o noglob; echo *", 0, b"*\n"),
+    "printf is a function": ("printf(){ :; }; echo(){ :; }; true", 0, b""),
+    "builtins are functions": ("command(){ :; }; pwd(){ :; }; true", 0, b""),
+    "descriptors 3 to 9 are free": ("exec 9>/dev/null 8>/dev/null 3>/dev/null; echo there", 0, b"there\n"),
+    "exit trap": ("trap 'echo bye' EXIT; echo hi", 0, b"hi\nbye\n"),
+    "positional parameters": ("set -- a b; echo $#", 0, b"2\n"),
+    "no positional parameters": ("echo $#", 0, b"0\n"),
+    "empty path": ("PATH=; echo hi", 0, b"hi\n"),
+    "no file may be written": ("ulimit -f 0; echo hi", 0, b"hi\n"),
+    "killed subshell": ("sh -c 'kill -9 $PPID'", 137, b""),
+    "terminates its own shell": (f"kill -TERM $$; kill -HUP $$; {ASLEEP}; kill -INT $$; echo alive", 0, b"alive\n"),
+    "binary output": (r"printf 'a\000b\377'", 0, b"a\0b\xff"),
+    "no final newline": ("printf hi", 0, b"hi"),
+    "many newlines": (r"printf '\n\nhi\n\n'", 0, b"\n\nhi\n\n"),
+    "background job holds stdout": ("sleep 60 & echo $! >/dev/null; echo hi; kill $!", 0, b"hi\n"),
+    # ksh93 waits for the last program alone; what the others complain of may come later.
+    "pipeline": ("yes 2>/dev/null | head -c 10000000 | wc -c", 0, ANY),
+    "field separator": ("IFS=0123456789; export IFS; true", 0, b""),
+    "locale": ("LC_ALL=C; export LC_ALL; true", 0, b""),
+    "large command": ("echo " + "x" * 200_000 + " | wc -c", 0, ANY),
+    "stderr becomes stdout": ("exec 2>&1; echo oops >&2", 0, b"oops\n"),
+    "stopped by itself is woken": ("(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo on", 0, b"on\n"),
+}
+
+
+def check(session: Session, text: str, status: int | str | None, stdout: bytes | None) -> None:
+    """Run ``text`` and compare; on a terminal, what a shell complains of arrives within stdout."""
+    result = run(session, text)
+    merged = session.info.tty_state == "merged"
+    if status == FAILS:
+        assert result.exit_code != 0
+        assert result.stdout if merged else result.stderr, "the shell says what is wrong"
+    elif status is not ANY:
+        assert result.exit_code == status, bytes(result.stderr)
+    if stdout is not ANY and merged and status != 0:
+        assert stdout in bytes(result.stdout)
+    elif stdout is not ANY:
+        assert bytes(result.stdout) == stdout
+    assert_usable(session)
+
+
+@pytest.mark.parametrize("case", POSIX_CASES)
+def test_posix_shell(posix: Session, case: str) -> None:
+    check(posix, *POSIX_CASES[case])
+
+
+INTERPRETED_CASES = {
+    "plain": ("echo hi", 0, b"hi\n"),
+    "several lines": ("echo a\necho b", 0, b"a\nb\n"),
+    "empty": ("", 0, b""),
+    "comment": ("# comment", 0, b""),
+    "false": ("false", 1, b""),
+    "cat reads EOF": ("cat", 0, b""),
+    "open quote": ("echo 'open", FAILS, b""),
+    "open parenthesis": ("(echo a", FAILS, b""),
+    "open substitution": ("echo $(", FAILS, b""),
+    "stray parenthesis": ("echo a)", FAILS, b""),
+    "open heredoc": ("cat <<EOF\nhi", ANY, ANY),
+    "exit": ("exit 3", 3, b""),
+    "exec": ("exec true", 0, b""),
+    "binary output": (r"printf 'a\000b\377'", 0, b"a\0b\xff"),
+    "no final newline": ("printf hi", 0, b"hi"),
+    "large command": ("echo " + "x" * 200_000 + " | wc -c", 0, b"200001\n"),
+    "background job": ("sleep 1 &", 0, ANY),
+    "unknown command": ("no-such-command-at-all", FAILS, b""),
+}
+
+
+@pytest.mark.parametrize("case", INTERPRETED_CASES)
+def test_interpreted_shell(interpreted: Session, case: str) -> None:
+    check(interpreted, *INTERPRETED_CASES[case])
+
+
+def test_errexit_stops_the_command(posix: Session, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    result = run(posix, f"set -e; cd /nope; touch {mark}")
+    assert result.exit_code != 0
+    assert not mark.exists(), "set -e was ignored"
+    assert_usable(posix)
+
+
+def test_errexit_keeps_the_state_of_a_command_that_succeeds(posix: Session) -> None:
+    assert run(posix, "set -eu; cd /usr").exit_code == 0
+    assert out(posix, "pwd") == "/usr\n"
+
+
+def test_return_outside_a_function_ends_the_command(posix: Session) -> None:
+    assert run(posix, "return 1").exit_code != 0
+    assert_usable(posix)
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "ash"}])
+def test_descriptors_are_the_commands_own(shell: str, tmp_path: Path) -> None:
+    with local_session(shell) as session:
+        for number in (3, 8, 9, *range(10, 20), 63, 200, 255):
+            file = tmp_path / str(number)
+            text = f"exec {number}>{file}; echo held >&{number}; [ {file} -ef /proc/self/fd/{number} ] && echo there"
+            assert out(session, f"cd /; {text}; cd /usr") == "there\n"
+            assert (file.read_text(), out(session, "pwd")) == ("held\n", "/usr\n")
+            assert out(session, f"exec {number}>&-; cd /; echo on") == "on\n"
+            assert out(session, "pwd") == "/\n"
+
+
+def test_output_that_a_command_made_non_blocking_spoils_no_later_one(any_shell: Session, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable}\nimport os\nos.set_blocking(1, False)\nos.set_blocking(2, False)\n")
+    program.chmod(0o755)
+    for command in (f"{program}", f"{program}; true", f"cd /; {program}"):
+        assert run(any_shell, command).exit_code == 0
+        result = run(any_shell, "head -c 3000000 /dev/zero")
+        assert (result.exit_code, len(result.stdout)) == (0, 3_000_000), f"cut after: {command}"
+
+
+def test_a_program_sees_no_descriptor_of_the_sessions(posix: Session) -> None:
+    assert int(out(posix, "cd /; ls /proc/self/fd | wc -l")) <= 4, "0, 1, 2 and that of the listing"
+
+
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh", "ksh93"}])
+@pytest.mark.parametrize("in_functions", [False, True])
+@pytest.mark.parametrize("trap", ["DEBUG", "ERR"])
+def test_what_a_trap_prints_is_the_commands_alone(shell: str, in_functions: bool, trap: str) -> None:
+    functions_too = "set -ET; " if shell == "bash" and in_functions else ""
+    with local_session(shell) as session:
+        text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"
+        alone = subprocess.run([shell, "-c", functions_too + text], capture_output=True, check=False)
+        result = run(session, functions_too + text)
+        assert (result.exit_code, bytes(result.stdout)) == (alone.returncode, alone.stdout)
+        assert out(session, "pwd") == "/usr\n"
+
+
+@pytest.mark.parametrize("name", ["exit", "return", "unset", "set", "exec", "trap", "echo", "pwd", "export"])
+@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh"}])
+def test_a_function_named_like_a_builtin_changes_nothing(shell: str, name: str) -> None:
+    with local_session(shell) as session:
+        result = run(session, f"{name}(){{ command echo called; }}; cd /usr; false")
+        assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (1, b"", b"")
+        assert out(session, "pwd") == "/usr\n"
+
+
+def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
+    assert run(fish, "function exit; end; cd /usr; false").exit_code == 1
+    assert out(fish, "pwd") == "/usr\n"
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("limit", [64, 250])
+def test_a_limit_of_open_files_leaves_every_command_its_streams(tmp_path: Path, limit: int) -> None:
+    bash = shutil.which("bash")
+    limited = tmp_path / "bash"
+    limited.write_text(f'#!/bin/sh\nulimit -n {limit}\nexec {bash} "$@"\n')
+    limited.chmod(0o755)
+    with local_session(str(limited)) as session:
+        assert out(session, "cd /usr; ulimit -n") == f"{limit}\n"
+        assert out(session, "pwd") == "/usr\n"
+
+
+def test_a_disabled_builtin_changes_nothing(bash: Session) -> None:
+    result = run(bash, "enable -n exit; cd /usr; false")
+    assert (result.exit_code, bytes(result.stderr)) == (1, b"")
+    assert out(bash, "pwd") == "/usr\n"
+
+
+def test_tracing_in_a_shell_of_another_language_harms_nothing(interpreted: Session) -> None:
+    trace = "set fish_trace 1" if interpreted.info.shell_dialect == 6 else "set echo; set verbose"
+    result = run(interpreted, f"{trace}; /bin/echo traced; cd /usr")
+    assert result.exit_code == 0
+    assert b"traced" in result.stdout
+    assert bytes(run(interpreted, "pwd").stdout) == b"/usr\n"
+
+
+def test_xtrace_shows_the_command_alone(posix: Session) -> None:
+    result = run(posix, "set -x; echo hi")
+    if posix.info.tty_state == "merged":
+        assert sorted(bytes(result.stdout).splitlines())[-1] == b"hi"
+        assert b"echo hi" in result.stdout
+    else:
+        assert bytes(result.stdout) == b"hi\n"
+        assert b"echo hi" in result.stderr
+    assert_usable(posix)
+
+
+def test_aliases_and_functions_do_not_last(posix: Session) -> None:
+    run(posix, "alias echo=false; greet(){ echo greetings; }; unexported=1")
+    assert out(posix, 'echo "[$unexported]"') == "[]\n"
+    assert run(posix, "greet").exit_code == 127
+    assert_usable(posix)
+
+
+def test_output_that_imitates_the_markers(posix: Session) -> None:
+    nonce = "AAECAwQFBgcICQoLDA0ODw"
+    fakes = f":{nonce}x\n:{nonce}c\n:{nonce} 0\n"
+    text = f"printf '\\n%s' '{fakes}'; printf '\\n%s' '{fakes}' >&2; exit 5"
+    result = run(posix, text)
+    assert result.exit_code == 5
+    expected = ("\n" + fakes).encode()
+    if posix.info.tty_state == "merged":
+        assert bytes(result.stdout) == expected * 2
+    else:
+        assert bytes(result.stdout) == bytes(result.stderr) == expected
+    assert_usable(posix)
+
+
+def test_killing_the_supervisor_under_a_job_that_holds_the_streams(bash: Session) -> None:
+    with pytest.raises(ShellLost):
+        run(bash, f"sleep 20 & kill -9 {bash.pid}; sleep 20", timeout=18)
+    assert not bash.alive
+
+
+def test_killing_the_supervisor_loses_the_session_and_says_so(any_shell: Session) -> None:
+    with pytest.raises(ShellLost):
+        run(any_shell, f"kill -9 {any_shell.pid}")
+    assert not any_shell.alive
+    with pytest.raises(ShellLost):
+        run(any_shell, "echo hi")
+
+
+def test_a_late_background_job_does_not_print_into_the_next_result(posix: Session, tmp_path: Path) -> None:
+    gate, done = tmp_path / "gate", tmp_path / "done"
+    run(posix, f"(until [ -e {gate} ]; do sleep 0.02; done; echo late; touch {done}) & :")
+    gate.touch()
+    wait = f"until [ -e {done} ]; do sleep 0.02; done"
+    # The job's output comes before this command's own begins, or within it; after it, nothing is left over.
+    run(posix, wait)
+    assert_usable(posix)
+
+
+def test_stdin_is_the_commands_own(posix: Session) -> None:
+    data = bytes(range(256)) * 300
+    result = run(posix, "cat", stdin=data)
+    assert bytes(result.stdout) == data
+    assert out(posix, 'read -r a; read -r b; echo "$b|$a"', stdin=b"one\n'two'\\\n") == "'two'\\|one\n"
+    assert run(posix, "true", stdin=b"x" * 1_000_000).exit_code == 0, "a command need not read its input"
+    large = bytes(range(256)) * 20_000
+    assert bytes(run(posix, "cat", stdin=large).stdout) == large
+    assert_usable(posix)
+
+
+def test_stdin_of_interpreted_shells(interpreted: Session) -> None:
+    data = bytes(range(256)) * 300
+    assert bytes(run(interpreted, "cat", stdin=data).stdout) == data
+    assert_usable(interpreted)

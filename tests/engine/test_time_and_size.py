@@ -1,0 +1,271 @@
+"""Commands that take too long or print too much."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from connmgr.engine import session
+from connmgr.engine.frame import Command
+from connmgr.engine.kill import kill_supervisor, kill_tree
+from connmgr.engine.session import Session
+from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellLost, ShellStopped
+from connmgr_local.transport import LocalTransport
+from tests.engine.shells import assert_usable, local_session, out, run
+from tests.plugins.faulty_types import Delegate, Link
+
+
+def await_gone(pid: int) -> None:
+    """Wait until a process is gone, or fail; a zombie that nobody has reaped yet runs no more."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return
+        except psutil.NoSuchProcess:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"process {pid} still runs: {psutil.Process(pid).cmdline()}")
+
+
+def await_child(process: psutil.Process) -> psutil.Process:
+    """Wait until a process has a child, and return it."""
+    deadline = time.monotonic() + 10
+    while not process.children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process.children()[0]
+
+
+def await_text(path: Path) -> str:
+    """Wait until a file has a full line, and return it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().endswith("\n"):
+            return path.read_text().strip()
+        time.sleep(0.01)
+    pytest.fail(f"{path.name} was not written")
+
+
+def test_timeout_kills_and_the_session_goes_on(any_shell: Session) -> None:
+    run(any_shell, "cd /usr")
+    with pytest.raises(CommandTimeout) as caught:
+        run(any_shell, "echo before; sleep 100", timeout=0.7)
+    assert bytes(caught.value.stdout) == b"before\n"
+    assert_usable(any_shell)
+    assert out(any_shell, "pwd") == "/usr\n", "the state from before the killed command is kept"
+
+
+def test_a_command_that_begins_after_its_time_is_killed_too(posix: Session) -> None:
+    late = "sleep 100; : " + "x" * (1 << 20)
+    with pytest.raises(CommandTimeout):
+        run(posix, late, timeout=0.01)
+    assert_usable(posix)
+    for child in psutil.Process(posix.pid).children(recursive=True):
+        await_gone(child.pid)
+
+
+def test_a_shell_whose_link_breaks_its_contract_is_lost(tmp_path: Path) -> None:
+    class Odd(Delegate):
+        def recv(self, timeout: float) -> tuple[bytes, bytes]:
+            if (tmp_path / "odd").exists():
+                raise ZeroDivisionError
+            return super().recv(timeout)
+
+    with local_session("sh", transport=Link(Odd)) as odd:
+        assert_usable(odd)
+        (tmp_path / "odd").touch()
+        with pytest.raises(ZeroDivisionError):
+            run(odd, "true")
+        assert not odd.alive
+        (tmp_path / "odd").unlink()
+
+
+HARD_TO_KILL = {
+    "ignores TERM": "trap '' TERM; sleep 100",
+    "pipeline of three": "sleep 100 | cat | cat",
+    "busy loop": "while :; do :; done",
+    "loop of forks": "while :; do /bin/true; done",
+    "nested shells": "sh -c 'sh -c \"sleep 100\"; true'; true",
+    "children of children": "(sleep 100 & sleep 100 & wait); true",
+    "endless output": "yes",
+}
+
+
+@pytest.mark.parametrize("case", HARD_TO_KILL)
+def test_hard_to_kill(posix: Session, case: str) -> None:
+    with pytest.raises(CommandTimeout):
+        run(posix, HARD_TO_KILL[case], timeout=0.5)
+    assert_usable(posix)
+    # The subshell of the last command may still be on its way out.
+    for child in psutil.Process(posix.pid).children(recursive=True):
+        await_gone(child.pid)
+
+
+def test_timeout_finds_what_left_the_tree(posix: Session, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    daemonize = f"(setsid sh -c 'echo $$ >{pid_file}; exec sleep 100' >/dev/null 2>&1 &) ; sleep 100"
+    with pytest.raises(CommandTimeout):
+        run(posix, daemonize, timeout=1)
+    await_gone(int(await_text(pid_file)))
+    assert_usable(posix)
+
+
+def test_timeout_spares_the_jobs_of_earlier_commands(posix: Session, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    run(posix, f"sh -c 'echo $$ >{pid_file}; exec sleep 100' >/dev/null 2>&1 &")
+    job = psutil.Process(int(await_text(pid_file)))
+    with pytest.raises(CommandTimeout):
+        run(posix, "sleep 100", timeout=0.3)
+    assert job.is_running()
+    job.kill()
+
+
+def test_command_of_a_client_that_left_is_killed(bash: Session) -> None:
+    with pytest.raises(CommandCancelled):
+        bash.exec(Command(b"sleep 100"), 60, abandoned=lambda: True)
+    assert_usable(bash)
+
+
+def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = []
+
+    def find_nothing_at_first(*arguments: Any) -> bool:
+        kills.append(arguments)
+        return len(kills) > 1 and kill_tree(*arguments)
+
+    monkeypatch.setattr(session, "kill_tree", find_nothing_at_first)
+
+    def exec_sleep() -> None:
+        with pytest.raises(ShellStopped):
+            run(bash, "sleep 100")
+
+    thread = threading.Thread(target=exec_sleep)
+    thread.start()
+    supervisor = psutil.Process(bash.pid)
+    await_child(supervisor)
+    bash.stop(10)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(kills) == 2
+    await_gone(supervisor.pid)
+
+
+def test_stop_kills_a_shell_that_does_not_exit(posix: Session) -> None:
+    supervisor = psutil.Process(posix.pid)
+    supervisor.suspend()
+    posix.stop(2)
+    await_gone(supervisor.pid)
+
+
+def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "kill_tree", lambda *_: False)
+    supervisor = psutil.Process(posix.pid)
+    with pytest.raises(ShellLost):
+        run(posix, "exec sleep 5", timeout=0.3)
+    await_gone(supervisor.pid)
+
+
+def test_a_shell_that_takes_no_command_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SEND_TIMEOUT", 0.5)
+    supervisor = psutil.Process(posix.pid)
+    supervisor.suspend()
+    with pytest.raises(ShellLost):
+        run(posix, ": " + "x" * 16_000_000)
+    await_gone(supervisor.pid)
+
+
+def test_a_process_that_is_no_supervisor_of_ours_is_left_alone() -> None:
+    transport = LocalTransport()
+    stranger = psutil.Popen(["sh", "-c", "sleep 100 & wait"], start_new_session=True)
+    child = await_child(stranger)
+    assert not kill_tree(transport, stranger.pid, "its word", "0.0", 10)
+    assert not kill_supervisor(transport, stranger.pid, "its word", 10)
+    assert stranger.poll() is None
+    assert child.status() == psutil.STATUS_SLEEPING
+    child.kill()
+    stranger.wait(10)
+    transport.close()
+
+
+def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:
+    errors: list[BaseException] = []
+
+    def exec_sleep() -> None:
+        with pytest.raises(ShellStopped) as caught:
+            run(any_shell, "sleep 100")
+        errors.append(caught.value)
+
+    threads = [threading.Thread(target=exec_sleep) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    supervisor = psutil.Process(any_shell.pid)
+    await_child(supervisor)
+    any_shell.stop(5)
+    for thread in threads:
+        thread.join(10)
+    assert len(errors) == 3
+    await_gone(supervisor.pid)
+
+
+def test_commands_run_in_the_order_in_which_they_came(bash: Session, tmp_path: Path) -> None:
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    threads = [threading.Thread(target=run, args=(bash, f"until [ -e {gate} ]; do sleep 0.01; done"))]
+    threads += [threading.Thread(target=run, args=(bash, f"echo {number} >>{log}")) for number in range(50)]
+    for thread in threads:
+        before = bash.waiting
+        thread.start()
+        deadline = time.monotonic() + 10
+        while thread is not threads[0] and bash.waiting == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+    gate.touch()
+    for thread in threads:
+        thread.join(20)
+    assert log.read_text().split() == [str(number) for number in range(50)]
+
+
+def test_a_turn_that_does_not_come_in_time(bash: Session) -> None:
+    started = threading.Event()
+    holder = threading.Thread(
+        target=lambda: bash.exec(Command(b"sleep 3"), 20, abandoned=lambda: started.set() or False)
+    )
+    holder.start()
+    assert started.wait(10)
+    with pytest.raises(ShellBusy):
+        run(bash, "echo hi", timeout=0.1)
+    holder.join(20)
+    assert_usable(bash)
+
+
+def test_ten_megabytes_on_both_streams_at_once(posix: Session) -> None:
+    merged = posix.info.tty_state == "merged"
+    size = 8_000_000 if merged else 10_000_000
+    result = run(posix, f"yes oops 2>/dev/null | head -c {size} >&2 & yes 2>/dev/null | head -c {size}; wait")
+    assert (len(result.stdout), len(result.stderr)) == ((2 * size, 0) if merged else (size, size))
+    assert not result.truncated
+    assert_usable(posix)
+
+
+def test_output_beyond_the_limit_is_cut_and_said_so() -> None:
+    with local_session("dash", max_output=1000) as session:
+        result = run(session, "yes | head -c 100000; echo end >&2; exit 3")
+        assert result.truncated
+        assert bytes(result.stdout) == b"y\n" * 500
+        assert (result.exit_code, bytes(result.stderr)) == (3, b"end\n")
+        assert_usable(session)
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_output_takes_no_memory() -> None:
+    with local_session("bash") as session:
+        before = psutil.Process().memory_info().rss
+        result = run(session, "head -c 1000000000 /dev/zero", timeout=100)
+        grown = psutil.Process().memory_info().rss - before
+        assert result.truncated
+        assert len(result.stdout) == 16 << 20
+        assert grown < 64 << 20
+        assert_usable(session)

@@ -1,0 +1,185 @@
+"""The second link of a session whose first one takes no further channel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from connmgr.errors import ChannelRefused, ConnectTimeout, ShellLost
+from connmgr.links.chain import Chain
+from connmgr.links.spare import SpareTransport
+from connmgr.plugin import Channel, Transport
+
+WAIT = 20.0
+
+
+class Link(Transport):
+    """A link whose channels are what ``open_channel`` returns; it knows with which timeouts it was asked."""
+
+    def __init__(self, opening: Callable[[Sequence[str]], object]) -> None:
+        self._opening = opening
+        self.timeouts: list[float] = []
+        self.closed = False
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        self.timeouts.append(timeout)
+        if self.closed:
+            raise ShellLost("It is closed.")
+        return cast(Channel, self._opening(argv))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Links:
+    """Opens links one after the other; ``asked`` are the seconds that it was given for each."""
+
+    def __init__(self, *openings: Callable[[Sequence[str]], object]) -> None:
+        self.links = [Link(opening) for opening in openings]
+        self.asked: list[float] = []
+
+    def __call__(self, seconds: float) -> Chain:
+        link = self.links[len(self.asked)]
+        self.asked.append(seconds)
+        chain: Any = Chain(link, (), threading.Lock())  # type: ignore[arg-type]
+        chain.close = link.close
+        return cast(Chain, chain)
+
+
+def refuse(_: Sequence[str]) -> object:
+    raise ChannelRefused("no more")
+
+
+def lose(_: Sequence[str]) -> object:
+    raise ShellLost("gone")
+
+
+@pytest.fixture
+def full() -> Link:
+    """A link that allows no further channel."""
+    return Link(refuse)
+
+
+def test_it_is_opened_once_and_closed_with_the_session(full: Link) -> None:
+    others = Links(lambda argv: argv)
+    spare = SpareTransport(full, others)
+    assert [spare.open_channel([word], timeout=WAIT) for word in "ab"] == [["a"], ["b"]]
+    assert len(others.asked) == 1
+    assert others.asked[0] <= WAIT, "it may take longer than whoever waits"
+    spare.close()
+    assert others.links[0].closed
+
+
+def test_nothing_is_opened_for_a_session_that_was_stopped_meanwhile(full: Link) -> None:
+    begun = threading.Event()
+
+    def busy(argv: Sequence[str]) -> object:
+        begun.set()
+        return refuse(argv)
+
+    others = Links(busy, lambda argv: argv)
+    spare = SpareTransport(full, others)
+    outcome: list[Exception] = []
+
+    def operate() -> None:
+        with pytest.raises(ShellLost) as caught:
+            spare.open_channel(["sh"], timeout=WAIT)
+        outcome.append(caught.value)
+
+    operation = threading.Thread(target=operate)
+    operation.start()
+    assert begun.wait(WAIT)
+    spare.close()
+    operation.join(WAIT)
+    assert outcome
+    assert len(others.asked) == 1
+    assert others.links[0].closed
+
+
+def test_a_link_that_is_opened_while_the_session_is_stopped_is_closed(full: Link) -> None:
+    others = Links(lambda argv: argv)
+
+    def open_and_stop(seconds: float) -> Chain:
+        spare.close()
+        return others(seconds)
+
+    spare = SpareTransport(full, open_and_stop)
+    with pytest.raises(ShellLost):
+        spare.open_channel(["sh"], timeout=WAIT)
+    assert others.links[0].closed
+
+
+def test_one_that_is_lost_is_replaced_once_for_all_who_notice(full: Link) -> None:
+    together = threading.Barrier(2)
+
+    def lose_together(argv: Sequence[str]) -> object:
+        together.wait(WAIT)
+        return lose(argv)
+
+    others = Links(lose_together, lambda argv: argv)
+    spare = SpareTransport(full, others)
+    opened: list[object] = []
+    threads = [
+        threading.Thread(target=lambda word=word: opened.append(spare.open_channel([word], timeout=WAIT)))  # type: ignore[misc]
+        for word in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert sorted(opened) == [["a"], ["b"]]  # type: ignore[type-var]
+    assert [link.closed for link in others.links] == [True, False]
+
+
+def test_what_can_be_spared_makes_way_first_and_the_login_has_all_the_time() -> None:
+    spared: list[str] = []
+
+    def once_spared(argv: Sequence[str]) -> object:
+        return argv if spared else refuse(argv)
+
+    first = Link(once_spared)
+    spare = SpareTransport(first, Links(), lambda: not spared.append("helper"))  # type: ignore[func-returns-value]
+    assert spare.open_channel(["sh"], timeout=WAIT) == ["sh"]
+    assert first.timeouts[1] > WAIT / 2
+
+
+def test_whoever_waits_for_another_to_open_it_waits_no_longer_than_asked(full: Link) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def slowly(seconds: float) -> Chain:
+        begun.set()
+        assert gate.wait(WAIT)
+        return others(seconds)
+
+    others = Links(lambda argv: argv)
+    spare = SpareTransport(full, slowly)
+    opening = threading.Thread(target=spare.open_channel, args=(["sh"],), kwargs={"timeout": WAIT})
+    opening.start()
+    assert begun.wait(WAIT)
+    with pytest.raises(ConnectTimeout):
+        spare.open_channel(["sh"], timeout=0.2)
+    gate.set()
+    opening.join(WAIT)
+    spare.close()
+    assert others.links[0].closed
+
+
+def test_a_channel_that_can_be_spared_only_later_gives_way_then(full: Link) -> None:
+    spared: list[str] = []
+
+    def taken(argv: Sequence[str]) -> object:
+        return argv if spared else refuse(argv)
+
+    looks = iter([False, False, True])
+
+    def give_up() -> bool:
+        given_up = next(looks, True)
+        if given_up:
+            spared.append("the idle one")
+        return given_up
+
+    spare = SpareTransport(full, Links(taken), give_up)
+    assert spare.open_channel(["sh"], timeout=WAIT) == ["sh"]
