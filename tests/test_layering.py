@@ -44,9 +44,7 @@ SIDES = {
 
 HOMES = {
     "flask": "connmgr.api",
-    "flask_smorest": "connmgr.api",
     "werkzeug": "connmgr.api",
-    "webargs": "connmgr.api",
     "apispec": "connmgr.api connmgr.json_schema",
     "markupsafe": "connmgr.api",
     "prometheus_client": "connmgr.api.metrics",
@@ -70,7 +68,7 @@ HOMES = {
 }
 """Each library, and the modules (with those below them) that may import it."""
 
-SERVER_LIBRARIES = {"flask", "flask_smorest", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko"}
+SERVER_LIBRARIES = {"flask", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko"}
 
 
 @dataclass(frozen=True)

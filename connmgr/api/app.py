@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import flask
 
-from connmgr import __version__
 from connmgr.api import (
-    accounting,
     category,
     connection,
     daemon,
-    description,
     docs,
     errors,
     fs,
     handshake,
     metrics,
+    record,
     secret,
     shell,
     store,
     vault,
 )
-from connmgr.api.auth import authenticate
+from connmgr.api.account import begin
+from connmgr.api.body import REFUSAL, Refusal
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
-from connmgr.errors import ConnmgrError, Stopping
-from connmgr.json_schema import OPENAPI_VERSION
+from connmgr.errors import Stopping
 
-REFUSAL = "connmgr.refusal"
-"""Where the environment of a request holds its :class:`Refusal`, if it has one."""
-
-GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon))
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the server has not received a request whole; it is answered all the same, as far as its header was read."""
-
-    error: ConnmgrError
-    header_read: bool
+GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon, metrics))
 
 
 class Application(flask.Flask):
@@ -64,41 +50,26 @@ class Application(flask.Flask):
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     """Return the WSGI application over ``services``, which answers requests that are sent to one of ``addresses``."""
     app = Application("connmgr.api", static_folder=None)
-    app.config.update(
-        API_TITLE="connmgr",
-        API_VERSION=__version__,
-        OPENAPI_VERSION=OPENAPI_VERSION,
-        MAX_CONTENT_LENGTH=services.settings.max_body,
-        PROVIDE_AUTOMATIC_OPTIONS=False,
-    )
+    app.config.update(MAX_CONTENT_LENGTH=services.settings.max_body, PROVIDE_AUTOMATIC_OPTIONS=False)
     app.url_map.merge_slashes = False
-    app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.compact = True  # type: ignore[attr-defined]
     app.extensions[EXTENSION] = services
     app.register_error_handler(Exception, errors.answer)
 
     def admit() -> None:
-        accounting.begin()
-        request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        refusal: Refusal | None = request.environ.get(REFUSAL)
+        begin()
+        refusal: Refusal | None = flask.request.environ.get(REFUSAL)
         if refusal is not None and not refusal.header_read:
             raise refusal.error
-        addresses.check(request, browsers=not services.settings.no_auth)
+        addresses.check(flask.request, browsers=not services.settings.no_auth)
         if services.stopping():
             raise Stopping("The daemon is stopping.")
-        authenticate()
-        if refusal is not None:
-            raise request.routing_exception or refusal.error
 
     app.before_request(admit)
     app.after_request(_finish)
-    api = description.Api(app, spec_kwargs=description.SPEC)
-    description.teach(api)
-    for group in GROUPS:
-        api.register_blueprint(group)
-    app.register_blueprint(store.group_of(connection.group))
-    app.register_blueprint(metrics.page())
-    app.register_blueprint(docs.pages(api.spec))
+    for group in (*GROUPS, store.group_of(connection.group), docs.group_of(GROUPS)):
+        for endpoint in group.endpoints:
+            app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
     return app
 
 
@@ -106,4 +77,4 @@ def _finish(response: flask.Response) -> flask.Response:
     """Set the headers that every response has, and account for the request."""
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
-    return accounting.finish(response)
+    return record.finish(response)

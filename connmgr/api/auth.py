@@ -11,18 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, TypeVar
 
-import flask
-
-from connmgr.api.accounting import account
-from connmgr.api.services import services
 from connmgr.errors import Busy, InvalidCredential, InvalidToken, NotAuthenticated
 from connmgr.secrets.principals import Access
 
 logger = logging.getLogger("connmgr.api")
-
-View = TypeVar("View", bound=Callable[..., Any])
 
 MAX_CALLERS = 4096
 FAILURES = 60
@@ -109,12 +102,16 @@ class Tokens:
             one.access.lock()
         return token
 
-    def find(self, token: str) -> Caller:
-        """Return the caller that ``token`` was issued to.
+    def find(self, authorization: str) -> Caller:
+        """Return the caller whose token the ``Authorization`` header of a request holds.
 
-        :raises InvalidToken: it is not, or no longer, valid.
+        :raises NotAuthenticated: it holds none.
+        :raises InvalidToken: the token is not valid, or expired.
         """
-        digest = _digest(token)
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise NotAuthenticated("This endpoint needs the header Authorization: Bearer <token from /handshake>.")
+        digest = _digest(token.strip())
         with self._lock:
             found = self._callers.get(digest)
             now = time.monotonic()
@@ -157,32 +154,3 @@ class Tokens:
 def _digest(token: str) -> bytes:
     # Looking a digest up tells nothing about how much of a guessed token is right.
     return sha256(token.encode(errors="surrogatepass")).digest()
-
-
-def authenticate() -> None:
-    """Find the caller of this request by its bearer token; public endpoints and unknown paths need none.
-
-    :raises NotAuthenticated: there is no token.
-    :raises InvalidToken: it is not, or no longer, valid.
-    """
-    request = flask.request._get_current_object()  # type: ignore[attr-defined]
-    if request.routing_exception is not None or _is_public(request.endpoint):
-        return
-    header = request.headers.get("Authorization")
-    if header is None and services().settings.no_auth:
-        account().caller = services().anonymous
-        return
-    scheme, _, token = (header or "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise NotAuthenticated("This endpoint needs the header Authorization: Bearer <token from /handshake>.")
-    account().caller = services().tokens.find(token.strip())
-
-
-def public(view: View) -> View:
-    """Mark a view that answers without a token."""
-    view.public = True  # type: ignore[attr-defined]
-    return view
-
-
-def _is_public(endpoint: str | None) -> bool:
-    return getattr(flask.current_app.view_functions.get(endpoint or ""), "public", False)

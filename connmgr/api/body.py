@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import marshmallow
 from flask import Request
-from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from connmgr.api.places import Refused, place_of, place_of_depth
-from connmgr.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
+from connmgr.errors import BodyTooLarge, ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Schema
 
 MAX_DEPTH = 32
@@ -24,17 +24,37 @@ class Nothing(Schema):
     """The request of an endpoint that takes nothing: no body at all, or an empty object."""
 
 
-class StrictParser(FlaskParser):
-    """Feeds flask-smorest's ``arguments`` from :func:`read_object` and names the field that a schema refuses."""
+_NOTHING = Nothing()
 
-    def load_json(self, req: Request, schema: marshmallow.Schema) -> Any:
-        if req.method != "POST":
-            return {}
-        return read_object(req, optional=not schema.fields)
 
-    def handle_error(self, error: marshmallow.ValidationError, *_: Any, **__: Any) -> NoReturn:
+@dataclass(frozen=True)
+class Refusal:
+    """Why the server has not received a request whole; it is answered all the same, as far as its header was read."""
+
+    error: ConnmgrError
+    header_read: bool
+
+
+REFUSAL = "connmgr.refusal"
+"""Where the environment of a request holds its :class:`Refusal`, if it has one."""
+
+
+def read(request: Request, schema: marshmallow.Schema | None, *, raw: bool) -> Any:
+    """Return what ``schema`` loads of the body of ``request``; an empty dict where that is ``raw`` bytes or no POST.
+
+    :raises ConnmgrError: the server has refused the body already.
+    :raises InvalidRequest: a field that the schema refuses, named by its path; and see :func:`read_object`.
+    """
+    refusal: Refusal | None = request.environ.get(REFUSAL)
+    if refusal is not None:
+        raise refusal.error
+    if raw or request.method != "POST":
+        return {}
+    try:
+        return (schema or _NOTHING).load(read_object(request, optional=schema is None))
+    except marshmallow.ValidationError as error:
         messages: Any = error.messages
-        raise InvalidRequest(describe(messages["json"]))
+        raise InvalidRequest(describe(messages)) from None
 
 
 def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:

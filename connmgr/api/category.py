@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import flask
 from marshmallow import fields
 
 from connmgr import errors
@@ -76,6 +75,10 @@ class CategoryRemoveRequest(Schema):
     "/info",
     CategoryInfoRequest,
     CategoryInfoResponse,
+    action="category.info",
+    dumped=True,
+    about=("categories",),
+    audited=False,
     raises=[errors.UnknownCategory, errors.IntegrityError],
     example={"categories": [DEFAULT]},
     answer={
@@ -91,12 +94,12 @@ class CategoryRemoveRequest(Schema):
         ]
     },
 )
-def info(request: dict[str, Any]) -> flask.Response:
+def info(request: dict[str, Any]) -> dict[str, Any]:
     """Describe categories; one that is unknown fails the whole request."""
     ids = request["categories"]
     found = services().vault.categories.infos(list(dict.fromkeys(ids)))
     infos = dict(zip((one.id for one in found), CategoryInfo(many=True).dump(map(_info, found)), strict=True))
-    return flask.jsonify(infos=[infos[id] for id in ids])
+    return {"infos": [infos[id] for id in ids]}
 
 
 def _info(category: Category) -> dict[str, Any]:
@@ -114,6 +117,8 @@ def _info(category: Category) -> dict[str, Any]:
     "/query",
     CategoryQueryRequest,
     CategoryQueryResponse,
+    action="category.query",
+    audited=False,
     raises=[errors.IntegrityError],
     example={"filter": "*"},
     answer={"found": [ROOT, DEFAULT]},
@@ -127,6 +132,8 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/add",
     CategoryAddRequest,
     CategoryAddResponse,
+    action="category.add",
+    about=("name", "parent"),
     raises=[errors.UnknownCategory, errors.IntegrityError],
     example={"name": "customers", "parent": ROOT},
     answer={"category": "f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"},
@@ -139,6 +146,8 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/remove",
     CategoryRemoveRequest,
+    action="category.remove",
+    about=("categories",),
     raises=[
         errors.UnknownCategory,
         errors.ProtectedEntry,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import flask
-
 from connmgr import errors
-from connmgr.api.accounting import detail
+from connmgr.api.account import caller, detail
 from connmgr.api.connection_data import ConnectionData
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
@@ -23,7 +21,7 @@ from connmgr.api.connection_schemas import (
 )
 from connmgr.api.group import Group
 from connmgr.api.schemas import UtcTime
-from connmgr.api.services import caller, services
+from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
@@ -38,6 +36,8 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     "/query",
     ConnectionQueryRequest,
     ConnectionQueryResponse,
+    action="connection.query",
+    audited=False,
     raises=[errors.IntegrityError],
     example={"categoryFilter": "*", "connectionFilter": "build*", "typeFilter": "ssh"},
     answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
@@ -56,6 +56,10 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/info",
     ConnectionInfoRequest,
     ConnectionInfoResponse,
+    action="connection.info",
+    dumped=True,
+    about=("connections",),
+    audited=False,
     raises=[errors.UnknownConnection, errors.IntegrityError],
     example={"connections": [EXAMPLE]},
     answer={
@@ -75,7 +79,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
         ]
     },
 )
-def info(request: dict[str, Any]) -> flask.Response:
+def info(request: dict[str, Any]) -> dict[str, Any]:
     """Describe connections; one that is unknown fails the whole request."""
     ids = request["connections"]
     # Each once: to read one costs more than to name it.
@@ -83,7 +87,7 @@ def info(request: dict[str, Any]) -> flask.Response:
     usage = {entry.type.name: entry.type.usage_category for entry in services().registry}
     # Without the schema's dump, which takes most of the time where there are thousands.
     infos = {one.id: _info(one, list(paths[one.category][1:]), usage.get(one.type)) for one in connections}
-    return flask.jsonify(infos=[infos[id] for id in ids])
+    return {"infos": [infos[id] for id in ids]}
 
 
 def _read(ids: list[str]) -> tuple[list[Connection], dict[str, tuple[str, ...]]]:
@@ -121,6 +125,8 @@ def _info(connection: Connection, category: list[str], usage: str | None) -> dic
     "/add",
     ConnectionAddRequest,
     ConnectionAddResponse,
+    action="connection.add",
+    about=("name", "category"),
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle],
     waits=True,
     example={"name": "build server", "data": SSH, "validate": False},
@@ -154,6 +160,8 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/update",
     ConnectionUpdateRequest,
+    action="connection.update",
+    about=("connection", "name", "category"),
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.ShellBusy],
     waits=True,
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
@@ -187,6 +195,8 @@ def update(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/remove",
     ConnectionRemoveRequest,
+    action="connection.remove",
+    about=("connections",),
     raises=[errors.UnknownConnection, errors.ProtectedEntry, errors.ShellBusy],
     waits=True,
     example={"connections": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
@@ -200,6 +210,8 @@ def remove(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/refresh",
     ConnectionRefreshRequest,
+    action="connection.refresh",
+    about=("connection",),
     raises=[*OPENING],
     waits=True,
     example={"connection": EXAMPLE},
@@ -211,6 +223,8 @@ def refresh(request: dict[str, Any]) -> None:
 
 @group.endpoint(
     "/types",
+    action="connection.types",
+    audited=False,
     response=TypesResponse,
     answer={
         "types": [

@@ -66,6 +66,8 @@ class DaemonStatusResponse(Schema):
 
 @group.endpoint(
     "/version",
+    action="daemon.version",
+    audited=False,
     response=VersionResponse,
     methods=("GET", "POST"),
     answer={
@@ -89,6 +91,8 @@ def version() -> dict[str, Any]:
 
 @group.endpoint(
     "/status",
+    action="daemon.status",
+    audited=False,
     response=DaemonStatusResponse,
     answer={
         "version": __version__,
@@ -118,7 +122,7 @@ def status() -> dict[str, Any]:
         "version": __version__,
         "runtime": _runtime(),
         "pid": os.getpid(),
-        "uptime": time.monotonic() - found.metrics.began,
+        "uptime": time.monotonic() - found.counts.began,
         "threads": threading.active_count(),
         "clients": found.tokens.number,
         "slots": {"inUse": found.slots.in_use, "count": found.slots.count},
@@ -132,7 +136,10 @@ def _runtime() -> str:
     return f"{platform.python_implementation()} {platform.python_version()}"
 
 
-@group.endpoint("/stop")
+@group.endpoint(
+    "/stop",
+    action="daemon.stop",
+)
 def stop() -> None:
     """Stop the daemon, as SIGTERM does.
 

@@ -1,11 +1,24 @@
-"""How the API is described, in ``/openapi.json``."""
+"""Describes the API as an OpenAPI document, ``/openapi.json``, from the declarations of its endpoints."""
 
 from __future__ import annotations
 
-import flask_smorest
+import inspect
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from connmgr.api.group import Error
-from connmgr.json_schema import describe_field
+import marshmallow
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+from marshmallow import fields
+
+from connmgr import __version__, errors
+from connmgr.api.body import Nothing
+from connmgr.api.endpoint import Endpoint
+from connmgr.api.errors import body_of
+from connmgr.api.group import Group
+from connmgr.errors import ConnmgrError
+from connmgr.json_schema import OPENAPI_VERSION, describe_field
 
 INTRODUCTION = (
     "A local daemon that manages connections to machines. Every request is a POST of a JSON object; `/handshake` gives "
@@ -13,25 +26,116 @@ INTRODUCTION = (
     "`code` that programs can rely on."
 )
 
-SPEC = {
-    "info": {"description": INTRODUCTION},
-    "security": [{"token": []}],
-}
-
 _TOKEN = {"type": "http", "scheme": "bearer", "description": "The `sessionToken` that `/handshake` returns."}
 
+ALWAYS: tuple[type[ConnmgrError], ...] = (
+    errors.InvalidRequest,
+    errors.ForbiddenOrigin,
+    errors.MisdirectedRequest,
+    errors.HeadersTooLarge,
+    errors.InternalError,
+    errors.VaultUnavailable,
+    errors.Stopping,
+)
+"""What any request may be answered."""
 
-class Api(flask_smorest.Api):  # type: ignore[misc]
-    """flask-smorest's registry of endpoints, without its own error answers and documentation pages."""
-
-    DEFAULT_ERROR_RESPONSE_NAME = None
-    ERROR_SCHEMA = Error
-
-    def _register_error_handlers(self) -> None:
-        """Leave errors to :mod:`connmgr.api.errors`."""
+WITH_BODY: tuple[type[ConnmgrError], ...] = (errors.BodyTooLarge, errors.UnsupportedMediaType)
+NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (errors.NotAuthenticated, errors.InvalidToken)
 
 
-def teach(api: Api) -> None:
-    """Tell the description of ``api`` about our own fields and the bearer token."""
-    api.ma_plugin.converter.add_attribute_function(describe_field)
-    api.spec.components.security_scheme("token", _TOKEN)
+class Error(marshmallow.Schema):
+    """The request is at fault, or the daemon cannot answer it now."""
+
+    message = fields.String(required=True, metadata={"description": "What is wrong, for a person."})
+    code = fields.String(required=True, metadata={"description": "What is wrong, for a program; it never changes."})
+
+
+class Failure(Error):
+    """What went wrong in an operation."""
+
+    localizedMessage = fields.String(required=True)
+    cause = fields.Dict(required=True)
+    stackTrace = fields.List(fields.String(), required=True)
+    suppressed = fields.List(fields.Raw(), required=True)
+
+
+class OperationFailed(marshmallow.Schema):
+    """The operation could not be carried out."""
+
+    error = fields.Nested(Failure, required=True)
+
+
+def describe(groups: Iterable[Group]) -> dict[str, Any]:
+    """Return the OpenAPI document of all endpoints in ``groups`` that are to be described."""
+    plugin = MarshmallowPlugin()
+    spec = APISpec(
+        "connmgr",
+        __version__,
+        OPENAPI_VERSION,
+        plugins=[plugin],
+        info={"description": INTRODUCTION},
+        security=[{"token": []}],
+    )
+    converter: Any = plugin.converter
+    converter.add_attribute_function(describe_field)
+    spec.components.security_scheme("token", _TOKEN)
+    for group in groups:
+        endpoints = [endpoint for endpoint in group.endpoints if endpoint.described]
+        if endpoints:
+            spec.tag({"name": group.name, "description": group.description})
+        for endpoint in endpoints:
+            operations = {method.lower(): _operation(endpoint, method, group.name) for method in endpoint.methods}
+            spec.path(endpoint.path, operations=operations)
+    return spec.to_dict()
+
+
+def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
+    summary, _, text = (inspect.getdoc(endpoint.view) or "").partition("\n")
+    described: dict[str, Any] = {"summary": summary, "description": text.strip(), "tags": [tag]}
+    if endpoint.raw_body:
+        described["requestBody"] = {**_bytes(endpoint.raw_body), "required": True}
+    elif method == "POST":
+        content = _json(endpoint.request or Nothing(), endpoint.example)
+        described["requestBody"] = {"content": content, "required": endpoint.request is not None}
+    if endpoint.public:
+        described["security"] = []
+    described["responses"] = {"200": _success(endpoint, summary), **_failures(endpoint, method)}
+    return {name: value for name, value in described.items() if value != ""}
+
+
+def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:
+    if endpoint.raw_answer:
+        return _bytes(endpoint.raw_answer)
+    content = {"content": _json(endpoint.response, endpoint.answer)} if endpoint.response else {}
+    return {"description": summary, **content}
+
+
+def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
+    """Return for each status the codes of the errors that lead to it, in the order in which they are declared."""
+    by_status: dict[int, list[type[ConnmgrError]]] = defaultdict(list)
+    common = (*ALWAYS, *(WITH_BODY if method == "POST" else ()), *(() if endpoint.public else NEEDS_TOKEN))
+    kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits else ()))
+    for kind in dict.fromkeys(kinds):
+        by_status[kind.status].append(kind)
+    return {str(status): _failure(status, kinds) for status, kinds in sorted(by_status.items())}
+
+
+def _failure(status: int, kinds: list[type[ConnmgrError]]) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}`" for code in dict.fromkeys(kind.code for kind in kinds))
+    schema = OperationFailed if status == errors.OperationError.status else Error
+    return {"description": codes, "content": _json(schema(), body_of(_specimen(kinds[-1])))}
+
+
+def _specimen(kind: type[ConnmgrError]) -> ConnmgrError:
+    error = ConnmgrError((inspect.getdoc(kind) or "").partition("\n")[0])
+    error.code, error.status = kind.code, kind.status  # type: ignore[misc]
+    return error
+
+
+def _json(schema: marshmallow.Schema, example: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"application/json": {"schema": schema, **({"example": example} if example is not None else {})}}
+
+
+def _bytes(description: str) -> dict[str, Any]:
+    schema = {"type": "string", "format": "binary"}
+    return {"description": description, "content": {"application/octet-stream": {"schema": schema}}}

@@ -6,27 +6,27 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import flask
-from apispec import APISpec
 from markupsafe import Markup, escape
 
-from connmgr.api.auth import public
+from connmgr.api.description import describe
+from connmgr.api.group import Group
 
 _CODE = re.compile(r"`([^`]+)`")
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 
 
-def pages(spec: APISpec) -> flask.Blueprint:
-    """Return the routes of ``/openapi.json`` and of the page, at ``/`` and ``/docs``, that shows the same."""
-    blueprint = flask.Blueprint("docs", __name__, template_folder="templates")
+def group_of(groups: Sequence[Group]) -> Group:
+    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/`` and ``/docs``."""
+    pages = Group("docs", "The description of the API.", prefix="")
 
     @cache
     def described() -> str:
-        return json.dumps(spec.to_dict(), indent=2)
+        return json.dumps(describe(groups), indent=2)
 
     @cache
     def rendered() -> tuple[str, str]:
@@ -36,20 +36,26 @@ def pages(spec: APISpec) -> flask.Blueprint:
         allowed = f"'sha256-{base64.b64encode(digest).decode()}'"
         return html, f"default-src 'none'; style-src {allowed}; frame-ancestors 'none'"
 
-    @public
+    public: dict[str, Any] = {
+        "action": "docs.read",
+        "audited": False,
+        "described": False,
+        "public": True,
+        "methods": ("GET",),
+    }
+
+    @pages.endpoint("/openapi.json", **public)
     def openapi() -> flask.Response:
         return flask.Response(described(), mimetype="application/json")
 
-    @public
+    @pages.endpoint("/", **public)
+    @pages.endpoint("/docs", **public)
     def page() -> flask.Response:
         html, policy = rendered()
         headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
         return flask.Response(html, mimetype="text/html", headers=headers)
 
-    blueprint.add_url_rule("/openapi.json", "openapi", openapi)
-    blueprint.add_url_rule("/", "index", page)
-    blueprint.add_url_rule("/docs", "docs", page)
-    return blueprint
+    return pages
 
 
 def view(description: Mapping[str, Any]) -> dict[str, Any]:

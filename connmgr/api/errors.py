@@ -10,7 +10,7 @@ import flask
 from werkzeug.exceptions import HTTPException
 
 from connmgr import errors
-from connmgr.api.accounting import account
+from connmgr.api.account import account
 from connmgr.api.services import services
 from connmgr.errors import ConnmgrError, Unavailable
 

@@ -9,7 +9,7 @@ from typing import Any
 import flask
 
 from connmgr import errors
-from connmgr.api.accounting import detail
+from connmgr.api.account import caller, detail
 from connmgr.api.fs_schemas import (
     BlobResponse,
     EntryResponse,
@@ -24,7 +24,7 @@ from connmgr.api.fs_schemas import (
     WriteRequest,
 )
 from connmgr.api.group import Group
-from connmgr.api.services import caller, services
+from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.engine.session import Session
 from connmgr.fs import files
@@ -61,6 +61,7 @@ REACHING = (
     "/blob",
     None,
     BlobResponse,
+    action="fs.blob",
     raises=[errors.BodyTooLarge, errors.BlobQuotaExceeded, errors.NoSpace],
     raw_body="The bytes, as they are; of any Content-Type.",
     answer={"blob": BLOB},
@@ -79,6 +80,8 @@ def blob() -> dict[str, str]:
 @group.endpoint(
     "/write",
     WriteRequest,
+    action="fs.write",
+    about=("connection", "path"),
     raises=[*REACHING, errors.UnknownBlob, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
@@ -99,6 +102,8 @@ def write(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/read",
     PathRequest,
+    action="fs.read",
+    about=("connection", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
     waits=True,
     raw_answer="The file's bytes, with their Content-Length.",
@@ -126,6 +131,8 @@ def read(request: dict[str, Any]) -> flask.Response:
     "/script",
     ScriptRequest,
     ScriptResponse,
+    action="fs.script",
+    about=("connection",),
     raises=[*REACHING, errors.UnknownBlob, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB},
@@ -152,6 +159,8 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     "/list",
     PathRequest,
     ListResponse,
+    action="fs.list",
+    about=("connection", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv"},
@@ -170,6 +179,8 @@ def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
     "/stat",
     StatRequest,
     EntryResponse,
+    action="fs.stat",
+    about=("connection", "path"),
     raises=[*REACHING, errors.NoSuchFile],
     waits=True,
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
@@ -195,6 +206,8 @@ def stat(request: dict[str, Any]) -> Entry:
 @group.endpoint(
     "/remove",
     RemovePathRequest,
+    action="fs.remove",
+    about=("connection", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
@@ -208,6 +221,8 @@ def remove(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/mkdir",
     MkdirRequest,
+    action="fs.mkdir",
+    about=("connection", "path"),
     raises=[*REACHING, errors.FileExists, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/new", "mode": "0750"},
@@ -222,6 +237,8 @@ def mkdir(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/move",
     MoveRequest,
+    action="fs.move",
+    about=("connection", "source", "target"),
     raises=[*REACHING, errors.NoSuchFile, errors.FileExists, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.accounting import account
+from connmgr.api.account import account
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import Busy, InvalidCredential
@@ -68,8 +68,9 @@ class HandshakeResponse(Schema):
     "/handshake",
     HandshakeRequest,
     HandshakeResponse,
+    action="handshake",
     raises=[InvalidCredential, Busy],
-    open_to_all=True,
+    public=True,
     example={
         "auth": {"type": "local", "authFileContent": "connmgr-9zJ2sZ0Hq7vQd1m4x8Wc3bN6tY5rE2uK7pL0aS9fGhI"},
         "client": {"type": "api", "name": "my script"},

@@ -6,8 +6,9 @@ from typing import Any
 
 from marshmallow import fields, validate
 
+from connmgr.api.account import caller
 from connmgr.api.group import Group
-from connmgr.api.services import caller, services
+from connmgr.api.services import services
 from connmgr.errors import IntegrityError, SecretLocked, UnknownPrincipal
 from connmgr.fields import EncryptedSchema, Schema, Text
 
@@ -65,6 +66,7 @@ class DecryptResponse(Schema):
     "/encrypt",
     EncryptRequest,
     EncryptResponse,
+    action="secret.encrypt",
     raises=[UnknownPrincipal, IntegrityError],
     example={"value": "correct horse battery staple"},
     answer={"encrypted": EXAMPLE},
@@ -83,6 +85,7 @@ def encrypt(request: dict[str, Any]) -> dict[str, Any]:
     "/decrypt",
     DecryptRequest,
     DecryptResponse,
+    action="secret.decrypt",
     raises=[SecretLocked, IntegrityError],
     example={"encrypted": EXAMPLE},
     answer={"decrypted": "correct horse battery staple"},

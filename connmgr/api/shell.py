@@ -12,10 +12,10 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import output
-from connmgr.api.accounting import detail
+from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, Members
-from connmgr.api.services import caller, services
+from connmgr.api.services import services
 from connmgr.api.store import Located
 from connmgr.fields import Number, Schema, Text
 
@@ -137,6 +137,8 @@ class ExecResponse(Schema):
     "/start",
     ShellRequest,
     ShellInfo,
+    action="shell.start",
+    about=("connection",),
     raises=[*OPENING],
     waits=True,
     example={"connection": EXAMPLE},
@@ -160,6 +162,8 @@ def start(request: dict[str, Any]) -> object:
     "/exec",
     ExecRequest,
     ExecResponse,
+    action="shell.exec",
+    about=("connection", "command"),
     raises=[
         errors.UnknownConnection,
         errors.NoShell,
@@ -208,6 +212,8 @@ def execute(request: dict[str, Any]) -> flask.Response:
 @group.endpoint(
     "/stop",
     ShellRequest,
+    action="shell.stop",
+    about=("connection",),
     raises=[errors.UnknownConnection, errors.NoShell, errors.SecretLocked, errors.ShellBusy],
     waits=True,
     stops=True,

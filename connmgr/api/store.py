@@ -7,15 +7,16 @@ the published description, which would only say everything twice.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-import flask
 import marshmallow
 from marshmallow import ValidationError, pre_load
 
-from connmgr.api.group import Endpoint, Group
+from connmgr.api.endpoint import View
+from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.fields import Schema
 
@@ -48,35 +49,38 @@ def group_of(connections: Group) -> Group:
     """Return the endpoints of the group ``/connection`` in the second vocabulary."""
     group = Group(PATH, connections.description)
     for endpoint in connections.endpoints:
-        declare = group.endpoint(
-            endpoint.path, renamed(endpoint.request), renamed(endpoint.response), waits=endpoint.waits
+        second = replace(
+            endpoint,
+            path=endpoint.path.replace(f"/{connections.name}/", f"/{PATH}/", 1),
+            described=False,
+            view=_answering_in_second_names(endpoint.view) if endpoint.dumped else endpoint.view,
+            request=renamed(endpoint.request),
+            response=renamed(endpoint.response),
         )
-        declare(_answering_in_second_names(endpoint))
+        group.endpoints.append(second)
     return group
 
 
-def renamed(schema: type[marshmallow.Schema] | None) -> type[marshmallow.Schema] | None:
+def renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
     """Return ``schema`` with its fields under their second names; what it loads and dumps has the first ones inside."""
     if schema is None:
         return None
     changed: dict[str, Any] = {}
-    for name, field in schema._declared_fields.items():
+    for name, field in type(schema)._declared_fields.items():
         if name in NAMES:
             changed[name] = copy.deepcopy(field)
             changed[name].data_key = NAMES[name]
-    return type(f"Store{schema.__name__.removeprefix('Connection')}", (schema,), changed)
+    kind: type[marshmallow.Schema] = type(
+        f"Store{type(schema).__name__.removeprefix('Connection')}", (type(schema),), changed
+    )
+    return kind()
 
 
-def _answering_in_second_names(endpoint: Endpoint) -> Callable[..., Any]:
-    view = endpoint.view
-
+def _answering_in_second_names(view: View) -> View:
     @wraps(view)
-    def answered(*arguments: Any) -> Any:
-        result = view(*arguments)
-        if not isinstance(result, flask.Response):
-            return result
-        # A view that has dumped its answer itself. Only the names of fields are ours; what is stored stays as it is.
-        infos = result.get_json()["infos"]
-        return flask.jsonify(infos=[{NAMES.get(name, name): value for name, value in one.items()} for one in infos])
+    def answered(request: Mapping[str, Any]) -> dict[str, Any]:
+        # Only the names of our own fields change; what is stored stays as it is.
+        infos = view(request)["infos"]
+        return {"infos": [{NAMES.get(name, name): value for name, value in one.items()} for one in infos]}
 
     return answered

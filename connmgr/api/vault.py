@@ -6,8 +6,9 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate
 
+from connmgr.api.account import caller
 from connmgr.api.group import Group
-from connmgr.api.services import caller, services
+from connmgr.api.services import services
 from connmgr.errors import (
     IntegrityError,
     InvalidRequest,
@@ -114,6 +115,7 @@ class RemoveResponse(Schema):
 
 @group.endpoint(
     "/status",
+    action="vault.status",
     response=StatusResponse,
     raises=[IntegrityError],
     answer={"hasUsers": True, "user": "alice", "principals": ["alice", "vault"], "users": ["alice", "bob"]},
@@ -135,6 +137,8 @@ def status() -> dict[str, Any]:
 @group.endpoint(
     "/unlock",
     UnlockRequest,
+    action="vault.unlock",
+    about=("user",),
     raises=[UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
     example={"user": "alice", "passphrase": "four words or more"},
@@ -147,7 +151,10 @@ def unlock(request: dict[str, Any]) -> None:
     services().vault.principals.unlock(caller().access, request["user"], request["passphrase"])
 
 
-@group.endpoint("/lock")
+@group.endpoint(
+    "/lock",
+    action="vault.lock",
+)
 def lock() -> None:
     """Forget the user that this session has unlocked; without one nothing happens."""
     services().vault.principals.lock(caller().access)
@@ -156,6 +163,8 @@ def lock() -> None:
 @group.endpoint(
     "/user/add",
     AddRequest,
+    action="vault.user.add",
+    about=("user",),
     raises=[VaultLocked, UserExists, UnlockThrottled, IntegrityError],
     waits=True,
     example={"user": "alice", "passphrase": "four words or more"},
@@ -172,6 +181,8 @@ def add_user(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/user/passphrase",
     PassphraseRequest,
+    action="vault.user.passphrase",
+    about=("user",),
     raises=[UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
     example={"user": "alice", "passphrase": "four words or more", "newPassphrase": "four other words or more"},
@@ -185,6 +196,8 @@ def change_passphrase(request: dict[str, Any]) -> None:
     "/user/remove",
     RemoveRequest,
     RemoveResponse,
+    action="vault.user.remove",
+    about=("user",),
     raises=[VaultLocked, UnknownUser, LastPrincipal, IntegrityError],
     waits=True,
     example={"user": "bob", "force": False},

@@ -16,10 +16,11 @@ from pathlib import Path
 from connmgr.api.app import create_app
 from connmgr.api.audit import AuditTrail
 from connmgr.api.auth import Caller, Credentials, Tokens
+from connmgr.api.counts import Counts
 from connmgr.api.fs import BLOB_PATH
-from connmgr.api.metrics import Metrics
 from connmgr.api.origin import Addresses
-from connmgr.api.services import STOPS, Services, Slots
+from connmgr.api.services import Services
+from connmgr.api.slots import STOPS, RequestSlots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.files import private_directory
@@ -68,10 +69,10 @@ def serve(settings: Settings) -> None:
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=Tokens(settings.session_ttl),
             anonymous=Caller("anonymous", Access(), time.monotonic()),
-            slots=Slots(settings.threads),
+            slots=RequestSlots(settings.threads),
             blobs=blobs,
             audit=audit,
-            metrics=Metrics(),
+            counts=Counts(),
             stopping=lambda: stop.requested,
             stop=stop.request,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from waitress.task import WSGITask
 
 from connmgr import errors
-from connmgr.api.app import REFUSAL, Refusal
+from connmgr.api.body import REFUSAL, Refusal
 from connmgr.daemon.parser import Parser
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.api.services import STOPS, Slots
+from connmgr.api.slots import STOPS, RequestSlots
 from connmgr.client import ClientError
 from connmgr.errors import Busy
 from tests.api.wire import LOCAL, bearer, client_of, send, token_of
@@ -101,7 +101,7 @@ def test_a_stop_ends_the_command_that_has_the_last_slot(
 
 
 def test_stops_have_a_few_slots_of_their_own_when_all_are_taken() -> None:
-    slots = Slots(2)
+    slots = RequestSlots(2)
     with ExitStack() as held:
         for _ in range(2):
             held.enter_context(slots.taken())

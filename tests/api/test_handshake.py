@@ -122,34 +122,34 @@ def test_a_token_expires_when_it_is_idle_and_not_while_it_is_used(clock: list[fl
     idle, used = tokens.issue("idle"), tokens.issue("used")
     for _ in range(3):
         clock[0] += 50
-        assert tokens.find(used).name == "used"
+        assert tokens.find(f"Bearer {used}").name == "used"
     with pytest.raises(InvalidToken):
-        tokens.find(idle)
+        tokens.find(f"Bearer {idle}")
     clock[0] += 61
     assert not tokens.accepts(f"Bearer {used}")
     with pytest.raises(InvalidToken):
-        tokens.find(used)
+        tokens.find(f"Bearer {used}")
 
 
 def test_without_a_limit_a_token_lives_as_long_as_the_daemon(clock: list[float]) -> None:
     tokens = Tokens(ttl=0)
     token = tokens.issue("n")
     clock[0] += 10**9
-    assert tokens.find(token)
+    assert tokens.find(f"Bearer {token}")
     tokens.close()
     with pytest.raises(InvalidToken):
-        tokens.find(token)
+        tokens.find(f"Bearer {token}")
 
 
 def test_beyond_the_most_tokens_the_one_that_was_not_used_for_longest_goes(clock: list[float]) -> None:
     tokens = Tokens(ttl=0)
     first, second = tokens.issue("first"), tokens.issue("second")
-    tokens.find(first)
+    tokens.find(f"Bearer {first}")
     for _ in range(MAX_CALLERS - 1):
         tokens.issue("more")
-    assert tokens.find(first)
+    assert tokens.find(f"Bearer {first}")
     with pytest.raises(InvalidToken):
-        tokens.find(second)
+        tokens.find(f"Bearer {second}")
 
 
 def test_guessing_is_slowed_down_and_the_right_credential_still_passes(own_daemon: Daemon) -> None:

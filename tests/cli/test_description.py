@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 STRANGERS = {
-    *("flask", "flask_smorest", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko", "pluggy"),
+    *("flask", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko", "pluggy"),
     *("psutil", "pexpect", "rich", "platformdirs", "cryptography", "readline", "tomllib"),
 }
 """What no command loads that only talks to the daemon."""

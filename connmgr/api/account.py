@@ -1,0 +1,54 @@
+"""What is known of a request while it is answered: for its log line, its entry in the audit trail, and the counts."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import flask
+
+from connmgr.api.auth import Caller
+
+
+@dataclass
+class Account:
+    """One request: ``about`` is what it says that it is about, ``details`` are names and numbers of how it went.
+
+    Neither holds what the request carried: no secret, no content of a file, no output.
+    """
+
+    id: str
+    began: float
+    audited: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    client: str | None = None
+    caller: Caller | None = None
+    code: str | None = None
+
+
+def begin() -> None:
+    """Open the account of a request."""
+    # No secret; and random bytes of the system's would cost a switch of threads.
+    flask.g.account = Account(f"{random.getrandbits(32):08x}", time.perf_counter())
+
+
+def account() -> Account:
+    """Return the account of the request that is being answered."""
+    found: Account = flask.g.account
+    return found
+
+
+def detail(**details: Any) -> None:
+    """Add to the details of this request."""
+    account().details.update(details)
+
+
+def caller() -> Caller:
+    """Return who sent this request, to an endpoint that is not public."""
+    found = account().caller
+    assert found is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
+    return found

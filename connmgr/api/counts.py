@@ -1,0 +1,51 @@
+"""Counts requests and their durations."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Upper ends of the classes of durations, in seconds."""
+
+
+@dataclass
+class Durations:
+    """How many durations fell into each class, the last one for what is longer than all, and their sum in seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return the classes as Prometheus has them: each counts those below it too."""
+        ends = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+        return [(end, float(sum(self.counts[: place + 1]))) for place, end in enumerate(ends)]
+
+
+class Counts:
+    """How many requests each endpoint has answered, how, and how long they took. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        """When the daemon was started, of ``time.monotonic``."""
+        self._lock = threading.Lock()
+        self._requests: dict[tuple[str, int], int] = {}
+        self._durations: dict[str, Durations] = {}
+
+    def add(self, path: str, status: int, seconds: float) -> None:
+        """Count a request to the endpoint ``path``, empty where there is none, that took ``seconds``."""
+        with self._lock:
+            self._requests[path, status] = self._requests.get((path, status), 0) + 1
+            self._durations.setdefault(path, Durations()).add(seconds)
+
+    def snapshot(self) -> tuple[dict[tuple[str, int], int], dict[str, Durations]]:
+        """Return the number of requests by path and status, and their durations by path, as they are now."""
+        with self._lock:
+            return dict(self._requests), copy.deepcopy(self._durations)

@@ -1,0 +1,99 @@
+"""One endpoint: what it takes, does and answers, and the way of a request through it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+import marshmallow
+
+from connmgr.api.account import account
+from connmgr.api.auth import Caller
+from connmgr.api.body import read
+from connmgr.api.services import Services, services
+from connmgr.errors import ConnmgrError
+
+View = Callable[..., Any]
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """An endpoint as it was declared; calling it answers the current request."""
+
+    path: str
+
+    view: View
+    """What does the work; its docstring describes the endpoint.
+
+    It is given what ``request`` loaded, or nothing where there is none. It returns what ``response`` dumps (or has
+    ``dumped`` itself), a :class:`flask.Response`, or None for 200 with an empty body.
+    """
+
+    action: str
+    """What a request does, as ``shell.exec``."""
+
+    about: Sequence[str] = ()
+    """The fields of a request that tell what it is about. None of them holds a secret: the audit trail has them."""
+
+    audited: bool = True
+    described: bool = True
+    request: marshmallow.Schema | None = None
+    response: marshmallow.Schema | None = None
+    dumped: bool = False
+
+    raises: Sequence[type[ConnmgrError]] = ()
+    """The errors that it may answer beyond those of every endpoint."""
+
+    waits: bool = False
+    """Whether it holds one of the slots for requests that wait for a machine."""
+
+    stops: bool = False
+    """Whether it takes one of the extra slots when the others are taken, because it frees one."""
+
+    public: bool = False
+    """Whether it needs no token."""
+
+    methods: Sequence[str] = ("POST",)
+
+    raw_body: str = ""
+    raw_answer: str = ""
+    """What a body holds that is bytes instead of JSON."""
+
+    example: Mapping[str, Any] | None = None
+    answer: Mapping[str, Any] | None = None
+    """A request and its response, for the description."""
+
+    def __call__(self) -> flask.Response:
+        found, known = services(), account()
+        known.audited = self.audited
+        known.caller = None if self.public else self._caller(found)
+        request = read(flask.request, self.request, raw=bool(self.raw_body))
+        known.about = {name: request[name] for name in self.about if name in request}
+        with ExitStack() as held:
+            if self.waits:
+                held.enter_context(found.slots.taken(stops=self.stops))
+            response = self._respond(self.view(request) if self.request else self.view())
+            if response.is_streamed:
+                # The sending waits for a machine too, and begins when this has returned.
+                response.call_on_close(held.pop_all().close)
+        return response
+
+    def _caller(self, found: Services) -> Caller:
+        header = flask.request.headers.get("Authorization")
+        if header is None and found.settings.no_auth:
+            return found.anonymous
+        return found.tokens.find(header or "")
+
+    def _respond(self, result: Any) -> flask.Response:
+        if isinstance(result, flask.Response):
+            return result
+        if result is None:
+            return flask.Response(mimetype="application/json")
+        shown = self.response.dump(result) if self.response and not self.dumped else result
+        return flask.Response(_ENCODER.encode(shown) + "\n", mimetype="application/json")
