@@ -55,7 +55,14 @@ class Problem:
 class Registry:
     """The connection types of this installation, by name."""
 
-    def __init__(self, registered: Iterable[Registered], problems: Iterable[Problem] = ()) -> None:
+    def __init__(
+        self,
+        registered: Iterable[Registered],
+        problems: Iterable[Problem] = (),
+        plugins: pluggy.PluginManager | None = None,
+    ) -> None:
+        self.plugins = plugins or _manager()
+        """Calls the hooks of all plugins that are used."""
         self.problems = list(problems)
         owners: dict[str, list[Registered]] = {}
         for entry in registered:
@@ -68,11 +75,13 @@ class Registry:
         """Load every plugin that is installed; one that fails is listed in ``problems``."""
         registered: list[Registered] = []
         problems: list[Problem] = []
+        plugins = _manager()
         for entry_point in metadata.entry_points(group=GROUP):
             with _contained(problems, entry_point.name, _owner(entry_point.dist)):
                 owner, version = _named(entry_point.dist)
-                registered += [Registered(kind, owner, version) for kind in _types_of(entry_point.load())]
-        return cls(registered, problems)
+                with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
+                    registered += [Registered(kind, owner, version) for kind in _types_of(plugins, plugin)]
+        return cls(registered, problems, plugins)
 
     def prepare(self, directory: Path) -> None:
         """Tell every type where it may keep files; one that fails is listed in ``problems``, and is used all the same.
@@ -138,16 +147,40 @@ def _refusal(rival: Registered, others: Iterable[Registered]) -> str:
     return f"refused: the connection type {rival.type.name!r} is {by}{as_well}"
 
 
-def _types_of(plugin: object) -> Sequence[ConnectionType]:
-    manager = pluggy.PluginManager("connmgr")
-    manager.add_hookspecs(hookspecs)
-    manager.register(plugin)
-    manager.check_pending()
-    types = [kind for found in manager.hook.connmgr_connection_types() for kind in found]
+def _manager() -> pluggy.PluginManager:
+    plugins = pluggy.PluginManager("connmgr")
+    plugins.add_hookspecs(hookspecs)
+    return plugins
+
+
+@contextmanager
+def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator[object]:
+    """Register ``plugin``, once for all its entry points, unless the ``with`` block finds a fault in it."""
+    known = plugins.is_registered(plugin)
+    if not known:
+        plugins.register(plugin, name)
+    try:
+        plugins.check_pending()
+        yield plugin
+    except BaseException:
+        if not known:
+            plugins.unregister(plugin)
+        raise
+
+
+def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[ConnectionType]:
+    """Return the types that ``plugin`` offers; none where it implements other hooks alone."""
+    if not plugins.get_hookcallers(plugin):
+        raise LookupError("it implements no hook of connmgr")
+    others = [other for other in plugins.get_plugins() if other is not plugin]
+    hook = plugins.subset_hook_caller("connmgr_connection_types", others)
+    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
+        return []
+    types = [kind for found in hook() for kind in found]
     for kind in types:
         _check(kind)
     if not types:
-        raise LookupError("it implements no hook of connmgr, or offers no types")
+        raise LookupError("it offers no types")
     return types
 
 
