@@ -6,22 +6,42 @@ because bash writes line by line.
 
 Tags on stdout, after the output: ``c`` begins the working directory, ``v`` the exported variables, ``x`` more output
 (of an EXIT trap); ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is lost; a
-blank and a number end the command with that status. On stderr the bare nonce ends.
+blank and a number end the command with that status. They come in this order, each once at most. On stderr the bare
+nonce ends, and is the only mark.
+
+A nonce that leads anything else was not printed by a supervisor that does what it was told: nobody knows what state the
+shell is in, and :class:`UnknownMark` is raised.
 """
 
 from __future__ import annotations
 
-STATE_LIMIT = 4 << 20
-"""Bytes of working directory and variables that are kept; a larger state is not carried over."""
+import re
+
+STATE_LIMIT = 512 << 10
+"""Bytes of working directory, and of variables, that are kept; a larger state is not carried over."""
+
+TAG_LIMIT = len(" 65535\r")
+"""Bytes between a nonce and its newline, at most."""
+
+_TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[cvxgl])?(?P<translated>\r?)")
+_FOLLOWING = {"": "cgl", "c": "v", "v": "x"}
+"""The letters that may follow each letter on stdout."""
+
+
+class UnknownMark(Exception):
+    """What follows a nonce is no mark, or not one that may come there."""
 
 
 class MarkedStream:
     """Reads one stream of a command by position: what belongs to it, what is its state, and where it ends.
 
-    At most ``limit`` bytes of output are kept; the rest is counted off and ``truncated`` set.
+    At most ``limit`` bytes of output are kept; the rest is counted off and ``truncated`` set. The end of ``stderr`` is
+    bare.
     """
 
-    def __init__(self, nonce: str, limit: int) -> None:
+    def __init__(self, nonce: str, limit: int, *, stderr: bool = False) -> None:
+        self._stderr = stderr
+        self._letter = ""
         self._marker = b":" + nonce.encode()
         self._limit = limit
         self._pending = b""
@@ -43,14 +63,17 @@ class MarkedStream:
     def state(self) -> tuple[bytes, bytes] | None:
         """The working directory and the variables as printed; None where the command did not come to print them."""
         directory, variables = self._sections["c"], self._sections["v"]
-        if not self._state_complete or len(variables) >= STATE_LIMIT:
+        if not self._state_complete or max(len(directory), len(variables)) >= STATE_LIMIT:
             return None
         if self._translated:
             directory, variables = (part.replace(b"\r\n", b"\n") for part in (directory, variables))
         return bytes(directory.removesuffix(b"\n")), bytes(variables)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream; whatever follows its end is dropped."""
+        """Take the next bytes of the stream; whatever follows its end is dropped.
+
+        :raises UnknownMark: the shell is in an unknown state.
+        """
         if self.ended or not data:
             return
         data = self._pending + data
@@ -62,13 +85,15 @@ class MarkedStream:
                 self._keep(data, start, len(data) - held)
                 self._pending = data[len(data) - held :]
                 return
-            line_end = data.find(b"\n", at + len(marker))
+            tag = at + len(marker)
+            line_end = data.find(b"\n", tag, tag + TAG_LIMIT + 1)
+            if line_end < 0 and len(data) - tag > TAG_LIMIT:
+                raise UnknownMark
+            self._keep(data, start, at)
             if line_end < 0:
-                self._keep(data, start, at)
                 self._pending = data[at:]
                 return
-            self._keep(data, start, at)
-            self._enter(data[at + len(marker) : line_end].decode("ascii", "replace"))
+            self._enter(data[tag:line_end])
             start = line_end + 1
             if self.ended:
                 return
@@ -77,20 +102,32 @@ class MarkedStream:
         at = data.rfind(b":", max(start, len(data) - len(self._marker) + 1))
         return len(data) - at if at >= 0 and self._marker.startswith(data[at:]) else 0
 
-    def _enter(self, tag: str) -> None:
-        if tag.endswith("\r"):
+    def _enter(self, tag: bytes) -> None:
+        match = _TAG.fullmatch(tag)
+        if match is None or (match["status"] and match["letter"]):
+            raise UnknownMark
+        if match["translated"]:
             # A terminal that the command has set to translate newlines.
-            tag, self._translated = tag[:-1], True
-        if tag == "" or tag.startswith(" "):
+            self._translated = True
+        if match["letter"]:
+            self._begin(match["letter"].decode())
+        elif (match["status"] is None) != self._stderr:
+            raise UnknownMark
+        else:
             self.ended = True
-            self.status = int(tag or 0)
-        elif tag == "g":
+            self.status = int(match["status"] or 0)
+
+    def _begin(self, letter: str) -> None:
+        if self._stderr or letter not in _FOLLOWING.get(self._letter, ""):
+            raise UnknownMark
+        self._letter = letter
+        if letter == "g":
             self.directory_refused = True
-        elif tag == "l":
+        elif letter == "l":
             self.directory_lost = True
         else:
-            self._section = {"c": "c", "v": "v", "x": "b"}[tag]
-            self._state_complete = tag == "x"
+            self._section = {"c": "c", "v": "v", "x": "b"}[letter]
+            self._state_complete = letter == "x"
 
     def _keep(self, data: bytes, start: int, end: int) -> None:
         if start >= end:

@@ -33,7 +33,7 @@ class Answer:
 
     def __init__(self, channel: Channel, nonce: str, max_output: int) -> None:
         self._channel = channel
-        self.stdout, self.stderr = MarkedStream(nonce, max_output), MarkedStream(nonce, max_output)
+        self.stdout, self.stderr = MarkedStream(nonce, max_output), MarkedStream(nonce, max_output, stderr=True)
         self.stderr.ended = channel.merged
 
     def receive(self, deadline: float, abandoned: Callable[[], bool]) -> str:
@@ -41,6 +41,7 @@ class Answer:
 
         ``deadline`` is a time of ``time.monotonic``; ``abandoned`` is asked about once a second.
         :raises EOFError: the shell is gone.
+        :raises connmgr.engine.marks.UnknownMark: it is in an unknown state.
         """
         next_look = time.monotonic() + POLL
         while not (self.stdout.ended and self.stderr.ended):

@@ -15,7 +15,7 @@ from connmgr.engine.fair_lock import FairLock
 from connmgr.engine.frame import Command, build_frame, build_plain_frame, enter_directory
 from connmgr.engine.helper import Helpers
 from connmgr.engine.kill import kill_supervisor, kill_tree
-from connmgr.engine.marks import MarkedStream
+from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import nonces
 from connmgr.engine.running import Answer, Result
 from connmgr.engine.start import Supervisor
@@ -142,6 +142,9 @@ class Session:
                 if self._stopping.is_set():
                     raise ShellStopped("The shell was stopped while the command ran.") from error
                 raise ShellLost("The shell or its link ended before the command did; start it again.") from error
+            except UnknownMark as error:
+                self._lost = True
+                raise ShellLost("What the far side's shell does is not known any more; start it again.") from error
             except ConnmgrError:
                 raise
             except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -10,12 +11,20 @@ from dataclasses import dataclass
 from connmgr.engine.boot import Announcement, await_announcement, await_reader, boot_script
 from connmgr.engine.dialects import SH, Dialect, dialect_of
 from connmgr.engine.frame import Interpreter
-from connmgr.engine.marks import MarkedStream
+from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import new_nonce
+from connmgr.engine.printable import printable
 from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Transport
 
 FACTS_LIMIT = 64 << 10
+PATH_LIMIT = 4096
+"""Bytes of a path, its final NUL included (PATH_MAX of Linux)."""
+
+NAME_LIMIT = 200
+"""Characters of a system's name, and of a path that a message quotes."""
+
+_PID = re.compile("[1-9][0-9]{0,9}")
 
 _OS_TYPES = {
     "Linux": "linux",
@@ -94,10 +103,10 @@ def _words(shell: str) -> Sequence[str]:
 def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor:
     if shell.name == "missing":
         raise UnsupportedShell("The shell that the connection asks for does not exist there.")
-    dialect, path = dialect_of(shell.name), shell.path
+    dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_LIMIT]
     supervising = SH if dialect.interpreter else dialect
     greeting = new_nonce()
-    stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT)
+    stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT, stderr=True)
     stderr.ended = channel.merged
     try:
         if shell.nudged:
@@ -112,7 +121,14 @@ def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor
             stderr.feed(err)
     except (EOFError, OSError) as error:
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
+    except UnknownMark as error:
+        raise _undescribed(shell) from error
     return _described(channel, greeting, stdout, dialect, supervising, shell)
+
+
+def _undescribed(shell: Announcement) -> ShellStartFailed:
+    path = printable(shell.path)[:NAME_LIMIT]
+    return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
 
 
 def _described(
@@ -125,8 +141,8 @@ def _described(
 ) -> Supervisor:
     # Whatever the shell has printed until then comes before; a nonce that began its line would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
-    if stdout.state is None or len(facts) < 4 or not facts[0].isdigit():
-        raise ShellStartFailed(f"The shell {shell.path} did not describe itself as a shell does.")
+    if stdout.state is None or len(facts) < 4 or not _PID.fullmatch(facts[0]) or len(facts[3]) >= PATH_LIMIT:
+        raise _undescribed(shell)
     pid, kernel, system, temp = facts[:4]
     directory, variables = stdout.state
     return Supervisor(
@@ -136,7 +152,7 @@ def _described(
         info=ShellInfo(
             dialect.number,
             _OS_TYPES.get(kernel, "unix"),
-            system or kernel,
+            printable(system or kernel)[:NAME_LIMIT],
             "merged" if channel.merged else "none",
             temp,
         ),

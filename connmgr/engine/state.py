@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from connmgr.engine.dialects import quote
 
-_WORD = rb"""(?:[^\s'"\\$()]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|\$)"""
-_ARRAY = rb"\((?:" + _WORD + rb"|\s)*\)"  # bash lists exported arrays, which it does not export
-_DECLARATION = re.compile(
-    rb"(?:export|declare|typeset)(?: -\w+)* (?P<name>[A-Za-z_]\w*)"
-    rb"(?:=(?P<value>" + _WORD + rb"*|" + _ARRAY + rb"))?\n",
-    re.DOTALL,
+_HEAD = re.compile(rb"(?:export|declare|typeset)(?: -\w{1,16}){0,4} (?P<name>[A-Za-z_]\w*)(?P<set>=?)")
+# One alternative for each first byte, so that no input is read in two ways.
+_PIECE = re.compile(
+    rb"""[^\s'"\\$()]+ | \\. | '[^']*' | "[^"\\]*(?:\\.[^"\\]*)*" | \$'[^'\\]*(?:\\.[^'\\]*)*' | \$(?!')"""
+    rb"| (?P<blanks>\s+) | (?P<end>.)",
+    re.DOTALL | re.VERBOSE,
 )
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -34,18 +34,35 @@ GONE = b"/dev/null"
 
 
 def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
-    """Return for each variable that ``export -p`` printed the statement that sets it; None where it is not that."""
+    """Return for each variable that ``export -p`` printed the statement that sets it; None where it is not that.
+
+    Takes time in proportion to the size of ``dump``, whatever is in it.
+    """
     variables: dict[bytes, bytes] = {}
     position = 0
     while position < len(dump):
-        match = _DECLARATION.match(dump, position)
-        if match is None:
+        head = _HEAD.match(dump, position)
+        if head is None:
             return None
-        name, value = match["name"], match["value"]
-        if value is not None and not value.startswith(b"("):
-            variables[name] = b"export " + name + b"=" + value + b";"
-        position = match.end()
+        # bash lists exported arrays, which it does not export.
+        array = bool(head["set"]) and dump.startswith(b"(", head.end())
+        end = _end_of_value(dump, head.end(), array=array) if head["set"] else head.end()
+        if not dump.startswith(b"\n", end):
+            return None
+        if head["set"] and not array:
+            variables[head["name"]] = b"export " + dump[head.start("name") : end] + b";"
+        position = end + 1
     return variables
+
+
+def _end_of_value(dump: bytes, start: int, *, array: bool) -> int:
+    """Return where the value ends that begins at ``start``: a word, or an ``array`` with its brackets."""
+    for piece in _PIECE.finditer(dump, start + array):
+        if piece["end"] is not None:
+            return piece.start() + (array and piece["end"] == b")")
+        if piece["blanks"] is not None and not array:
+            return piece.start()
+    return len(dump)
 
 
 def parse_environment(dump: bytes) -> dict[bytes, bytes]:

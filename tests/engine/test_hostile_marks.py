@@ -1,0 +1,169 @@
+"""What a far side prints around the marks of a command costs little time and memory, or ends the session."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+
+import pytest
+
+from connmgr.engine.marks import STATE_LIMIT, MarkedStream, UnknownMark
+from connmgr.engine.running import Answer
+from connmgr.engine.start import start_supervisor
+from connmgr.errors import ShellLost, ShellStartFailed
+from tests.engine.shells import local_session, run
+from tests.hostile import SIZE, Prints, fill, quickly
+from tests.plugins.faulty_types import Delegate, Link
+
+NONCE = "0123456789abcdef" * 2
+MARK = f":{NONCE}".encode()
+PIECE = 32 << 10
+
+
+def feed(stream: MarkedStream, data: bytes, piece: int = PIECE) -> None:
+    for start in range(0, len(data), piece):
+        stream.feed(data[start : start + piece])
+
+
+FLOODS = [b"x", b":", MARK[:-1], b":" + MARK[:-1], b"\n", b"\0"]
+
+
+@pytest.mark.parametrize("pattern", FLOODS)
+@pytest.mark.parametrize("mark", [b"", b"c\n", b"c\n%sv\n" % MARK, b"c\n%sv\n%sx\n" % (MARK, MARK)])
+def test_sixteen_megabytes_of_a_stream_are_read_in_linear_time_and_bounded_memory(pattern: bytes, mark: bytes) -> None:
+    data = (MARK + mark if mark else b"") + fill(pattern)
+    stream = MarkedStream(NONCE, 1 << 20)
+    tracemalloc.start()
+    feed(stream, data[: 2 << 20])
+    before = tracemalloc.get_traced_memory()[0]
+    feed(stream, data[2 << 20 : 4 << 20])
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 64 << 10, f"{grown} bytes more are held of a stream whose output and state are full"
+    with quickly():
+        feed(stream, data[4 << 20 :])
+
+
+NO_MARKS = [
+    "y",
+    "cc",
+    " zz",
+    " ",
+    " -5",
+    " +5",
+    " 1_0",
+    " 5x",
+    " 5c",
+    "\x00",
+    "é",
+    "b",
+    "\r\r",
+    " " + "9" * 6000,
+    "x" * SIZE,
+]
+
+
+@pytest.mark.parametrize("tag", NO_MARKS, ids=lambda tag: ascii(tag[:8]))
+@pytest.mark.parametrize("piece", [1, PIECE])
+def test_what_is_no_mark_means_an_unknown_state(tag: str, piece: int) -> None:
+    stream = MarkedStream(NONCE, 1000)
+    with pytest.raises(UnknownMark), quickly():
+        feed(stream, b"output" + MARK + tag.encode() + b"\n", piece)
+
+
+@pytest.mark.parametrize("tags", ["v", "x", "c c", "c x", "c v v", "c v x x", "g c", "g g", "l c", "c g", ""])
+def test_marks_out_of_their_order_mean_an_unknown_state(tags: str) -> None:
+    with pytest.raises(UnknownMark):
+        feed(MarkedStream(NONCE, 1000), b"".join(MARK + tag.encode() + b"\n" for tag in tags.split(" ")))
+
+
+@pytest.mark.parametrize("tag", ["c", "g", "x", " 0"])
+def test_stderr_has_but_a_bare_end(tag: str) -> None:
+    with pytest.raises(UnknownMark):
+        feed(MarkedStream(NONCE, 1000, stderr=True), MARK + tag.encode() + b"\n")
+
+
+@pytest.mark.parametrize("tag", ["", "\r"])
+def test_the_end_of_stderr_is_found(tag: str) -> None:
+    stream = MarkedStream(NONCE, 1000, stderr=True)
+    feed(stream, b"error" + MARK + tag.encode() + b"\n", 1)
+    assert (stream.ended, bytes(stream.output)) == (True, b"error")
+
+
+def test_a_directory_too_long_is_not_kept() -> None:
+    stream = MarkedStream(NONCE, 1000)
+    feed(stream, MARK + b"c\n" + fill(b"/d", STATE_LIMIT) + MARK + b"v\n" + MARK + b"x\n" + MARK + b" 0\n")
+    assert stream.ended
+    assert stream.state is None
+
+
+class Garbles(Delegate):
+    """Puts ``tag`` in the place of the status that the shell reports, once more than ``first`` texts were sent."""
+
+    tag = b""
+    first = 1
+    commands = 0
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        self.commands += 1
+        super().sendall(data, timeout)
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        out, err = super().recv(timeout)
+        if self.commands > self.first:
+            out = out.replace(b" 0\n", self.tag + b"\n")
+        return out, err
+
+
+def garbling(tag: bytes, first: int) -> Link:
+    return Link(type("Garbling", (Garbles,), {"tag": tag, "first": first}))
+
+
+@pytest.mark.parametrize("tag", [b"zz", b" zz", b" -5", b" " + b"9" * 6000])
+def test_a_mark_that_a_command_cannot_end_with_loses_the_session(tag: bytes) -> None:
+    with local_session("sh", transport=garbling(tag, 1)) as session:
+        with pytest.raises(ShellLost):
+            run(session, "true")
+        assert not session.alive
+        with pytest.raises(ShellLost):
+            run(session, "true")
+
+
+@pytest.mark.parametrize("tag", [b"zz", b" -5"])
+def test_a_mark_that_a_greeting_cannot_end_with_fails_the_start(tag: bytes) -> None:
+    transport = garbling(tag, 0)
+    try:
+        with pytest.raises(ShellStartFailed, match="did not describe itself"):
+            start_supervisor(transport, "sh", 10)
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize("pid", ["²", "9" * 6000, "0", "-1", "1_0", ""])
+def test_a_number_that_no_process_has_fails_the_start(pid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Link(Greets)
+    monkeypatch.setattr(Greets, "pid", pid.encode())
+    try:
+        with pytest.raises(ShellStartFailed, match="did not describe itself"):
+            start_supervisor(transport, "sh", 10)
+    finally:
+        transport.close()
+
+
+class Greets(Delegate):
+    """Tells another process number than that of its shell."""
+
+    pid = b""
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        greeting = b'echo "facts '
+        head, _, rest = data.partition(greeting)
+        nonce, _, rest = rest.partition(b" $$")
+        super().sendall(head + greeting + nonce + b" " + self.pid + rest if rest else data, timeout)
+
+
+def test_a_flood_on_both_streams_is_read_in_linear_time() -> None:
+    flood = fill(MARK[:-1])
+    answer = Answer(Prints(flood, flood), NONCE, 1 << 20)
+    with quickly(), pytest.raises(EOFError):
+        answer.receive(sys.maxsize, lambda: False)
