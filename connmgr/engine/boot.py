@@ -25,6 +25,9 @@ KEPT = 64 << 10
 """Bytes of what comes before the announcement that are kept, to find it in and to quote from."""
 
 
+LINE_LIMIT = 4200
+"""Bytes of an announcement, which is a word, a name and a path (PATH_MAX of Linux is 4096)."""
+
 # The channel's output moves out of the reach of commands, and of shells that take themselves for interactive ones where
 # it is a terminal.
 _MOVED = "8>&1 9>&2 >/dev/null 2>&1"
@@ -72,19 +75,35 @@ class _Output:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._stdout = b""
-        self._stderr = b""
+        self._stdout = bytearray()
+        self._stderr = bytearray()
+        self._looked = 0
 
     def line(self, mark: bytes) -> str | None:
         """Return the rest of the line that begins with ``mark``, once it is whole."""
-        at = self._stdout.find(b"\n" + mark)
-        end = self._stdout.find(b"\n", at + 1)
-        return self._stdout[at + 1 + len(mark) : end].decode(errors="replace") if at >= 0 and end >= 0 else None
+        lead = b"\n" + mark
+        while (at := self._stdout.find(lead, self._looked)) >= 0:
+            self._looked = at
+            start = at + len(lead)
+            end = self._stdout.find(b"\n", start, start + LINE_LIMIT)
+            if end >= 0:
+                return self._stdout[start:end].decode(errors="replace")
+            if len(self._stdout) - start < LINE_LIMIT:
+                return None
+            self._looked = start
+        self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)
+        return None
 
     def read(self, until: float) -> None:
         stdout, stderr = self._channel.recv(max(0.0, until - time.monotonic()))
-        self._stdout = (self._stdout + stdout)[-KEPT:]
-        self._stderr = (self._stderr + stderr)[-KEPT:]
+        self._stdout += stdout
+        self._stderr += stderr
+        # To drop some from each piece would be to copy all that is kept for each.
+        if len(self._stdout) > 2 * KEPT:
+            self._looked = max(0, self._looked - len(self._stdout) + KEPT)
+            del self._stdout[:-KEPT]
+        if len(self._stderr) > 2 * KEPT:
+            del self._stderr[:-KEPT]
 
     def quoted(self) -> str:
         text = printable((self._stdout + self._stderr).decode(errors="replace"))[:200]

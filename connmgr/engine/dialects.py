@@ -194,7 +194,7 @@ def dialect_of(name: str) -> Dialect:
         if name in dialect.names:
             return dialect
     raise UnsupportedShell(
-        f"{name!r} cannot host a session; set the connection's shell to one of: {', '.join(SHELL_NAMES)}."
+        f"{name[:80]!r} cannot host a session; set the connection's shell to one of: {', '.join(SHELL_NAMES)}."
     )
 
 

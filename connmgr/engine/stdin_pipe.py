@@ -53,7 +53,7 @@ def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
 
 
 def _path(channel: Channel, deadline: float) -> bytes:
-    seen = b""
+    seen = bytearray()
     while not seen.endswith(b"\n") and len(seen) < _LINE_LIMIT:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
@@ -63,7 +63,7 @@ def _path(channel: Channel, deadline: float) -> bytes:
     _, said, path = seen.rpartition(b"ok /")
     if not said:
         raise EOFError
-    return b"/" + path.rstrip(b"\r\n")
+    return bytes(b"/" + path.rstrip(b"\r\n"))
 
 
 def _write(channel: Channel, data: bytes, timeout: float) -> None:

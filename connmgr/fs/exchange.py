@@ -28,6 +28,9 @@ NOISE_LIMIT = 64 << 10
 
 DETAIL_LIMIT = 200
 
+ANSWER_LIMIT = 8 << 10
+"""Bytes of a line that answers: a word and at most a path."""
+
 REFUSALS: dict[str, errors.ConnmgrError] = {
     error.code: error
     for error in (
@@ -56,7 +59,7 @@ class Exchange:
         self._helpers = helpers
         self._helper, self.mark = _called(transport, helpers, program, arguments)
         self._channel = self._helper.channel
-        self._seen = b""
+        self._seen = bytearray()
         self._complaint = b""
         self._held = self._status = b""
         self._answered = self._ended = self._over = False
@@ -76,14 +79,8 @@ class Exchange:
         :raises connmgr.errors.ConnmgrError: the program said ``no``; the error of that code.
         """
         deadline = time.monotonic() + timeout
-        while True:
-            _, mark, line = self._seen.partition(self.mark + b" ")
-            if mark and b"\n" in line:
-                break
-            if len(self._seen) > NOISE_LIMIT or not self._more(deadline - time.monotonic()):
-                self._fail("The far side did not answer as it should." + self._quoted_complaint())
+        line = self._answer_line(deadline)
         self._answered = True
-        line, _, self._seen = line.partition(b"\n")
         verdict, _, facts = line.rstrip(b"\r").partition(b" ")
         if verdict == b"ok":
             return facts
@@ -92,6 +89,21 @@ class Exchange:
         if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
         raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_LIMIT]}".rstrip())
+
+    def _answer_line(self, deadline: float) -> bytes:
+        lead, looked = self.mark + b" ", 0
+        while True:
+            at = self._seen.find(lead, looked)
+            looked = at if at >= 0 else max(0, len(self._seen) - len(lead) + 1)
+            start = at + len(lead)
+            end = self._seen.find(b"\n", start, start + ANSWER_LIMIT) if at >= 0 else -1
+            if end >= 0:
+                line = bytes(self._seen[start:end])
+                del self._seen[: end + 1]
+                return line
+            too_long = at >= 0 and len(self._seen) - start >= ANSWER_LIMIT
+            if too_long or len(self._seen) > NOISE_LIMIT or not self._more(deadline - time.monotonic()):
+                self._fail("The far side did not answer as it should." + self._quoted_complaint())
 
     def send(self, pieces: Iterable[bytes], size: int) -> None:
         """Write ``pieces`` of ``size`` bytes to the program; one that has ended meanwhile says why by its next answer.
@@ -118,7 +130,7 @@ class Exchange:
         """Yield what the program prints, to its end; each piece must come within ``timeout`` seconds."""
         self._answered = False
         while not self._over and (self._seen or self._more(timeout)):
-            piece, self._seen, self._held = self._held + self._seen, b"", b""
+            piece, self._seen, self._held = self._held + self._seen, bytearray(), b""
             if content := self._before_end(piece):
                 yield content
         # The helper is gone, and what it said last was no end.
