@@ -36,13 +36,15 @@ class LocalChannel(Channel):
         self.merged = terminal
         self._on_close = closed
         self._closing = threading.Event()
+        # Taken once, by whoever closes: a descriptor that is closed twice is somebody else's the second time.
+        self._to_close = threading.Lock()
         # Held while the descriptors are in use, so that close never takes them away from under a poll.
         self._using = threading.Lock()
-        if terminal:
-            self._process, self._stdin, self._stdout, self._stderr = _start_on_terminal(argv, environment, directory)
-        else:
-            self._process, self._stdin, self._stdout, self._stderr = _start_on_pipes(argv, environment, directory)
-        self._wake, self._waker = os.pipe()
+        start = _start_on_terminal if terminal else _start_on_pipes
+        with contextlib.ExitStack() as on_failure:
+            self._wake, self._waker = _pipe(on_failure, on_failure)
+            self._process, self._stdin, self._stdout, self._stderr = start(argv, environment, directory)
+            on_failure.pop_all()
         self._reader = select.poll()
         for descriptor in {self._stdout, self._stderr} - {-1}:
             self._reader.register(descriptor, select.POLLIN)
@@ -78,10 +80,12 @@ class LocalChannel(Channel):
 
     def shutdown_write(self) -> None:
         with self._using:
-            if self._stdin >= 0 and self._stdin != self._stdout:
+            if self._closing.is_set() or self._stdin < 0:
+                return
+            if self._stdin != self._stdout:
                 os.close(self._stdin)
                 self._stdin = -1
-            elif self._stdin >= 0:
+            else:
                 os.write(self._stdin, b"\x04")
 
     def exit_status(self, timeout: float) -> int:
@@ -92,7 +96,7 @@ class LocalChannel(Channel):
         return status if status >= 0 else 128 - status
 
     def close(self) -> None:
-        if self._closing.is_set():
+        if not self._to_close.acquire(blocking=False):
             return
         self._closing.set()
         os.write(self._waker, b"x")
@@ -136,13 +140,22 @@ class LocalChannel(Channel):
             raise TimeoutError
 
 
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """Return the two ends of a new pipe, each of which its stack closes."""
+    ends = os.pipe()
+    for stack, end in zip((reader, writer), ends, strict=True):
+        stack.callback(os.close, end)
+    return ends
+
+
 def _start_on_pipes(
     argv: Sequence[str], environment: Mapping[str, str], directory: str
 ) -> tuple[subprocess.Popen[bytes], int, int, int]:
-    theirs_in, stdin = os.pipe()
-    stdout, theirs_out = os.pipe()
-    stderr, theirs_err = os.pipe()
-    try:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        theirs_in, stdin = _pipe(theirs, ours)
+        stdout, theirs_out = _pipe(ours, theirs)
+        stderr, theirs_err = _pipe(ours, theirs)
+        os.set_blocking(stdin, False)
         process = subprocess.Popen(  # noqa: S603 - running what it is told is what this type is for
             argv,
             stdin=theirs_in,
@@ -152,14 +165,7 @@ def _start_on_pipes(
             cwd=directory,
             start_new_session=True,
         )
-    except BaseException:
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
-        raise
-    finally:
-        for descriptor in (theirs_in, theirs_out, theirs_err):
-            os.close(descriptor)
-    os.set_blocking(stdin, False)
+        ours.pop_all()
     return process, stdin, stdout, stderr
 
 
@@ -167,7 +173,10 @@ def _start_on_terminal(
     argv: Sequence[str], environment: Mapping[str, str], directory: str
 ) -> tuple[subprocess.Popen[bytes], int, int, int]:
     master, slave = pty.openpty()
-    try:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        ours.callback(os.close, master)
+        theirs.callback(os.close, slave)
+        os.set_blocking(master, False)
         # A session leader that opens a terminal makes it its controlling one (tty_ioctl(4)); no code runs after fork.
         # Until then it holds the terminal as its stdin: reading one that nobody has open fails.
         process = subprocess.Popen(  # noqa: S603
@@ -177,10 +186,5 @@ def _start_on_terminal(
             cwd=directory,
             start_new_session=True,
         )
-    except BaseException:
-        os.close(master)
-        raise
-    finally:
-        os.close(slave)
-    os.set_blocking(master, False)
+        ours.pop_all()
     return process, master, master, -1

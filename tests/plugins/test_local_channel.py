@@ -1,0 +1,123 @@
+"""Descriptors of local channels: none is left behind where too few are free, and none is closed twice."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from connmgr.errors import ShellStartFailed
+from connmgr.plugin import Channel
+from connmgr.testing.link import WAIT
+from connmgr_local.channel import LocalChannel
+from connmgr_local.transport import LocalTransport
+
+ENOUGH = 16
+"""How many free descriptors suffice for a channel, and for the start of its process."""
+
+
+def held() -> set[str]:
+    return set(os.listdir("/dev/fd"))  # noqa: PTH208 - pathlib follows each entry
+
+
+@contextmanager
+def few_descriptors(count: int) -> Iterator[None]:
+    """Leave this process ``count`` descriptors above all that it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, held())) + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("pty", [False, True])
+def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty: bool) -> None:
+    transport, refused = LocalTransport(), 0
+    # Python opens a few once, such as the one that it takes random bytes from.
+    transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT).close()
+    before = held()
+    for count in range(1, ENOUGH):
+        # The gaps below the highest descriptor are filled, so that the limit is what counts.
+        gaps = [os.dup(0) for _ in range(max(map(int, before)) + 1 - len(before))]
+        try:
+            with few_descriptors(count), suppress(ShellStartFailed):
+                refused += 1
+                transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT).close()
+                refused -= 1
+        finally:
+            for gap in gaps:
+                os.close(gap)
+        assert held() == before, f"with {count} free descriptors some were left behind"
+    assert 0 < refused < ENOUGH - 1
+
+
+@pytest.fixture
+def channel() -> Iterator[LocalChannel]:
+    transport = LocalTransport()
+    opened = transport.open_channel(["/bin/cat"], timeout=WAIT)
+    assert isinstance(opened, LocalChannel)
+    yield opened
+    transport.close()
+
+
+class AskedTogether(threading.Event):
+    """An event that two threads find as it was before either went on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._both = threading.Barrier(2)
+
+    def is_set(self) -> bool:
+        found = super().is_set()
+        with suppress(threading.BrokenBarrierError):
+            self._both.wait(1)
+        return found
+
+
+def test_two_who_close_at_once_close_each_descriptor_once(
+    channel: LocalChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor)))
+    monkeypatch.setattr(channel, "_closing", AskedTogether())
+    failures: list[Exception] = []
+
+    def end() -> None:
+        try:
+            channel.close()
+        except OSError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=end) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert not failures, "a channel that is closed already was closed again"
+    assert len(closed) == len(set(closed)) == 5
+
+
+@pytest.mark.parametrize("pty", [False, True])
+def test_the_end_of_input_of_a_closed_channel_touches_no_descriptor(pty: bool) -> None:
+    transport = LocalTransport()
+    channel: Channel = transport.open_channel(["/bin/cat"], pty=pty, timeout=WAIT)
+    channel.close()
+    # They take the numbers that the channel has given back.
+    reused = [end for _ in range(4) for end in os.pipe()]
+    try:
+        channel.shutdown_write()
+        readers = reused[::2]
+        for reader in readers:
+            os.set_blocking(reader, False)
+            with pytest.raises(BlockingIOError):
+                os.read(reader, 1)
+    finally:
+        for end in reused:
+            with suppress(OSError):
+                os.close(end)
