@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr.engine.marks import MarkedStream
@@ -39,6 +39,7 @@ def test_newlines_that_a_terminal_translates() -> None:
     check(reader, b"hi\r\n")
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", MARK[:5], MARK[:-1], NONCE.encode()]))),
     st.lists(st.integers(1, 40)),
@@ -55,6 +56,7 @@ def test_random_chunks(pieces: list[bytes], sizes: list[int]) -> None:
     check(reader, output)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 20))
 def test_the_limit_cuts_the_output_and_nothing_else(limit: int, length: int, size: int) -> None:
     whole, reader = stream(b"x" * length), MarkedStream(NONCE, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr.engine.dialects import quote
@@ -223,6 +223,7 @@ def test_a_variable_that_cannot_be_set_is_complained_of(posix: Session) -> None:
     assert_usable(posix)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True), st.binary(max_size=40), min_size=1)
 )
@@ -234,6 +235,7 @@ def test_any_environment_is_read_back(variables: dict[str, bytes]) -> None:
     assert parse_environment(b"".join(name + b"=" + value + b"\0" for name, value in values.items())) == statements
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_text_that_is_no_dump_changes_nothing(noise: bytes) -> None:
     state = State()
