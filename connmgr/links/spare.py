@@ -63,7 +63,7 @@ class SpareTransport(Transport):
         self._close_second()
 
     def _close_second(self) -> None:
-        # Whoever holds the lock opens the link, and looks afterwards whether it is wanted yet.
+        # Whoever holds the lock looks afterwards whether the link is wanted yet.
         if self._lock.acquire(blocking=False):
             try:
                 second, self._second = self._second, None
@@ -111,8 +111,9 @@ class SpareTransport(Transport):
             second = self._second
         finally:
             self._lock.release()
+            if self._closed:
+                self._close_second()
         if self._closed:
-            self._close_second()
             raise ShellLost("The session was stopped.")
         return second
 

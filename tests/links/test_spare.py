@@ -112,6 +112,50 @@ def test_a_link_that_is_opened_while_the_session_is_stopped_is_closed(full: Link
     assert others.links[0].closed
 
 
+class Overtaking:
+    """A lock that a waiter has before whoever gave it back goes on, and does not give back before it is told to."""
+
+    def __init__(self, waiter: threading.Thread, then: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._waiter = waiter
+        self._then = then
+        self._has_it, self.go_on = threading.Event(), threading.Event()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = self._lock.acquire(blocking, timeout)
+        if taken and threading.current_thread() is self._waiter:
+            self._has_it.set()
+            assert self.go_on.wait(WAIT)
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+        if threading.current_thread() is not self._waiter:
+            self._waiter.start()
+            assert self._has_it.wait(WAIT)
+            self._then()
+
+
+def test_a_waiter_for_a_link_of_a_session_that_is_stopped_closes_it(full: Link) -> None:
+    others = Links(lambda argv: argv)
+    spare = SpareTransport(full, others)
+    refused: list[Exception] = []
+
+    def operate() -> None:
+        with pytest.raises(ShellLost) as caught:
+            spare.open_channel(["sh"], timeout=WAIT)
+        refused.append(caught.value)
+
+    waiter = threading.Thread(target=operate)
+    lock = Overtaking(waiter, then=spare.close)
+    spare._lock = lock  # type: ignore[assignment]
+    operate()
+    lock.go_on.set()
+    waiter.join(WAIT)
+    assert len(refused) == 2
+    assert others.links[0].closed, "nobody has closed the second link of a session that was stopped"
+
+
 def test_one_that_is_lost_is_replaced_once_for_all_who_notice(full: Link) -> None:
     together = threading.Barrier(2)
 
