@@ -12,6 +12,7 @@ from pathlib import Path
 from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
 from connmgr_ssh import local_file
 from connmgr_ssh.config import Destination
+from connmgr_ssh.config_file import shown
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.known_hosts import Entry, HostKey, host_name, means_itself, read
 
@@ -49,8 +50,8 @@ class AcceptedKeys:
         # Two first connections to one host must not both accept, and a rewrite must not lose another's line.
         self._writing = threading.Lock()
 
-    def accept(self, name: str, key: HostKey, deadline: Deadline) -> HostKey:
-        """Keep ``key`` for ``name`` unless one was kept meanwhile, and return the one that is kept now.
+    def accept(self, name: str, key: HostKey, deadline: Deadline) -> Entry | None:
+        """Keep ``key`` for ``name`` and return None, or return the entry that was made for ``name`` meanwhile.
 
         :raises HostKeyUnknown: there is nowhere to keep it, or in known_hosts ``name`` would not mean this host alone.
         """
@@ -68,11 +69,11 @@ class AcceptedKeys:
         try:
             for entry in read([self.path]):
                 if not entry.marker and entry.speaks_of(name):
-                    return entry.key
+                    return entry
             _append_line(self.path, f"{name} {key}\n")
         finally:
             self._writing.release()
-        return key
+        return None
 
 
 class Judge:
@@ -87,16 +88,16 @@ class Judge:
         self._accept_new = accept_new
         own = [accepted.path] if accepted.path else []
         entries = [entry for entry in read([*destination.known_hosts, *own]) if entry.speaks_of(self.name)]
-        self._revoked = _keys(entries, "@revoked")
-        self._authorities = _keys(entries, "@cert-authority")
-        self._known = _keys(entries, "")
+        self._revoked = _marked(entries, "@revoked")
+        self._authorities = _marked(entries, "@cert-authority")
+        self._known = _marked(entries, "")
 
     @property
     def preferred_types(self) -> list[str]:
         """The types of key that can be verified, for asking the host for one of them first."""
         if self._pin:
             return [self._pin.key.type] if self._pin.key else []
-        return [key.type for key in self._known]
+        return [entry.key.type for entry in self._known]
 
     @property
     def verifies_certificates(self) -> bool:
@@ -115,23 +116,24 @@ class Judge:
             self._compare(key, self._pin)
             return
         reason = self._why_not_certified(certificate) if certificate else None
-        if (certificate and not reason) or key in self._known:
+        if (certificate and not reason) or key in _keys(self._known):
             return
         if self._known:
-            raise self._changed(key)
+            raise self._changed(key, self._known)
         if not self._accept_new:
             raise self._unknown(key, reason)
-        kept = self._accepted.accept(self.name, key, deadline)
-        if kept != key:
-            raise self._changed(key)
+        earlier = self._accepted.accept(self.name, key, deadline)
+        if earlier is not None and earlier.key != key:
+            raise self._changed(key, [earlier])
 
     def _refuse_revoked(self, key: HostKey) -> None:
-        if key in self._revoked:
-            raise HostKeyChanged(
-                f"The key of {self.name} is marked as revoked in known_hosts: {key.type} {key.fingerprint}. "
-                "Nothing was sent to the host.",
-                fingerprint=key.fingerprint,
-            )
+        for entry in self._revoked:
+            if entry.key == key:
+                raise HostKeyChanged(
+                    f"The key of {self.name} is marked as revoked in {self._place(entry)}: "
+                    f"{key.type} {key.fingerprint}. Nothing was sent to the host.",
+                    fingerprint=key.fingerprint,
+                )
 
     def _compare(self, key: HostKey, pin: Pin) -> None:
         if pin.fingerprint != key.fingerprint:
@@ -145,32 +147,44 @@ class Judge:
         from connmgr_ssh.certificates import refusal
 
         principal = self._destination.host_key_alias or self._destination.host
-        return refusal(certificate, principal, self._authorities, self._revoked)
+        return refusal(certificate, principal, _keys(self._authorities), _keys(self._revoked))
 
-    def _changed(self, key: HostKey) -> HostKeyChanged:
-        known = ", ".join(f"{known.type} {known.fingerprint}" for known in self._known)
+    def _changed(self, key: HostKey, known: Sequence[Entry]) -> HostKeyChanged:
+        olds = ", ".join(f"{old.key.type} {old.key.fingerprint} ({self._place(old)})" for old in known)
         return HostKeyChanged(
-            f"The key of {self.name} has changed: known is {known or 'another key'}, got {key.type} {key.fingerprint}. "
+            f"The key of {self.name} has changed: known is {olds}, got {key.type} {key.fingerprint}. "
             "Someone may be listening in, or the host was set up anew: compare the fingerprint with its administrator, "
-            f"then remove the old key (ssh-keygen -R '{self.name}') or set hostKey. Nothing was sent to the host.",
+            f"then remove the old key from that file (ssh-keygen -R '{self.name}' -f FILE) or set hostKey. "
+            "Nothing was sent to the host.",
             fingerprint=key.fingerprint,
             hostKey=str(key),
         )
+
+    def _place(self, entry: Entry) -> str:
+        """Return file and line of ``entry`` as a client may see them, without the place of the data directory."""
+        own = entry.file == self._accepted.path
+        return f"{'known_hosts in the data directory of connmgr' if own else shown(entry.file)}, line {entry.line}"
 
     def _unknown(self, key: HostKey, reason: str | None) -> HostKeyUnknown:
         certified = f" Its certificate does not count: {reason}." if reason else ""
         scan = f"ssh-keyscan -p {self._destination.port} {self._destination.host}"
+        files = [shown(path) for path in self._destination.known_hosts if str(path) != os.devnull]
+        added = f", or add the key to {files[0]} ({scan})" if files else ""
         return HostKeyUnknown(
             f"The key of {self.name} is not known: {key.type} {key.fingerprint}.{certified} Compare the fingerprint "
-            f'with the host\'s administrator, then set hostKey to "{key}", or hostKeyChecking to "acceptNew", '
-            f"or add the key to ~/.ssh/known_hosts ({scan}).",
+            f'with the host\'s administrator, then set hostKey to "{key}", or hostKeyChecking to "acceptNew"'
+            f"{added}.",
             fingerprint=key.fingerprint,
             hostKey=str(key),
         )
 
 
-def _keys(entries: Sequence[Entry], marker: str) -> list[HostKey]:
-    return [entry.key for entry in entries if entry.marker == marker]
+def _marked(entries: Sequence[Entry], marker: str) -> list[Entry]:
+    return [entry for entry in entries if entry.marker == marker]
+
+
+def _keys(entries: Sequence[Entry]) -> list[HostKey]:
+    return [entry.key for entry in entries]
 
 
 def _type_of(blob: bytes) -> str:

@@ -62,6 +62,8 @@ class Entry:
     """``""``, ``@cert-authority`` or ``@revoked``."""
     hosts: str
     key: HostKey
+    file: Path
+    line: int
 
     def speaks_of(self, name: str) -> bool:
         """Whether ``name``, as :func:`host_name` forms it, is among the hosts."""
@@ -96,13 +98,13 @@ def read(paths: Sequence[Path]) -> Iterator[Entry]:
             continue
         except OSError as error:
             raise TransportUnsupported(f"The known_hosts file {path.name} cannot be read: {error.strerror}.") from error
-        for line in text.splitlines():
-            entry = _entry(line)
+        for number, line in enumerate(text.splitlines(), 1):
+            entry = _entry(line, path, number)
             if entry:
                 yield entry
 
 
-def _entry(line: str) -> Entry | None:
+def _entry(line: str, file: Path, number: int) -> Entry | None:
     fields = line.split(None, 1)
     if not fields or fields[0].startswith("#"):
         return None
@@ -113,6 +115,6 @@ def _entry(line: str) -> Entry | None:
     if len(fields) != 2 or marker not in ("", "@cert-authority", "@revoked"):
         return None
     try:
-        return Entry(marker, fields[0], HostKey.parse(fields[1]))
+        return Entry(marker, fields[0], HostKey.parse(fields[1]), file, number)
     except ValueError:
         return None

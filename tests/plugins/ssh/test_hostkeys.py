@@ -103,8 +103,24 @@ def test_a_changed_key_is_always_refused_and_nothing_is_sent(
     with pytest.raises(HostKeyChanged) as caught:
         connect(server, hostKey=None, hostKeyChecking=checking)
     assert fingerprint(server.host_keys[0]) in caught.value.message
-    assert fingerprint(tmp_path / "former") in caught.value.message
+    assert f"{fingerprint(tmp_path / 'former')} (~/.ssh/known_hosts, line 1)" in caught.value.message
     assert nothing_was_sent(server)
+
+
+def test_the_files_that_ssh_config_names_are_those_that_are_told(
+    start_sshd: StartSshd, connect: Connect, home: Path, tmp_path: Path
+) -> None:
+    server = start_sshd()
+    (home / ".ssh" / "config").write_text("UserKnownHostsFile /dev/null ~/.ssh/others\n")
+    with pytest.raises(HostKeyUnknown, match=r"add the key to ~/\.ssh/others"):
+        connect(server, hostKey=None)
+    former = public_key(keygen(tmp_path / "former"))
+    (home / ".ssh" / "others").write_text(f"# of old\n[127.0.0.1]:{server.port} {former}\n")
+    with pytest.raises(HostKeyChanged, match=r"\(~/\.ssh/others, line 2\)"):
+        connect(server, hostKey=None)
+    (home / ".ssh" / "others").write_text(f"@revoked * {public_key(server.host_keys[0])}\n")
+    with pytest.raises(HostKeyChanged, match=r"revoked in ~/\.ssh/others, line 1"):
+        connect(server, hostKey=None)
 
 
 def test_a_host_that_offers_only_another_type_of_key_has_changed(
@@ -187,9 +203,13 @@ def test_an_accepted_key_that_changes_is_refused(start_sshd: StartSshd, connect:
     server.stop()
     server.host_keys = [keygen(server.directory / "new")]
     server.start()
-    with pytest.raises(HostKeyChanged):
+    with pytest.raises(HostKeyChanged) as caught:
         connect(server, hostKey=None, hostKeyChecking="acceptNew")
     assert own.read_text() == before
+    assert "(known_hosts in the data directory of connmgr, line 1)" in caught.value.message, (
+        "who is to remove the old key is not told that connmgr's own file holds it"
+    )
+    assert str(own.parent) not in caught.value.message
 
 
 def test_accepting_keeps_what_others_accept_at_the_same_time(
