@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -196,11 +198,37 @@ def _daemon(settings: Settings) -> Iterator[Finding]:
     if settings.auth_file.exists() or settings.auth_file.is_symlink():
         yield _private("auth file", settings.auth_file, 0o600)
         if not running and not answer:
-            message = f"{settings.auth_file} is left from a daemon that was killed"
-            yield Finding("auth file", WARNING, message, "The next `connmgr serve` replaces it.")
+            yield _forsaken(settings.auth_file)
     elif running:
         advice = "Restart the daemon: until then only clients with the API key are let in."
         yield Finding("auth file", PROBLEM, f"a daemon runs, and {settings.auth_file} is missing", advice)
+
+
+def _forsaken(auth_file: Path) -> Finding:
+    """Judge an auth file that is not the one of a daemon on this vault or port: another daemon's, or a dead one's."""
+    if _is_held(auth_file):
+        advice = "Give doctor that daemon's --data-dir and --port; a second daemon needs an --auth-file of its own."
+        return Finding("auth file", WARNING, f"{auth_file} is that of a running daemon with other settings", advice)
+    message = f"{auth_file} is left from a daemon that was killed"
+    return Finding("auth file", WARNING, message, "The next `connmgr serve` replaces it.")
+
+
+def _is_held(auth_file: Path) -> bool:
+    """Whether a running daemon holds the lock of its auth file, which it takes before it writes to it."""
+    try:
+        descriptor = os.open(auth_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not os.fstat(descriptor).st_size:
+            # To ask for the lock of one that is being made might keep its daemon from getting it.
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _who_answers(host: str, port: int) -> str:

@@ -20,6 +20,8 @@ from connmgr.errors import ConnmgrError
 Returned = TypeVar("Returned")
 
 JOBS = 16
+KILLED = "command_timeout"
+"""The code of the error that holds what a command has printed until its time was over."""
 
 
 class ExecCommand(click.Command):
@@ -35,7 +37,7 @@ class ExecCommand(click.Command):
         try:
             return super().invoke(ctx)
         except ClientError as error:
-            code = exits.TIMED_OUT if error.code == "command_timeout" else exits.NOT_RUN
+            code = exits.TIMED_OUT if error.code == KILLED else exits.NOT_RUN
             raise exits.coded(exits.failure(error), code) from error
         except click.ClickException as error:
             raise exits.coded(error, exits.NOT_RUN) from error
@@ -94,7 +96,8 @@ def exec(
 
     The words after -- are joined by blanks and make one command of that shell's language, as with ssh: quote what the
     far shell is to see as one word. Output is printed when the command has ended, byte by byte as it came, and the
-    exit code is the command's own. Ctrl-C kills the command.
+    exit code is the command's own. A command that is killed for its time has printed what it had until then. Ctrl-C
+    kills the command.
 
     With --all one line is printed for each connection as it finishes, then a summary, and the exit code is 1 where any
     failed. With --json each line is an object that holds the whole output.
@@ -110,8 +113,13 @@ def exec(
         run_everywhere(client, connection, joined, options, jobs, as_json=as_json)
         return
     id = find(client, connection)
-    result = in_shell(client, id, lambda: client.shell.exec_bytes(id, joined, **options))
-    _print(result, as_json=as_json)
+    try:
+        result = in_shell(client, id, lambda: client.shell.exec_bytes(id, joined, **options))
+    except ClientError as error:
+        if until := printed_until(error):
+            _print(until, as_object(error) if as_json else None)
+        raise
+    _print(result, as_object(result) if as_json else None)
     raise click.exceptions.Exit(result.exit_code)
 
 
@@ -126,25 +134,48 @@ def in_shell(client: Client, connection: str, work: Callable[[], Returned]) -> R
     return work()
 
 
-def as_object(result: RawResult) -> dict[str, Any]:
-    """Return a result for JSON, output as text without its final newline."""
+def printed_until(error: ClientError) -> RawResult | None:
+    """Return what a command has printed that was killed for its time; None where ``error`` tells of something else."""
+    return RawResult.read({**error.details, "exitCode": exits.TIMED_OUT}) if error.code == KILLED else None
+
+
+def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
+    """Return an outcome for JSON: the exit code, or an error's code and message, and output where there is any.
+
+    Output is text without its final newline.
+    """
+    if isinstance(outcome, ClientError):
+        head: dict[str, Any] = {"error": {"code": outcome.code, "message": outcome.message}}
+        until = printed_until(outcome)
+        return head if until is None else {**head, **_texts(until)}
+    return {"exitCode": outcome.exit_code, **_texts(outcome)}
+
+
+def _texts(result: RawResult) -> dict[str, Any]:
     texts = {
         name: output.decode(errors="replace").removesuffix("\n")
         for name, output in (("stdout", result.stdout), ("stderr", result.stderr))
     }
-    return {"exitCode": result.exit_code, **texts, **({"truncated": True} if result.truncated else {})}
+    return {**texts, **({"truncated": True} if result.truncated else {})}
 
 
-def _print(result: RawResult, *, as_json: bool) -> None:
-    if as_json:
-        from connmgr.cli.output import print_json
-
-        print_json(as_object(result))
+def _print(result: RawResult, shown: dict[str, Any] | None) -> None:
+    """Write ``result`` as it came, or the JSON object ``shown`` in its place."""
+    if shown is None:
+        write(result)
         return
-    sys.stdout.buffer.write(result.stdout)
-    sys.stdout.buffer.flush()
-    sys.stderr.buffer.write(result.stderr)
-    sys.stderr.buffer.flush()
+    from connmgr.cli.output import print_json
+
+    print_json(shown)
+
+
+def write(result: RawResult, *, whole_lines: bool = False) -> None:
+    """Write output to where the command wrote it, byte by byte; with ``whole_lines`` each stream ends a line."""
+    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+        stream.buffer.write(output)
+        if whole_lines and output and not output.endswith(b"\n"):
+            stream.buffer.write(b"\n")
+        stream.flush()
     if result.truncated:
         click.echo("connmgr: output beyond the daemon's max-output is missing", err=True)
 

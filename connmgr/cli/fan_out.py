@@ -130,8 +130,6 @@ def _object(outcome: Outcome) -> dict[str, Any]:
         "name": qualified(outcome.connection),
         "seconds": round(outcome.seconds, 3),
     }
-    if isinstance(outcome.result, ClientError):
-        return {**head, "error": {"code": outcome.result.code, "message": outcome.result.message}}
     return {**head, **as_object(outcome.result)}
 
 

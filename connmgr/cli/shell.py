@@ -11,7 +11,7 @@ import click
 
 from connmgr import paths
 from connmgr.cli.daemon import connect
-from connmgr.cli.exec import in_shell
+from connmgr.cli.exec import in_shell, printed_until, write
 from connmgr.cli.exits import INTERRUPTED, failure
 from connmgr.cli.names import ConnectionName, find, visible
 from connmgr.client import Client, ClientError
@@ -52,6 +52,8 @@ def _run(client: Client, id: str, line: str) -> int:
     try:
         result = in_shell(client, id, lambda: client.shell.exec_bytes(id, line))
     except ClientError as error:
+        if until := printed_until(error):
+            write(until, whole_lines=sys.stdin.isatty())
         problem = failure(error)
         problem.show()
         return problem.exit_code
@@ -59,13 +61,7 @@ def _run(client: Client, id: str, line: str) -> int:
         # The client has let go of its connection, upon which the daemon kills the command.
         click.echo("^C", err=True)
         return INTERRUPTED
-    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-        stream.buffer.write(output)
-        if output and not output.endswith(b"\n") and sys.stdin.isatty():
-            stream.buffer.write(b"\n")
-        stream.flush()
-    if result.truncated:
-        click.echo("connmgr: output beyond the daemon's max-output is missing", err=True)
+    write(result, whole_lines=sys.stdin.isatty())
     return result.exit_code
 
 

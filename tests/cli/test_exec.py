@@ -14,6 +14,7 @@ import pytest
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
 from tests.cli.program import DIRECTORY, CommandLine, finish
+from tests.conftest import StartDaemon
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -66,6 +67,31 @@ def test_failures_of_connmgr_itself_have_codes_of_their_own(connmgr: CommandLine
     connmgr("exec", "local", "--", "true", code=125, environment={"CONNMGR_PORT": "1"})
     connmgr("add", "ssh", "refused", "host=127.0.0.1", "port=1")
     assert "refused" in connmgr("exec", "refused", "--", "true", code=125).errors
+
+
+TELLS_THEN_SLEEPS = r"printf 'out\000\377'; printf err >&2; sleep 100"
+
+
+def test_what_a_command_printed_until_its_time_was_over_is_printed(connmgr: CommandLine) -> None:
+    done = connmgr("exec", "local", "--timeout", "0.5", "--", TELLS_THEN_SLEEPS, code=124)
+    assert done.stdout == b"out\0\xff", "what the command had printed to stdout is lost"
+    assert done.stderr.startswith(b"errError: "), "what it had printed to stderr does not stand before the message"
+    assert "longer than 0.5 s" in done.errors
+
+
+def test_json_of_a_command_whose_time_was_over_has_its_output(connmgr: CommandLine) -> None:
+    expected = {"stdout": "out\0\ufffd", "stderr": "err"}
+    one = connmgr("exec", "local", "--json", "--timeout", "0.5", "--", TELLS_THEN_SLEEPS, code=124).json
+    line = connmgr("exec", "--all", "local*", "--json", "--timeout", "0.5", "--", TELLS_THEN_SLEEPS, code=1).json
+    for found in (one, line):
+        assert found["error"]["code"] == "command_timeout"
+        assert {name: found.get(name) for name in expected} == expected, "its output is not in the object"
+
+
+def test_a_shell_prints_what_a_line_printed_until_its_time_was_over(start_daemon: StartDaemon) -> None:
+    impatient = CommandLine(start_daemon("--command-timeout", "0.5"))
+    done = impatient("shell", "local", stdin=f"{TELLS_THEN_SLEEPS}\n", code=1)
+    assert (done.stdout, done.stderr[:3]) == (b"out\0\xff", b"err"), "what the line had printed is lost"
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])

@@ -136,6 +136,16 @@ def test_what_a_killed_daemon_leaves_is_a_warning(own_daemon: Daemon) -> None:
     assert "auth file" in [one["subject"] for one in findings["warning"]]
 
 
+def test_the_auth_file_of_a_daemon_with_another_vault_is_not_called_left_over(
+    own_daemon: Daemon, tmp_path: Path
+) -> None:
+    code, findings = _doctor(own_daemon.home, "--port", _free_port(), "--data-dir", str(tmp_path / "other"))
+    assert code == 0
+    (found,) = [one["message"] for one in findings["warning"] if one["subject"] == "auth file"]
+    assert "running daemon" in found, "doctor calls the auth file of a daemon that runs left over"
+    assert own_daemon.client.daemon.version().build
+
+
 def test_files_from_the_future_show_a_wrong_clock(start_daemon: StartDaemon) -> None:
     daemon = _stopped(start_daemon)
     ahead = (daemon.data_dir / "vault.db").stat().st_mtime + 86400
