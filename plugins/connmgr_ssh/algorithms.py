@@ -1,10 +1,35 @@
-"""The algorithms that are offered to a server, best first."""
+"""The algorithms that are offered to a server, best first: by name, whatever the installed paramiko would offer.
+
+No key exchange and no signature uses SHA-1, whose collisions can be computed; HMAC, which they do not weaken, may.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from connmgr_ssh.hostkeys import CERTIFICATE
+
+KEY_EXCHANGES = (
+    # paramiko has it since 5.0, where the cryptography library does.
+    "mlkem768x25519-sha256",
+    "curve25519-sha256@libssh.org",
+    "ecdh-sha2-nistp256",
+    "ecdh-sha2-nistp384",
+    "ecdh-sha2-nistp521",
+    "diffie-hellman-group16-sha512",
+    "diffie-hellman-group-exchange-sha256",
+    "diffie-hellman-group14-sha256",
+)
+
+SIGNATURES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
+"""By which a host proves that it holds its key, and an authority signs a host's certificate."""
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -23,11 +48,44 @@ MACS = (
     "hmac-sha1",
 )
 
+SHOWN_CHARACTERS = 120
+"""How much of a server's list of algorithms an error quotes."""
 
-def ordered(offered: Sequence[str], known: Sequence[str], certified: bool) -> tuple[str, ...]:
-    """Return the host key algorithms ``offered``: certificates first where they help, then those of ``known`` keys."""
-    plain = [name for name in offered if CERTIFICATE not in name]
-    certificates = [name for name in offered if CERTIFICATE in name] if certified else []
+_NO_ALGORITHMS = ("ext-info-", "kex-strict-")
+"""What names in the list of key exchanges begin with that announce an extension."""
+
+_AGREED_ON = (
+    ("kex_algo_list", "the key exchange", "KexAlgorithms", KEY_EXCHANGES),
+    ("server_key_algo_list", "the host key", "HostKeyAlgorithms", SIGNATURES),
+    ("client_encrypt_algo_list", "encryption", "Ciphers", CIPHERS),
+    ("server_encrypt_algo_list", "encryption", "Ciphers", CIPHERS),
+    ("client_mac_algo_list", "integrity", "MACs", MACS),
+    ("server_mac_algo_list", "integrity", "MACs", MACS),
+)
+"""What paramiko calls a server's list; what it is for; its keyword in sshd_config; what is offered."""
+
+
+def ordered(known: Sequence[str], certified: bool) -> tuple[str, ...]:
+    """Return the host key algorithms to ask for: certificates first where they help, then those of ``known`` keys."""
+    certificates = [name + CERTIFICATE for name in SIGNATURES] if certified else []
     signing = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
-    first = [name for name in plain if signing.get(name, name) in known]
-    return (*certificates, *first, *(name for name in plain if name not in first))
+    first = [name for name in SIGNATURES if signing.get(name, name) in known]
+    return (*certificates, *first, *(name for name in SIGNATURES if name not in first))
+
+
+def disagreement(lists: Mapping[str, Sequence[str]]) -> str | None:
+    """Return what a person is to know where nothing of one of a server's ``lists`` is acceptable, or None."""
+    for name, purpose, keyword, offered in _AGREED_ON:
+        theirs = [algorithm for algorithm in lists[name] if not algorithm.startswith(_NO_ALGORITHMS)]
+        if not {algorithm.removesuffix(CERTIFICATE) for algorithm in theirs} & set(offered):
+            return (
+                f"no algorithm in common for {purpose}: the host offers {_quoted(theirs)}, which connmgr refuses or "
+                f"does not have. Update its SSH server, or let it offer one of {', '.join(offered)} "
+                f"({keyword} in its sshd_config)."
+            )
+    return None
+
+
+def _quoted(names: Sequence[str]) -> str:
+    text = "".join(character if character.isprintable() else " " for character in ", ".join(names))
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -11,6 +11,7 @@ from paramiko.message import Message
 from paramiko.pkey import PKey, UnknownKeyType
 from paramiko.ssh_exception import SSHException
 
+from connmgr_ssh.algorithms import SIGNATURES
 from connmgr_ssh.config_file import matches
 from connmgr_ssh.known_hosts import HostKey
 from connmgr_ssh.stream import packed
@@ -68,6 +69,11 @@ class Certificate:
             raise ValueError("it is damaged")
         return cls(kind, principals, valid_after, valid_before, critical_options, signer, signed, signature)
 
+    @property
+    def algorithm(self) -> str:
+        """By which its authority signed it, as the signature says."""
+        return self.signature[4 : 4 + int.from_bytes(self.signature[:4], "big")].decode("ascii", errors="replace")
+
     def is_signed(self) -> bool:
         """Whether its authority really signed it."""
         try:
@@ -93,7 +99,9 @@ def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Seq
         return "it is not a host certificate"
     if signer in revoked or signer not in authorities:
         return f"its authority {signer.fingerprint} is {'revoked' if signer in revoked else 'not known'}"
-    if not certificate.is_signed():
+    if certificate.algorithm == "ssh-rsa":
+        return "it is signed by ssh-rsa, that is with SHA-1: sign it anew (ssh-keygen -t rsa-sha2-512 -s …)"
+    if certificate.algorithm not in SIGNATURES or not certificate.is_signed():
         return "its signature is wrong"
     # Without principals it would be good for any host at all, which current OpenSSH refuses too.
     if not matches(certificate.principals, host):

@@ -14,7 +14,8 @@ from paramiko import common
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
-from connmgr_ssh.algorithms import CIPHERS, MACS, ordered
+from connmgr.errors import TransportUnsupported
+from connmgr_ssh.algorithms import CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.hostkeys import CERTIFICATE
 from connmgr_ssh.packets import Packets, Payload
@@ -48,6 +49,7 @@ class Link(paramiko.Transport):
         server_extensions: dict[str, bytes]
         _channels: Any
         _expected_packet: tuple[int, ...]
+        _kex_info: dict[str, type]
         _next_channel: Callable[[], int]
         _unlink_channel: Callable[[int], None]
 
@@ -67,10 +69,11 @@ class Link(paramiko.Transport):
     def __init__(self, wire: Wire, name: str, *, host_keys: Sequence[str] = (), certified: bool = False) -> None:
         super().__init__(cast(socket.socket, wire), WINDOW, PACKET, packetizer_class=Packets)
         self.name = f"ssh {name}"
+        self._subject = name
         self.wire = wire
         self.disconnected: str | None = None
         self.abandoned: set[Stream] = set()
-        self._host_key_order = ordered(super().preferred_keys, host_keys, certified)
+        self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
         self._postponed: list[tuple[Message, Stream | None, bool]] = []
         self._packets = cast(Packets, self.packetizer)
@@ -79,6 +82,11 @@ class Link(paramiko.Transport):
         self._packets.deliver = self._deliver
         self._packets.lends = self._is_settled
         self.reading = self._packets.reading
+
+    @property
+    def preferred_kex(self) -> tuple[str, ...]:
+        """The key exchanges to offer, best first: those that the installed paramiko has."""
+        return tuple(name for name in KEY_EXCHANGES if name in self._kex_info)
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
@@ -110,7 +118,7 @@ class Link(paramiko.Transport):
         # paramiko wraps the peer's end of a connection on which no version was sent.
         if isinstance(error.__context__, EOFError | OSError):
             return error.__context__
-        if isinstance(error, EOFError | OSError | SSHException):
+        if isinstance(error, EOFError | OSError | SSHException | TransportUnsupported):
             return error
         # What a peer sends may trip paramiko up anywhere.
         return SSHException(f"It makes no sense ({type(error).__name__})")
@@ -234,7 +242,18 @@ class Link(paramiko.Transport):
             request = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com") + b"\1"
             self._packets.try_send(Message(request))
 
+    def _parse_kex_init(self, m: Message) -> None:
+        lists = super()._really_parse_kex_init(m)  # type: ignore[misc]
+        if reason := disagreement(lists):
+            raise TransportUnsupported(f"{self._subject} and connmgr have {reason}")
+        m.rewind()
+        super()._parse_kex_init(m)  # type: ignore[misc]
+
     def _verify_key(self, host_key: bytes, sig: bytes) -> None:
+        # Whoever holds an RSA key may sign by it in ways that were not agreed on, with SHA-1 for one.
+        agreed, used = (self.host_key_type or "").removesuffix(CERTIFICATE), Message(sig).get_binary()
+        if used != agreed.encode():
+            raise TransportUnsupported(f"{self._subject} signed the key exchange otherwise than by {agreed} as agreed.")
         super()._verify_key(host_key, sig)  # type: ignore[misc]
         if self._proven_key is not None and self._proven_key != host_key:
             raise SSHException("The host changed its key in the middle of the connection")
