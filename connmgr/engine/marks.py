@@ -43,7 +43,7 @@ class MarkedStream:
         self._stderr = stderr
         self._letter = ""
         self._marker = b":" + nonce.encode()
-        self._limit = limit
+        self.limit = limit
         self._pending = b""
         self._section = "b"
         self._state_complete = False
@@ -58,6 +58,11 @@ class MarkedStream:
     @property
     def output(self) -> bytearray:
         return self._sections["b"]
+
+    def take(self) -> bytes:
+        """Return the output that is kept, and keep it no longer."""
+        taken, self._sections["b"] = bytes(self._sections["b"]), bytearray()
+        return taken
 
     @property
     def state(self) -> tuple[bytes, bytes] | None:
@@ -133,8 +138,8 @@ class MarkedStream:
         if start >= end:
             return
         kept = self._sections[self._section]
-        limit = self._limit if self._section == "b" else STATE_LIMIT
-        room = limit - len(kept)
+        limit = self.limit if self._section == "b" else STATE_LIMIT
+        room = max(0, limit - len(kept))
         if end - start > room:
             self.truncated = self.truncated or self._section == "b"
             end = start + room

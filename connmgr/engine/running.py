@@ -1,18 +1,28 @@
-"""What comes of a command: read to its end, or until nobody waits for that any more."""
+"""A command that runs in a session: what it prints as it comes, how it ended, and how it is killed."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
+from connmgr.engine.frame import Command
 from connmgr.engine.marks import MarkedStream
 from connmgr.errors import CommandCancelled, CommandTimeout
 from connmgr.plugin import Channel
 
-POLL = 1.0
-"""Seconds between two looks at whether the client is still there."""
+CLIENT_POLL_SECONDS = 1.0
+"""Time between two looks at whether the client is still there."""
+
+KILL_SECONDS = 20.0
+"""Time in which a killed command's processes must be gone, or the session is given up."""
+
+KILL_AGAIN_FIRST_SECONDS, KILL_AGAIN_SECONDS = 0.1, 1.0
+"""Time after which a command that still runs is killed once more, the first time and at most."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +35,112 @@ class Result:
     truncated: bool
 
 
-class Answer:
-    """What a session's ``channel`` brings of one command, whose ends are marked with ``nonce``.
+class Holder(Protocol):
+    """The session that holds a running command."""
 
-    Of each stream ``max_output`` bytes are kept.
+    def guarded(self) -> AbstractContextManager[None]:
+        """Turn whatever ends the shell within the ``with`` block into the error that says so."""
+
+    def kill_tree(self, cookie: str, timeout: float) -> bool:
+        """Kill all processes of the command, and return whether that could be done."""
+
+    def give_up(self, cookie: str) -> None:
+        """Kill the shell and what it runs, and close its channel."""
+
+    def settle(self, running: Running) -> None:
+        """Take over the state that the command has left, and raise why it did not run."""
+
+
+class Running:
+    """A command that a session has begun. One thread reads its :meth:`events` or its :meth:`result`, once.
+
+    ``timeout`` is in seconds from now; ``abandoned`` is asked about once a second whether nobody waits any more.
     """
 
-    def __init__(self, channel: Channel, nonce: str, max_output: int) -> None:
-        self._channel = channel
+    def __init__(
+        self,
+        session: Holder,
+        channel: Channel,
+        command: Command,
+        nonce: str,
+        cookie: str,
+        *,
+        max_output: int,
+        timeout: float,
+        abandoned: Callable[[], bool],
+    ) -> None:
+        self.command = command
+        self.cookie = cookie
         self.stdout, self.stderr = MarkedStream(nonce, max_output), MarkedStream(nonce, max_output, stderr=True)
         self.stderr.ended = channel.merged
+        self._session = session
+        self._channel = channel
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._abandoned = abandoned
 
-    def receive(self, deadline: float, abandoned: Callable[[], bool]) -> str:
-        """Read until both streams end, or return why that was not waited for: ``timeout`` or ``abandoned``.
+    @property
+    def ended(self) -> bool:
+        """Whether all has been read that it printed, and its exit status."""
+        return self.stdout.ended and self.stderr.ended
 
-        ``deadline`` is a time of ``time.monotonic``; ``abandoned`` is asked about once a second.
+    @property
+    def exit_code(self) -> int:
+        """The exit status of a command that has ended, 128 + N for signal N."""
+        status = self.stdout.status
+        return status if status <= 255 else 128 + (status & 0x7F)  # ksh93 reports signal N as 256 + N
+
+    def events(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield ``(stdout, stderr)`` as output comes, one of them possibly empty, until the command has ended.
+
+        :raises CommandTimeout: it ran too long and was killed; all that it printed was yielded before.
+        :raises CommandCancelled: nobody waited for it any more, and it was killed.
+        :raises connmgr.errors.NoSuchDirectory: its working directory cannot be entered; it did not run.
+        :raises connmgr.errors.ShellLost: the shell is gone; whether the command ran is not known.
+        """
+        self.stdout.limit = self.stderr.limit = sys.maxsize
+        for _ in self._reads():
+            piece = self.stdout.take(), self.stderr.take()
+            if any(piece):
+                yield piece
+
+    def result(self) -> Result:
+        """Read to the end, and return what came of the command: at most ``max_output`` bytes of each stream.
+
+        :raises CommandTimeout: as for :meth:`events`; it holds what was printed until then.
+        """
+        for _ in self._reads():
+            pass
+        return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated)
+
+    def kill(self) -> None:
+        """Kill the command, unless it has ended, and drop what it has printed."""
+        if self.ended:
+            return
+        self.stdout.limit = self.stderr.limit = 0
+        with self._session.guarded():
+            for _ in self._killed():
+                pass
+            self._session.settle(self)
+
+    def _reads(self) -> Iterator[None]:
+        with self._session.guarded():
+            reason = yield from self._until(self._deadline, self._abandoned)
+            if reason:
+                yield from self._killed()
+            self._session.settle(self)
+        if reason:
+            raise self._interruption(reason)
+
+    def _until(self, deadline: float, abandoned: Callable[[], bool]) -> Generator[None, None, str]:
+        """Read until the command has ended, or return why that is not waited for: ``timeout`` or ``abandoned``.
+
+        ``deadline`` is a time of ``time.monotonic``. It yields after each read.
         :raises EOFError: the shell is gone.
         :raises connmgr.engine.marks.UnknownMark: it is in an unknown state.
         """
-        next_look = time.monotonic() + POLL
-        while not (self.stdout.ended and self.stderr.ended):
+        next_look = time.monotonic() + CLIENT_POLL_SECONDS
+        while not self.ended:
             now = time.monotonic()
             if now >= deadline:
                 return "timeout"
@@ -52,10 +148,11 @@ class Answer:
                 if abandoned():
                     return "abandoned"
                 self._raise_if_ended()
-                next_look = now + POLL
+                next_look = now + CLIENT_POLL_SECONDS
             out, err = self._channel.recv(min(deadline, next_look) - now)
             self.stdout.feed(out)
             self.stderr.feed(err)
+            yield
         return ""
 
     def _raise_if_ended(self) -> None:
@@ -64,22 +161,23 @@ class Answer:
             self._channel.exit_status(0)
             raise EOFError
 
-    def result(self) -> Result:
-        """Return what the command, which has ended, has left."""
-        status = self.stdout.status
-        return Result(
-            status if status <= 255 else 128 + (status & 0x7F),  # ksh93 reports signal N as 256 + N
-            self.stdout.output,
-            self.stderr.output,
-            self._truncated,
-        )
+    def _killed(self) -> Iterator[None]:
+        """Kill the command and read to the end of what it printed; a shell that does not come back is lost."""
+        deadline = time.monotonic() + KILL_SECONDS
+        patience = KILL_AGAIN_FIRST_SECONDS
+        while self._session.kill_tree(self.cookie, KILL_SECONDS / 2) and (now := time.monotonic()) < deadline:
+            if not (yield from self._until(min(now + patience, deadline), lambda: False)):
+                return
+            # The shell may only now have read the command to its end, and begun it.
+            patience = min(2 * patience, KILL_AGAIN_SECONDS)
+        self._session.give_up(self.cookie)
+        raise EOFError
 
-    def interruption(self, reason: str, timeout: float) -> CommandTimeout | CommandCancelled:
-        """Return the error that tells of a command which was killed for a reason of :meth:`receive`."""
+    def _interruption(self, reason: str) -> CommandTimeout | CommandCancelled:
         if reason == "abandoned":
             return CommandCancelled("The client went away; the command was killed.")
         return CommandTimeout(
-            f"The command ran longer than {timeout:g} s and was killed.",
+            f"The command ran longer than {self._timeout:g} s and was killed.",
             self.stdout.output,
             self.stderr.output,
             truncated=self._truncated,

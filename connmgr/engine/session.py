@@ -17,7 +17,7 @@ from connmgr.engine.helper import Helpers
 from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import nonces
-from connmgr.engine.running import Answer, Result
+from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Result, Running
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import State
 from connmgr.engine.stdin_pipe import fed
@@ -32,14 +32,8 @@ from connmgr.errors import (
 )
 from connmgr.plugin import Channel, Transport
 
-KILL_TIMEOUT = 20.0
-"""Seconds in which a killed command's processes must be gone, or the session is given up."""
-
 GIVE_UP_TIMEOUT = 5.0
 """Seconds for killing a shell that does not come back."""
-
-KILL_SOON, KILL_AGAIN = 0.1, 1.0
-"""Seconds after which what is to stop and still runs is killed once more, the first time and at most."""
 
 LATE_READS = 64
 """How often a job that prints without end may be read from before a command is sent all the same."""
@@ -117,43 +111,68 @@ class Session:
         return 0.0 if self._turns.taken or self._borrowers else time.monotonic() - self.last_used
 
     def exec(self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False) -> Result:
-        """Run ``command`` once those before it are done, for at most ``timeout`` seconds, and return its result.
+        """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`Running.result`."""
+        with self.begin(command, timeout, abandoned) as running:
+            return running.result()
 
-        ``abandoned`` is asked about once a second whether anybody still waits; if not, the command is killed.
-        :raises CommandTimeout: it ran longer and was killed; it holds what was printed until then.
+    @contextlib.contextmanager
+    def begin(
+        self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False
+    ) -> Iterator[Running]:
+        """Begin ``command`` once those before it are done, and hold the session for it until the ``with`` block ends.
+
+        It may run for ``timeout`` seconds, and while ``abandoned``, asked about once a second, returns False. One
+        that still runs when the block ends is killed.
         :raises ShellBusy: its turn did not come within ``timeout`` seconds.
-        :raises NoSuchDirectory: its working directory cannot be entered; it did not run.
+        :raises ShellStopped: the shell was stopped before.
         :raises ShellLost: the shell is gone; whether the command ran is not known.
         """
-        with contextlib.ExitStack() as stack:
+        with self._turn(timeout), self._input_beside(command) as prepared:
             try:
-                stack.enter_context(self._turns.take(timeout))
+                running = self._sent(prepared, timeout, abandoned)
+                try:
+                    yield running
+                finally:
+                    if self.alive:
+                        running.kill()
+            finally:
+                self._running = None
+                self.last_used = time.monotonic()
+
+    @contextlib.contextmanager
+    def _turn(self, timeout: float) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(self._turns.take(timeout))
             except TimeoutError:
                 raise ShellBusy("Other commands held this session until the request's time was over.") from None
             if self._stopping.is_set():
                 raise ShellStopped("The shell was stopped before the command ran.")
             if self._lost:
                 raise ShellLost("The shell is gone; start it again.")
-            try:
-                with self._input_beside(command) as prepared:
-                    return self._run(prepared, timeout, abandoned)
-            except (EOFError, OSError) as error:
-                self._lost = True
-                if self._stopping.is_set():
-                    raise ShellStopped("The shell was stopped while the command ran.") from error
-                raise ShellLost("The shell or its link ended before the command did; start it again.") from error
-            except UnknownMark as error:
-                self._lost = True
+            yield
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn whatever ends the shell within the ``with`` block into the error that says so.
+
+        :raises ShellStopped: it was stopped.
+        :raises ShellLost: it is gone, or in a state that nobody knows.
+        """
+        try:
+            yield
+        except (ConnmgrError, GeneratorExit):
+            raise
+        except BaseException as error:
+            # What a plugin raises against its contract leaves nobody knowing where in the streams the shell is.
+            self._lost = True
+            if isinstance(error, UnknownMark):
                 raise ShellLost("What the far side's shell does is not known any more; start it again.") from error
-            except ConnmgrError:
+            if not isinstance(error, EOFError | OSError):
                 raise
-            except BaseException:
-                # What a plugin raises against its contract leaves nobody knowing where in the streams the shell is.
-                self._lost = True
-                raise
-            finally:
-                self._running = None
-                self.last_used = time.monotonic()
+            if self._stopping.is_set():
+                raise ShellStopped("The shell was stopped while the command ran.") from error
+            raise ShellLost("The shell or its link ended before the command did; start it again.") from error
 
     def probe(self, timeout: float) -> bool:
         """Return whether the shell answers; one that is running a command counts as answering."""
@@ -176,14 +195,14 @@ class Session:
     def _end(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         # What is left then is for a shell that does not exit.
-        patient_until = deadline - min(KILL_AGAIN, timeout / 4)
+        patient_until = deadline - min(KILL_AGAIN_SECONDS, timeout / 4)
         ended = False
         while not ended and (left := patient_until - time.monotonic()) > 0:
             cookie = self._running
             if cookie and not self._lost:
-                self._kill_tree(cookie, min(KILL_TIMEOUT, left / 2))
+                self.kill_tree(cookie, min(KILL_SECONDS, left / 2))
             # What had not quite begun is killed the next time.
-            ended = self._exit(min(KILL_AGAIN, max(0.0, patient_until - time.monotonic())), patient_until)
+            ended = self._exit(min(KILL_AGAIN_SECONDS, max(0.0, patient_until - time.monotonic())), patient_until)
         if not ended:
             self._kill_supervisor(max(0.1, deadline - time.monotonic()))
 
@@ -200,7 +219,8 @@ class Session:
             return not isinstance(error, TimeoutError)
         return True
 
-    def _kill_tree(self, cookie: str, timeout: float) -> bool:
+    def kill_tree(self, cookie: str, timeout: float) -> bool:
+        """Kill all processes of the command ``cookie``, and return whether that could be done."""
         return kill_tree(self.transport, self.pid, self._supervisor.word, cookie, timeout)
 
     def _kill_supervisor(self, timeout: float) -> None:
@@ -219,7 +239,7 @@ class Session:
                 command = replace(command, stdin=b"", stdin_pipe=pipe)
             yield command
 
-    def _run(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Result:
+    def _sent(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Running:
         nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
         frame = self._frame(command, nonce, cookie)
         if self._state.directory != self._entered:
@@ -227,30 +247,42 @@ class Session:
             previous = self._state.variables.get(b"OLDPWD", b"")
             frame = enter_directory(self._state.directory, nonce, previous + frame)
         frame, self._restore = self._restore + frame, b""
-        answer = Answer(self._channel, nonce, self._max_output)
         self._running = cookie
-        self._discard_late_output()
-        try:
-            self._channel.sendall(frame, SEND_TIMEOUT)
-        except TimeoutError:
-            self._give_up(cookie)
-            raise
-        stopped = answer.receive(time.monotonic() + timeout, abandoned)
-        if stopped:
-            self._kill(cookie, answer)
-        self._keep_state(command, answer.stdout)
+        with self.guarded():
+            self._discard_late_output()
+            try:
+                self._channel.sendall(frame, SEND_TIMEOUT)
+            except TimeoutError:
+                self.give_up(cookie)
+                raise
+        return Running(
+            self,
+            self._channel,
+            command,
+            nonce,
+            cookie,
+            max_output=self._max_output,
+            timeout=timeout,
+            abandoned=abandoned,
+        )
+
+    def settle(self, running: Running) -> None:
+        """Take over the state that a command has left, and raise why it did not run.
+
+        :raises ShellStopped: the shell was stopped while it ran.
+        :raises NoSuchDirectory: its working directory, or the session's own, cannot be entered.
+        """
+        stdout = running.stdout
+        self._keep_state(running.command, stdout)
         if self._stopping.is_set():
             raise ShellStopped("The shell was stopped while the command ran.")
-        if stopped:
-            raise answer.interruption(stopped, timeout)
-        if answer.stdout.directory_refused:
+        if stdout.directory_refused:
             raise NoSuchDirectory("cwd: the directory cannot be entered.")
-        if answer.stdout.directory_lost:
+        if stdout.directory_lost:
             raise NoSuchDirectory(
                 "The session's working directory is gone; the command did not run, and the session is back in "
                 f"{self._entered.decode(errors='replace')}."
             )
-        return answer.result()
 
     def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
@@ -270,21 +302,9 @@ class Session:
             if not any(self._channel.recv(0)):
                 return
 
-    def _kill(self, cookie: str, answer: Answer) -> None:
-        """Kill the running command and read to the end of what it printed; a shell that does not come back is lost."""
-        deadline = time.monotonic() + KILL_TIMEOUT
-        patience = KILL_SOON
-        while self._kill_tree(cookie, KILL_TIMEOUT / 2) and (now := time.monotonic()) < deadline:
-            if not answer.receive(min(now + patience, deadline), lambda: False):
-                return
-            # The shell may only now have read the command to its end, and begun it.
-            patience = min(2 * patience, KILL_AGAIN)
-        self._give_up(cookie)
-        raise EOFError
-
-    def _give_up(self, cookie: str) -> None:
+    def give_up(self, cookie: str) -> None:
         """Kill a shell that neither takes what it is sent nor comes back, and what it runs, and close its channel."""
-        self._kill_tree(cookie, GIVE_UP_TIMEOUT)
+        self.kill_tree(cookie, GIVE_UP_TIMEOUT)
         self._kill_supervisor(GIVE_UP_TIMEOUT)
         self._channel.close()
 
