@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,16 @@ from connmgr.engine.start import ShellInfo
 from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, Stopping, VaultUnavailable
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.shell.idle import IdleCloser
 from connmgr.shell.orphans import Orphans
 from connmgr.shell.shell import STOP_TIMEOUT, Shell, open_shell
+from connmgr.shell.status import ShellStatus, state_of, status_of
 from connmgr.shell.table import Entry, ShellTable
 from connmgr.vault import Vault
 
 logger = logging.getLogger("connmgr.shell")
 
 PROBE_TIMEOUT = 5.0
-
-
-@dataclass(frozen=True)
-class ShellStatus:
-    """How a running shell is: its state, ``idle``, ``busy`` or ``lost``, times in seconds, and commands that queue."""
-
-    connection: str
-    state: str
-    uptime: float
-    idle: float
-    waiting: int
 
 
 class Shells:
@@ -62,15 +52,12 @@ class Shells:
         self._registry = registry
         self._max_output = max_output
         self._command_timeout = command_timeout
-        self._idle_timeout = idle_timeout
         self._start_timeout = start_timeout
         self._orphans = Orphans(orphans)
         self._orphans.reap()
         self._table = ShellTable(patience=start_timeout)
         self._closing = threading.Event()
-        self._idle_closer = threading.Thread(target=self._close_idle, name="idle-shells", daemon=True)
-        if idle_timeout:
-            self._idle_closer.start()
+        self._idle_closer = IdleCloser(self._table, self._end, idle_timeout)
 
     def start(self, connection: str, access: Access) -> ShellInfo:
         """Start the connection's shell, unless it runs, and describe it.
@@ -80,21 +67,14 @@ class Shells:
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._table.holding(connection) as entry:
-            # What is changed from here on waits for the entry to end this shell.
-            record = self._vault.connections.get(connection)
-            if entry.shell is not None:
-                entry.shell.admission.check(access)
-                if entry.shell.session.probe(PROBE_TIMEOUT):
-                    return entry.shell.session.info
-                self._end(entry, STOP_TIMEOUT)
-            entry.shell = self._open(record.type, record.data, access)
-            if entry.shell.chain.transport.runs_locally:
-                self._orphans.remember(entry.shell.session.pid)
-            info = entry.shell.session.info
+        with self._holding(connection) as entry:
+            running = entry.shell
+            info = self._started(connection, entry, access).session.info
+            if entry.shell is running:
+                return info
         self._vault.connections.touch(connection)
         try:
-            self._vault.connections.set_state(connection, _state(info))
+            self._vault.connections.set_state(connection, state_of(info))
         except VaultUnavailable as error:
             # The shell runs, and can be used.
             logger.warning("The state of connection %s is not stored: %s", connection, error.message)
@@ -151,8 +131,8 @@ class Shells:
         :raises NoShell: none is running.
         """
         self._running(connection).admission.check(access)
-        with self._table.holding(connection) as entry:
-            self._end(entry, STOP_TIMEOUT)
+        with self._holding(connection) as entry:
+            self._end(entry)
 
     def probe(self, kind: str, data: Mapping[str, Any], access: Access) -> ShellInfo:
         """Open a shell as ``data`` of the connection type ``kind`` says, describe it, and close it again.
@@ -165,7 +145,7 @@ class Shells:
 
     def status(self) -> list[ShellStatus]:
         """Describe the shells that run, without asking them."""
-        return [_status(connection, shell) for connection, _, shell in self._table.taken()]
+        return [status_of(connection, shell) for connection, _, shell in self._table.taken()]
 
     def refresh(self, connection: str, access: Access) -> None:
         """Find out whether the connection can be opened, and store what was found as its state.
@@ -183,23 +163,16 @@ class Shells:
         except ConnmgrError as error:
             self._vault.connections.set_state(connection, {"error": error.code})
             raise
-        self._vault.connections.set_state(connection, _state(info))
+        self._vault.connections.set_state(connection, state_of(info))
 
     def forget(self, connections: Iterable[str]) -> None:
-        """End the shells of connections that were removed or changed.
+        """End the shells of connections that were removed or changed; from now on nobody finds them.
 
-        :raises ShellBusy: one has been being started or stopped for too long; the others were ended.
+        :raises ShellBusy: one takes too long to be started or stopped, and ends with that; the others were ended.
         """
-        busy = None
-        for connection in connections:
-            try:
-                with self._table.holding(connection) as entry:
-                    self._end(entry, STOP_TIMEOUT)
-                    self._table.give_up(connection)
-            except ShellBusy as error:
-                busy = error
-        if busy is not None:
-            raise busy
+        with contextlib.ExitStack() as ending:
+            for connection in self._table.mark_stale(connections):
+                ending.callback(self._end_stale, connection)
 
     def close(self, timeout: float) -> None:
         """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
@@ -207,10 +180,60 @@ class Shells:
         shells = self._table.taken()
         if shells:
             with ThreadPoolExecutor(min(32, len(shells)), "close-shells") as pool:
-                for _, entry, shell in shells:
-                    pool.submit(self._close_one, entry, shell, timeout)
-        if self._idle_closer.is_alive():
-            self._idle_closer.join(timeout)
+                for connection, entry, shell in shells:
+                    pool.submit(self._close_one, connection, entry, shell, timeout)
+        self._idle_closer.close(timeout)
+
+    @contextlib.contextmanager
+    def _holding(self, connection: str) -> Iterator[Entry]:
+        """Hold the entry of ``connection``, and end a shell on data that was changed meanwhile before it is let go."""
+        with self._table.holding(connection) as entry:
+            try:
+                yield entry
+            finally:
+                self._renew(entry)
+
+    def _renew(self, entry: Entry) -> None:
+        if entry.stale:
+            self._end(entry)
+            entry.stale = False
+
+    def _end_stale(self, connection: str) -> None:
+        try:
+            with self._holding(connection):
+                pass
+        except ShellBusy as error:
+            raise ShellBusy(
+                "The change is stored; a shell that is still being started or stopped ends with that."
+            ) from error
+
+    def _started(self, connection: str, entry: Entry, access: Access) -> Shell:
+        """Return the shell of ``entry``, which the caller holds: the one that runs, or one on the data as it is now."""
+        deadline = time.monotonic() + self._start_timeout
+        while True:
+            self._renew(entry)
+            # What is changed from here on marks the entry.
+            record = self._vault.connections.get(connection)
+            shell = self._answering(entry, access)
+            if shell is None:
+                shell = entry.shell = self._open(record.type, record.data, access)
+                if shell.chain.transport.runs_locally:
+                    self._orphans.remember(shell.session.pid)
+            if not entry.stale:
+                return shell
+            if time.monotonic() > deadline:
+                raise ShellBusy("The connection is changed again and again while its shell is started; try again.")
+
+    def _answering(self, entry: Entry, access: Access) -> Shell | None:
+        """Return the shell of ``entry``; one that does not answer is ended."""
+        shell = entry.shell
+        if shell is None:
+            return None
+        shell.admission.check(access)
+        if shell.session.probe(PROBE_TIMEOUT):
+            return shell
+        self._end(entry)
+        return None
 
     def _open(self, kind: str, data: Mapping[str, Any], access: Access) -> Shell:
         self._refuse_when_closing()
@@ -235,44 +258,25 @@ class Shells:
         return shell
 
     def _discard(self, connection: str, lost: Shell) -> None:
-        with self._table.holding(connection) as entry:
+        with self._holding(connection) as entry:
             if entry.shell is lost:
-                self._end(entry, STOP_TIMEOUT)
+                self._end(entry)
 
-    def _end(self, entry: Entry, timeout: float) -> None:
+    def _end(self, entry: Entry) -> None:
         shell, entry.shell = entry.shell, None
         if shell is not None:
-            try:
-                shell.stop(timeout)
-            finally:
-                self._orphans.forget(shell.session.pid)
+            self._stop(shell, STOP_TIMEOUT)
 
-    def _close_one(self, entry: Entry, shell: Shell, timeout: float) -> None:
-        shell.stop(timeout)
-        self._orphans.forget(shell.session.pid)
-        entry.shell = None
+    def _stop(self, shell: Shell, timeout: float) -> None:
+        try:
+            shell.stop(timeout)
+        finally:
+            self._orphans.forget(shell.session.pid)
 
-    def _close_idle(self) -> None:
-        while not self._closing.wait(min(30.0, self._idle_timeout / 4)):
-            for _, entry, _ in self._table.taken():
-                if entry.lock.acquire(blocking=False):
-                    try:
-                        if entry.shell is not None and entry.shell.session.idle_seconds > self._idle_timeout:
-                            self._end(entry, STOP_TIMEOUT)
-                    finally:
-                        entry.lock.release()
-
-
-def _status(connection: str, shell: Shell) -> ShellStatus:
-    idle = shell.session.idle_seconds
-    state = "lost" if not shell.session.alive else "idle" if idle else "busy"
-    return ShellStatus(connection, state, time.monotonic() - shell.started, idle, shell.session.waiting)
-
-
-def _state(info: ShellInfo) -> dict[str, Any]:
-    return {
-        "shellDialect": info.shell_dialect,
-        "osType": info.os_type,
-        "osName": info.os_name,
-        "ttyState": info.tty_state,
-    }
+    def _close_one(self, connection: str, entry: Entry, shell: Shell, timeout: float) -> None:
+        try:
+            self._stop(shell, timeout)
+            entry.shell = None
+        except BaseException:
+            # A plugin may raise anything, and nobody asks for what became of this one.
+            logger.exception("The shell of connection %s did not end as it should.", connection)

@@ -11,6 +11,7 @@ from connmgr.client import ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.plugins.strangers import install
+from tests.shell.test_shells import LOCAL, await_true
 
 SOURCE = """
 import builtins, sys, time
@@ -55,6 +56,7 @@ class FaultyTransport(Transport):
 
     def close(self):
         self.inner.close()
+        self.fail("close")
 
 class FaultyType(ConnectionType):
     name = "faulty"
@@ -126,3 +128,16 @@ def test_a_type_that_takes_longer_than_it_may_is_said_to(site: Path, start_daemo
     with pytest.raises(ClientError, match="within 1 s") as answered:
         daemon.client.post("/shell/start", connection=id)
     assert answered.value.code == "connect_timeout"
+
+
+@pytest.mark.parametrize("what", ["ZeroDivisionError", "SystemExit"])
+def test_idle_shells_are_closed_after_one_whose_type_raises_at_that(
+    site: Path, start_daemon: StartDaemon, what: str
+) -> None:
+    daemon = start_daemon("--idle-timeout", "1", environment={"PYTHONPATH": str(site)})
+    data = {"type": "faulty", "where": "close", "what": what}
+    id = daemon.client.post("/connection/add", name="faulty", data=data, validate=False)["connection"]
+    daemon.client.post("/shell/start", connection=id)
+    await_true(lambda: f"{what}: as told" in daemon.stderr(), "what the type raised is not in the log")
+    daemon.client.post("/shell/start", connection=LOCAL)
+    await_true(lambda: not daemon.client.daemon.status().shells, "an idle shell is not closed any more")

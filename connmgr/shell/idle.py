@@ -1,0 +1,51 @@
+"""Ends the shells that nobody has used for long."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from connmgr.errors import ShellBusy
+from connmgr.shell.table import Entry, ShellTable
+
+logger = logging.getLogger("connmgr.shell")
+
+LONGEST_INTERVAL = 30.0
+"""Seconds between two looks at most."""
+
+
+class IdleCloser:
+    """A thread that has ``end`` end the shells of ``table`` that were idle for ``timeout`` seconds; 0 is for ever."""
+
+    def __init__(self, table: ShellTable, end: Callable[[Entry], None], timeout: float) -> None:
+        self._table = table
+        self._end = end
+        self._timeout = timeout
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="idle-shells", daemon=True)
+        if timeout:
+            self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """End the thread; wait up to ``timeout`` seconds for a shell that it is ending."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._closing.wait(min(LONGEST_INTERVAL, self._timeout / 4)):
+            for connection, _, _ in self._table.taken():
+                try:
+                    self._end_if_idle(connection)
+                except ShellBusy:
+                    # Somebody starts or stops it.
+                    continue
+                except BaseException:
+                    # A plugin may raise anything, and the other shells are to be ended all the same.
+                    logger.exception("The idle shell of connection %s did not end as it should.", connection)
+
+    def _end_if_idle(self, connection: str) -> None:
+        with self._table.holding(connection, patience=0.0) as entry:
+            if entry.shell is not None and entry.shell.session.idle_seconds > self._timeout:
+                self._end(entry)

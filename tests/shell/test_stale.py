@@ -1,0 +1,173 @@
+"""A connection that is changed or removed while its shell is held by whoever starts it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
+from connmgr.registry import Registry
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.principals import Access
+from connmgr.shell import shells as module
+from connmgr.shell.shell import Shell
+from connmgr.shell.shells import Shells
+from connmgr.shell.table import ShellTable
+from connmgr.vault import Vault, open_database
+from connmgr.vault.record import fingerprint
+from tests.daemon import Daemon
+from tests.shell.test_shells import add_local, await_true, gone, supervisor
+
+WAIT = 30.0
+LITTLE = 0.05
+"""Seconds for which a change waits for whoever starts the shell."""
+
+pytestmark = pytest.mark.needs("bash")
+
+
+class Held:
+    """Opens shells for real, and lets none go before it is told to; ``opened`` are their processes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[int] = []
+        self.waits, self.go_on = threading.Event(), threading.Event()
+        self._open: Callable[..., Shell] = module.open_shell
+        monkeypatch.setattr(module, "open_shell", self)
+
+    def __call__(self, *arguments: Any) -> Shell:
+        shell = self._open(*arguments)
+        self.opened.append(shell.session.pid)
+        self.waits.set()
+        assert self.go_on.wait(WAIT)
+        return shell
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Iterator[Vault]:
+    vault = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
+    yield vault
+    vault.close()
+
+
+@pytest.fixture
+def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shells]:
+    monkeypatch.setattr(module, "ShellTable", lambda **_: ShellTable(LITTLE))
+    made = Shells(
+        vault,
+        Registry.load(),
+        max_output=1 << 20,
+        command_timeout=WAIT,
+        idle_timeout=0,
+        start_timeout=WAIT,
+        orphans=tmp_path / "shells.json",
+    )
+    yield made
+    made.close(WAIT)
+
+
+@pytest.fixture
+def connection(vault: Vault) -> str:
+    data = {"shell": "/bin/dash"}
+    return vault.connections.add("one", "local", data, fingerprint=fingerprint(data), same=lambda _: False)[0]
+
+
+def bash(shells: Shells, connection: str) -> bool:
+    return bool(shells.exec(connection, "echo $BASH_VERSION", Access()).stdout.strip())
+
+
+def changed_while_started(shells: Shells, connection: str, held: Held, change: Callable[[], object]) -> list[object]:
+    """Change a connection while its shell is being started, for longer than is waited; return how the start ended."""
+    ends: list[object] = []
+
+    def start() -> None:
+        try:
+            ends.append(shells.start(connection, Access()))
+        except ConnmgrError as error:
+            ends.append(error)
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    assert held.waits.wait(WAIT)
+    change()
+    with pytest.raises(ShellBusy, match="is stored"):
+        shells.forget([connection])
+    held.go_on.set()
+    starter.join(WAIT)
+    return ends
+
+
+def test_a_shell_that_is_started_on_what_a_connection_was_is_started_again(
+    vault: Vault, shells: Shells, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    data = {"shell": "/bin/bash"}
+    (info,) = changed_while_started(
+        shells,
+        connection,
+        held,
+        lambda: vault.connections.update(connection, data=data, fingerprint=fingerprint(data)),
+    )
+    assert not isinstance(info, Exception)
+    assert bash(shells, connection), "the shell runs on what the connection was before"
+    assert gone(held.opened[0])
+
+
+def test_a_shell_of_a_connection_that_is_removed_while_it_is_started_ends(
+    vault: Vault, shells: Shells, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    (refusal,) = changed_while_started(
+        shells, connection, held, lambda: vault.connections.remove([connection]) and None
+    )
+    with pytest.raises(UnknownConnection):
+        shells.exec(connection, "true", Access())
+    assert isinstance(refusal, UnknownConnection)
+    assert [gone(pid) for pid in held.opened] == [True]
+    assert not shells.status()
+
+
+def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
+    vault: Vault, shells: Shells, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shells.start(connection, Access())
+    (pid,) = [int(one.pid) for one in psutil.Process().children() if one.name() == "dash"]
+    asked, go_on = threading.Event(), threading.Event()
+    (shell,) = [shell for _, _, shell in shells._table.taken()]
+    probe = shell.session.probe
+
+    def slowly(timeout: float) -> bool:
+        asked.set()
+        assert go_on.wait(WAIT)
+        return probe(timeout)
+
+    monkeypatch.setattr(shell.session, "probe", slowly)
+    starter = threading.Thread(target=shells.start, args=(connection, Access()))
+    starter.start()
+    assert asked.wait(WAIT)
+    data = {"shell": "/bin/bash"}
+    vault.connections.update(connection, data=data, fingerprint=fingerprint(data))
+    with pytest.raises(ShellBusy):
+        shells.forget([connection])
+    with pytest.raises(NoShell):
+        shells.exec(connection, "true", Access())
+    go_on.set()
+    starter.join(WAIT)
+    assert gone(pid)
+    assert bash(shells, connection)
+
+
+def test_the_shells_of_a_category_that_is_removed_with_its_contents_end(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    connection = add_local(client, "/bin/dash")
+    root = client.post("/category/query", filter="all connections")["found"][0]
+    category = client.post("/category/add", name="short-lived", parent=root)["category"]
+    client.post("/connection/update", connection=connection, category=category)
+    client.post("/shell/start", connection=connection)
+    shell = supervisor(client, connection)
+    client.post("/category/remove", categories=[category], removeChildrenCategories=True, removeContents=True)
+    await_true(lambda: gone(shell.pid), "the shell of a connection that was removed with its category still runs")
