@@ -30,8 +30,8 @@ class Dialect:
     of ``( … )`` where it is none by itself. ``streams`` are the redirections of a command, and ``hold`` defines the
     functions around it where it can open descriptors beyond 9. ``untrap`` takes back what a command may have set to run
     with each word that follows, or in place of one. ``renewal`` opens the session's streams anew. ``functions`` prints
-    the functions and aliases that a shell may have been started with. ``preparation`` saves each command some work.
-    ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
+    the functions and aliases that a shell may have been started with. ``preparation`` is run once, before all
+    commands. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -142,12 +142,15 @@ _HOLD_TEN = (
     f"_cm_free(){{ exec {' '.join(f'{number}>&-' for number in _TEN)};}};else _cm_hold(){{ :;}};_cm_free(){{ :;}};fi"
 )
 _UNTRAP = "command trap - DEBUG ERR||:"
+# `cd -` goes where OLDPWD says, which lasts as exported variables do; a ksh exports it only where it came exported.
+_KEEP_DIRECTORY_BEFORE = "export OLDPWD"
 
 SH = Dialect(
     0,
     ("sh",),
     hold=_HOLD_TEN,
     untrap=_UNTRAP,
+    preparation=_KEEP_DIRECTORY_BEFORE,
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
 )
 DIALECTS = (
@@ -177,9 +180,21 @@ DIALECTS = (
         functions="typeset +f;unalias run-help which-command;alias",
         preparation="zmodload zsh/parameter;unsetopt hashdirs",
     ),
-    Dialect(5, ("mksh", "lksh", "oksh", "loksh", "pdksh"), untrap=_UNTRAP, functions="typeset +f"),
+    Dialect(
+        5,
+        ("mksh", "lksh", "oksh", "loksh", "pdksh"),
+        untrap=_UNTRAP,
+        functions="typeset +f",
+        preparation=_KEEP_DIRECTORY_BEFORE,
+    ),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
-    Dialect(5, ("ksh", "ksh93", "ksh93u+m"), untrap=_UNTRAP, fork='ulimit -Ht "$(ulimit -Ht)";'),
+    Dialect(
+        5,
+        ("ksh", "ksh93", "ksh93u+m"),
+        untrap=_UNTRAP,
+        fork='ulimit -Ht "$(ulimit -Ht)";',
+        preparation=_KEEP_DIRECTORY_BEFORE,
+    ),
     Dialect(6, ("fish",), interpreter=_FISH),
     Dialect(7, ("csh", "tcsh", "bsd-csh"), interpreter=_CSH),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,22 @@ OTHER = [
     pytest.param("tcsh", id="tcsh", marks=pytest.mark.needs("tcsh")),
 ]
 ALL = POSIX + OTHER
+
+
+def only(*names: str) -> list[Any]:
+    """Return the parameters of the named shells."""
+    return [param for param in ALL if param.id in names]
+
+
+SESSIONS = {
+    "posix": POSIX,
+    "any_shell": ALL,
+    "interpreted": OTHER,
+    "fish": only("fish"),
+    "tcsh": only("tcsh"),
+    "bash": only("bash"),
+}
+"""The shells of each fixture that opens a session."""
 
 
 @contextlib.contextmanager

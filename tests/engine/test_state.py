@@ -12,7 +12,7 @@ from connmgr.engine.dialects import quote
 from connmgr.engine.session import Session
 from connmgr.engine.state import State, parse_environment, parse_exports
 from connmgr.errors import NoSuchDirectory
-from tests.engine.shells import POSIX, assert_usable, local_session, out, run
+from tests.engine.shells import assert_usable, only, out, run
 
 ODD_VALUES = [
     b"",
@@ -172,14 +172,13 @@ def test_directory_deleted_by_the_command_that_entered_it(any_shell: Session, tm
     assert out(any_shell, "pwd") == f"{tmp_path}\n"
 
 
-@pytest.mark.parametrize("shell", [case for case in POSIX if case.id != "zsh"])
-def test_the_directory_before_is_known_to_cd(shell: str) -> None:
-    with local_session(shell) as session:
-        run(session, "cd /usr; cd /etc; true")
-        assert out(session, "cd - >/dev/null; pwd") == "/usr\n"
-        assert out(session, "cd - >/dev/null; pwd") == "/etc\n"
-        run(session, "cd /")
-        assert out(session, "cd - >/dev/null; pwd") == "/etc\n"
+@pytest.mark.parametrize("posix", only("sh", "bash", "dash", "ksh93", "mksh", "ash"), indirect=True)
+def test_the_directory_before_is_known_to_cd(posix: Session) -> None:
+    run(posix, "cd /usr; cd /etc; true")
+    assert out(posix, "cd - >/dev/null; pwd") == "/usr\n"
+    assert out(posix, "cd - >/dev/null; pwd") == "/etc\n"
+    run(posix, "cd /")
+    assert out(posix, "cd - >/dev/null; pwd") == "/etc\n"
 
 
 def test_directory_deleted_underneath(posix: Session, tmp_path: Path) -> None:
@@ -193,27 +192,25 @@ def test_directory_deleted_underneath(posix: Session, tmp_path: Path) -> None:
     assert out(posix, "pwd") == "/usr\n"
 
 
-@pytest.mark.parametrize("shell", [case for case in POSIX if case.id == "zsh"])
-def test_variables_that_zsh_keeps_by_itself_may_be_exported(shell: str) -> None:
-    with local_session(shell) as session:
-        for name in ("status", "ARGC", "HISTCMD", "LINENO", "TTYIDLE", "ZSH_SUBSHELL", "ZSH_EVAL_CONTEXT", "PPID"):
-            run(session, f"export {name}")
-            assert run(session, f"export {name}=1").exit_code == 1
-            assert_usable(session)
-        run(session, "typeset -rx KEPT=1")
-        assert out(session, "echo $KEPT") == "1\n"
+@pytest.mark.parametrize("posix", only("zsh"), indirect=True)
+def test_variables_that_zsh_keeps_by_itself_may_be_exported(posix: Session) -> None:
+    for name in ("status", "ARGC", "HISTCMD", "LINENO", "TTYIDLE", "ZSH_SUBSHELL", "ZSH_EVAL_CONTEXT", "PPID"):
+        run(posix, f"export {name}")
+        assert run(posix, f"export {name}=1").exit_code == 1
+        assert_usable(posix)
+    run(posix, "typeset -rx KEPT=1")
+    assert out(posix, "echo $KEPT") == "1\n"
 
 
-@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh"}])
-def test_variables_by_which_a_shell_reads_do_not_reach_the_session(shell: str) -> None:
-    with local_session(shell) as session:
-        for assignment in ("BASH_XTRACEFD=8", "BASH_XTRACEFD=9", "histchars=/x:y", "histchars=", "HISTCHARS=/x:y"):
-            run(session, f"export {assignment}")
-            run(session, f"cd /usr; unset {assignment.partition('=')[0]}")
-            assert out(session, "cd /; true; cd /usr; pwd") == "/usr\n"
-            assert out(session, "pwd") == "/usr\n"
-            assert_usable(session)
-            run(session, "cd /")
+@pytest.mark.parametrize("posix", only("bash", "zsh"), indirect=True)
+def test_variables_by_which_a_shell_reads_do_not_reach_the_session(posix: Session) -> None:
+    for assignment in ("BASH_XTRACEFD=8", "BASH_XTRACEFD=9", "histchars=/x:y", "histchars=", "HISTCHARS=/x:y"):
+        run(posix, f"export {assignment}")
+        run(posix, f"cd /usr; unset {assignment.partition('=')[0]}")
+        assert out(posix, "cd /; true; cd /usr; pwd") == "/usr\n"
+        assert out(posix, "pwd") == "/usr\n"
+        assert_usable(posix)
+        run(posix, "cd /")
 
 
 def test_a_variable_that_cannot_be_set_is_complained_of(posix: Session) -> None:
