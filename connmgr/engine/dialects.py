@@ -117,7 +117,7 @@ _ZSH_EXPORTS = (
 
 _FISH = Template(
     "printf %s ${command}|{ ${shell} --no-config -c '"
-    "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -e CONNMGR_COMMAND;"
+    "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -eg fish_trace CONNMGR_COMMAND;"
     'builtin printf ":%sc\\n" ${nonce};builtin pwd;builtin printf ":%sv\\n" ${nonce};${env} -0;'
     'builtin printf ":%sx\\n" ${nonce};builtin exit $$__cm_r'
     "' 7<&0 <&6 6<&-;}"
@@ -126,7 +126,7 @@ _FISH = Template(
 _CSH = Template(
     "printf '%s\n%s\n' ${command} '"
     # Quoted, as against an alias, a builtin's name is looked up in PATH.
-    "set _cm_r=$$status\nunalias *\nset echo_style=bsd\nunsetenv CONNMGR_COMMAND\n"
+    "set _cm_r=$$status\nunalias *\nunset echo verbose\nset echo_style=bsd\nunsetenv CONNMGR_COMMAND\n"
     "echo -n :;echo ${nonce}c;echo $$cwd:q;echo -n :;echo ${nonce}v;${env} -0;echo -n :;echo ${nonce}x\n"
     "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
 )
