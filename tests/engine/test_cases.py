@@ -1,4 +1,8 @@
-"""Commands that break naive shell engines: each gets its right result, and the session is usable after it."""
+"""Commands that break naive shell engines: each gets its right result, and the session is usable after it.
+
+Each test gets its session of a fixture, and so runs over every transport too (tests/engine/test_transports.py), or is
+marked ``local`` with the reason.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pytest
 
 from connmgr.engine.session import Session
 from connmgr.errors import ShellLost
-from tests.engine.shells import POSIX, assert_usable, local_session, out, run
+from tests.engine.shells import assert_usable, local_session, only, out, run
 
 ANY = None
 FAILS = "non-zero"
@@ -66,7 +70,6 @@ POSIX_CASES = {
     "locale": ("LC_ALL=C; export LC_ALL; true", 0, b""),
     "large command": ("echo " + "x" * 200_000 + " | wc -c", 0, ANY),
     "stderr becomes stdout": ("exec 2>&1; echo oops >&2", 0, b"oops\n"),
-    "stopped by itself is woken": ("(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo on", 0, b"on\n"),
 }
 
 
@@ -89,6 +92,12 @@ def check(session: Session, text: str, status: int | str | None, stdout: bytes |
 @pytest.mark.parametrize("case", POSIX_CASES)
 def test_posix_shell(posix: Session, case: str) -> None:
     check(posix, *POSIX_CASES[case])
+
+
+def test_stopped_by_itself_is_woken(posix: Session) -> None:
+    check(posix, "(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo on", 0, b"on\n")
+    # sudo and su stop themselves with their shell, and nobody wakes them: it is the last case of a session.
+    posix.stop(0.5)
 
 
 INTERPRETED_CASES = {
@@ -136,18 +145,18 @@ def test_return_outside_a_function_ends_the_command(posix: Session) -> None:
     assert_usable(posix)
 
 
-@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "ash"}])
-def test_descriptors_are_the_commands_own(shell: str, tmp_path: Path) -> None:
-    with local_session(shell) as session:
-        for number in (3, 8, 9, *range(10, 20), 63, 200, 255):
-            file = tmp_path / str(number)
-            text = f"exec {number}>{file}; echo held >&{number}; [ {file} -ef /proc/self/fd/{number} ] && echo there"
-            assert out(session, f"cd /; {text}; cd /usr") == "there\n"
-            assert (file.read_text(), out(session, "pwd")) == ("held\n", "/usr\n")
-            assert out(session, f"exec {number}>&-; cd /; echo on") == "on\n"
-            assert out(session, "pwd") == "/\n"
+@pytest.mark.parametrize("posix", only("bash", "ash"), indirect=True)
+def test_descriptors_are_the_commands_own(posix: Session, tmp_path: Path) -> None:
+    for number in (3, 8, 9, *range(10, 20), 63, 200, 255):
+        file = tmp_path / str(number)
+        text = f"exec {number}>{file}; echo held >&{number}; [ {file} -ef /proc/self/fd/{number} ] && echo there"
+        assert out(posix, f"cd /; {text}; cd /usr") == "there\n"
+        assert (file.read_text(), out(posix, "pwd")) == ("held\n", "/usr\n")
+        assert out(posix, f"exec {number}>&-; cd /; echo on") == "on\n"
+        assert out(posix, "pwd") == "/\n"
 
 
+@pytest.mark.local("elsewhere the supervisor cannot open its streams anew: docs/ARCHITECTURE.md tells of it")
 def test_output_that_a_command_made_non_blocking_spoils_no_later_one(any_shell: Session, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport os\nos.set_blocking(1, False)\nos.set_blocking(2, False)\n")
@@ -162,26 +171,27 @@ def test_a_program_sees_no_descriptor_of_the_sessions(posix: Session) -> None:
     assert int(out(posix, "cd /; ls /proc/self/fd | wc -l")) <= 4, "0, 1, 2 and that of the listing"
 
 
-@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh", "ksh93"}])
+@pytest.mark.parametrize("posix", only("bash", "zsh", "ksh93"), indirect=True)
 @pytest.mark.parametrize("in_functions", [False, True])
 @pytest.mark.parametrize("trap", ["DEBUG", "ERR"])
-def test_what_a_trap_prints_is_the_commands_alone(shell: str, in_functions: bool, trap: str) -> None:
+def test_what_a_trap_prints_is_the_commands_alone(posix: Session, in_functions: bool, trap: str) -> None:
+    shell = {1: "bash", 4: "zsh", 5: "ksh93"}[posix.info.shell_dialect]
     functions_too = "set -ET; " if shell == "bash" and in_functions else ""
-    with local_session(shell) as session:
-        text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"
-        alone = subprocess.run([shell, "-c", functions_too + text], capture_output=True, check=False)
-        result = run(session, functions_too + text)
-        assert (result.exit_code, bytes(result.stdout)) == (alone.returncode, alone.stdout)
-        assert out(session, "pwd") == "/usr\n"
+    text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"
+    alone = subprocess.run([shell, "-c", functions_too + text], capture_output=True, check=False)
+    result = run(posix, functions_too + text)
+    # On a terminal what the shell says of the directory that is not there arrives within stdout.
+    printed = [line for line in bytes(result.stdout).splitlines(keepends=True) if b"no-such" not in line]
+    assert (result.exit_code, b"".join(printed)) == (alone.returncode, alone.stdout)
+    assert out(posix, "pwd") == "/usr\n"
 
 
 @pytest.mark.parametrize("name", ["exit", "return", "unset", "set", "exec", "trap", "echo", "pwd", "export"])
-@pytest.mark.parametrize("shell", [case for case in POSIX if case.id in {"bash", "zsh"}])
-def test_a_function_named_like_a_builtin_changes_nothing(shell: str, name: str) -> None:
-    with local_session(shell) as session:
-        result = run(session, f"{name}(){{ command echo called; }}; cd /usr; false")
-        assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (1, b"", b"")
-        assert out(session, "pwd") == "/usr\n"
+@pytest.mark.parametrize("posix", only("bash", "zsh"), indirect=True)
+def test_a_function_named_like_a_builtin_changes_nothing(posix: Session, name: str) -> None:
+    result = run(posix, f"{name}(){{ command echo called; }}; cd /usr; false")
+    assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (1, b"", b"")
+    assert out(posix, "pwd") == "/usr\n"
 
 
 def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
@@ -189,6 +199,7 @@ def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
     assert out(fish, "pwd") == "/usr\n"
 
 
+@pytest.mark.local("the shell is a program of the test's own")
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("limit", [64, 250])
 def test_a_limit_of_open_files_leaves_every_command_its_streams(tmp_path: Path, limit: int) -> None:
@@ -212,7 +223,9 @@ def test_tracing_in_a_shell_of_another_language_harms_nothing(interpreted: Sessi
     result = run(interpreted, f"{trace}; /bin/echo traced; cd /usr")
     assert result.exit_code == 0
     assert b"traced" in result.stdout
-    assert bytes(run(interpreted, "pwd").stdout) == b"/usr\n"
+    # On a terminal what the shell traces arrives within stdout.
+    lines = out(interpreted, "pwd").splitlines()
+    assert lines == ["/usr"] or (interpreted.info.tty_state == "merged" and lines[-1] == "/usr")
 
 
 def test_xtrace_shows_the_command_alone(posix: Session) -> None:
@@ -286,3 +299,8 @@ def test_stdin_of_interpreted_shells(interpreted: Session) -> None:
     data = bytes(range(256)) * 300
     assert bytes(run(interpreted, "cat", stdin=data).stdout) == data
     assert_usable(interpreted)
+
+
+def test_a_long_command(posix: Session) -> None:
+    text = "x" * 200_000
+    assert out(posix, f"echo {text}") == f"{text}\n"

@@ -60,6 +60,7 @@ def test_timeout_kills_and_the_session_goes_on(any_shell: Session) -> None:
     assert out(any_shell, "pwd") == "/usr\n", "the state from before the killed command is kept"
 
 
+@pytest.mark.local("elsewhere by test_timeout_kills_and_the_session_goes_on")
 def test_a_command_that_begins_after_its_time_is_killed_too(posix: Session) -> None:
     late = "sleep 100; : " + "x" * (1 << 20)
     with pytest.raises(CommandTimeout):
@@ -96,6 +97,7 @@ HARD_TO_KILL = {
 }
 
 
+@pytest.mark.local("elsewhere by test_hard_to_kill_elsewhere, in one shell")
 @pytest.mark.parametrize("case", HARD_TO_KILL)
 def test_hard_to_kill(posix: Session, case: str) -> None:
     with pytest.raises(CommandTimeout):
@@ -131,6 +133,7 @@ def test_command_of_a_client_that_left_is_killed(bash: Session) -> None:
     assert_usable(bash)
 
 
+@pytest.mark.local("the daemon decides it, whatever the transport is")
 def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     kills = []
 
@@ -212,6 +215,7 @@ def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:
     await_gone(supervisor.pid)
 
 
+@pytest.mark.local("the daemon decides it, whatever the transport is")
 def test_commands_run_in_the_order_in_which_they_came(bash: Session, tmp_path: Path) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     threads = [threading.Thread(target=run, args=(bash, f"until [ -e {gate} ]; do sleep 0.01; done"))]
@@ -228,15 +232,16 @@ def test_commands_run_in_the_order_in_which_they_came(bash: Session, tmp_path: P
     assert log.read_text().split() == [str(number) for number in range(50)]
 
 
-def test_a_turn_that_does_not_come_in_time(bash: Session) -> None:
-    started = threading.Event()
-    holder = threading.Thread(
-        target=lambda: bash.exec(Command(b"sleep 3"), 20, abandoned=lambda: started.set() or False)
-    )
+@pytest.mark.local("the daemon decides it, whatever the transport is")
+def test_a_turn_that_does_not_come_in_time(bash: Session, tmp_path: Path) -> None:
+    started, gate = threading.Event(), tmp_path / "gate"
+    command = Command(f"until [ -e {gate} ]; do sleep 0.01; done".encode())
+    holder = threading.Thread(target=lambda: bash.exec(command, 20, abandoned=lambda: started.set() or False))
     holder.start()
     assert started.wait(10)
     with pytest.raises(ShellBusy):
         run(bash, "echo hi", timeout=0.1)
+    gate.touch()
     holder.join(20)
     assert_usable(bash)
 
@@ -248,6 +253,11 @@ def test_ten_megabytes_on_both_streams_at_once(posix: Session) -> None:
     assert (len(result.stdout), len(result.stderr)) == ((2 * size, 0) if merged else (size, size))
     assert not result.truncated
     assert_usable(posix)
+
+
+def test_ten_megabytes_arrive_as_they_were(posix: Session) -> None:
+    result = run(posix, "yes 0123456789abcde 2>/dev/null | head -c 10000000", timeout=60)
+    assert bytes(result.stdout) == b"0123456789abcde\n" * 625_000
 
 
 def test_output_beyond_the_limit_is_cut_and_said_so() -> None:

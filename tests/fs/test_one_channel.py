@@ -37,7 +37,7 @@ def test_files_and_timeouts(start_daemon: StartDaemon, strict: Sshd, running_mac
     running_machine.allow(f"{user.name} ALL=(ALL) ALL")
     daemon = start_daemon()
     caller = Caller(daemon)
-    connection = connect(daemon, {"type": "ssh", **ssh_fields(strict, user)})
+    connection = connect(daemon, {"type": "ssh", **ssh_fields(strict, user.name)})
     if elevated:
         daemon.client.post("/shell/stop", connection=connection)
         wrapped = {"type": "shellEnvironment", "host": connection, "elevated": True, "password": user.password}

@@ -88,7 +88,7 @@ class Far:
         machine.allow(f"{self._user.name} ALL=(ALL) ALL")
 
     def add(self, elevated: bool, **fields: Any) -> str:
-        data = {"type": "ssh", **ssh_fields(self.server, self._user, keepAlive=1, **fields)}
+        data = {"type": "ssh", **ssh_fields(self.server, self._user.name, keepAlive=1, **fields)}
         id = self._add(data)
         return self._add({**ELEVATED, "host": id}) if elevated else id
 

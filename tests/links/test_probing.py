@@ -49,7 +49,7 @@ class Links:
 
     def data(self, case: str) -> Fields:
         """Return the data of a link with a fault, or of one without."""
-        good: Fields = {"type": "ssh", **ssh_fields(self._server, self._user)}
+        good: Fields = {"type": "ssh", **ssh_fields(self._server, self._user.name)}
         strange = " ".join(self._strange_key.with_suffix(".pub").read_text().split()[:2])
         faults: dict[str, Fields] = {
             "none": {},

@@ -71,25 +71,25 @@ class Places:
                 link.close()
 
     def _link(self, user: Inhabitant, via: Transport | None) -> Transport:
-        return Ssh().open(ssh_data(self.sshd, user), via, timeout=20)
+        return Ssh().open(ssh_data(self.sshd, user.name), via, timeout=20)
 
     def close(self) -> None:
         if self._sshd:
             self._sshd.close()
 
 
-def ssh_data(server: Sshd, user: Inhabitant) -> dict[str, Any]:
-    """Return validated data of a connection to ``user``."""
+def ssh_data(server: Sshd, user: str) -> dict[str, Any]:
+    """Return validated data of a connection to the user of that name."""
     return Ssh.schema().load(ssh_fields(server, user))  # type: ignore[no-any-return]
 
 
-def ssh_fields(server: Sshd, user: Inhabitant, **fields: Any) -> dict[str, Any]:
+def ssh_fields(server: Sshd, user: str, **fields: Any) -> dict[str, Any]:
     """Return the fields of a connection to ``user``, as a client gives them."""
     key = server.host_keys[0].with_suffix(".pub").read_text()
     return {
         "host": "127.0.0.1",
         "port": server.port,
-        "user": user.name,
+        "user": user,
         "identity": {"file": str(server.client_key)},
         "hostKey": " ".join(key.split()[:2]),
         **fields,

@@ -1,0 +1,96 @@
+"""The engine's cases over every way to a shell, spread by pairs instead of by products.
+
+A case is a test with one set of its other parameters. It runs once a shell, and at least once a way: run ``number`` of
+case ``index`` of a test is in shell ``number`` and by way ``index + offset + number``, both counted around, where
+``offset`` is the place of the test among all. So each case meets each shell by at least one way, and each way with at
+least one shell; and because the ways of the next case are shifted by one, all cases together meet every way with every
+shell. Nothing is random: the same cases make the same runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.engine.shells import SESSIONS
+
+Test = Callable[..., None]
+
+
+def cases_of(*modules: types.ModuleType) -> dict[str, Test]:
+    """Return the tests of ``modules`` by name that get a session of a fixture and are not marked ``local``."""
+    return {
+        name: test
+        for module in modules
+        for name, test in vars(module).items()
+        if name.startswith("test_") and session_of(test) and not any(mark.name == "local" for mark in marks_of(test))
+    }
+
+
+def session_of(test: Test) -> str | None:
+    """Return the name of the session fixture that ``test`` asks for, or None."""
+    return next((name for name in inspect.signature(test).parameters if name in SESSIONS), None)
+
+
+def marks_of(test: Test) -> list[pytest.Mark]:
+    """Return the marks of ``test`` itself."""
+    return list(getattr(test, "pytestmark", []))
+
+
+def over(
+    ways: Mapping[str, Sequence[str]], tests: Mapping[str, Test], without: Collection[str] = ()
+) -> dict[str, Test]:
+    """Return copies of ``tests`` whose session fixture is given a way and a shell.
+
+    :param ways: the components that each way needs, by its name.
+    :param without: the shells that are left out.
+    """
+    return {name: _spread(test, ways, without, offset) for offset, (name, test) in enumerate(tests.items())}
+
+
+def _spread(test: Test, ways: Mapping[str, Sequence[str]], without: Collection[str], offset: int) -> Test:
+    session = session_of(test)
+    assert session
+    shells = list(SESSIONS[session])
+    names: list[str] = []
+    tables = []
+    for mark in reversed([mark for mark in marks_of(test) if mark.name == "parametrize"]):
+        if mark.args[0] == session:
+            shells = list(mark.args[1])
+        else:
+            assert not mark.kwargs, f"{test.__name__}: only one plain parameter a mark is understood"
+            assert "," not in mark.args[0]
+            names += (
+                [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+            )
+            tables.append([_parameter(value) for value in mark.args[1]])
+    shells = [shell for shell in shells if shell.id not in without]
+    runs = [
+        pytest.param((way, shell.values[0]), *values, id="-".join([way, str(shell.id), *ids]), marks=marks)
+        for way, shell, values, ids, marks in _runs(itertools.product(*tables), ways, shells, offset)
+    ]
+    copy = types.FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
+    functools.update_wrapper(copy, test)
+    others = [mark for mark in marks_of(test) if mark.name != "parametrize"]
+    copy.pytestmark = [*others, pytest.mark.parametrize((session, *names), runs, indirect=[session]).mark]
+    return copy
+
+
+def _runs(cases: Iterator[Any], ways: Mapping[str, Sequence[str]], shells: list[Any], offset: int) -> Iterator[Any]:
+    for index, case in enumerate(cases):
+        values = [value for parameter in case for value in parameter.values]
+        ids = [parameter.id for parameter in case]
+        for number in range(max(len(ways), len(shells))):
+            way = list(ways)[(index + offset + number) % len(ways)]
+            shell = shells[number % len(shells)]
+            yield way, shell, values, ids, [*shell.marks, pytest.mark.needs(*ways[way])]
+
+
+def _parameter(value: Any) -> Any:
+    return value if hasattr(value, "values") and hasattr(value, "marks") else pytest.param(value, id=repr(value))
