@@ -43,6 +43,14 @@ def auth_file(environ: Mapping[str, str]) -> Path:
     return state_directory(environ) / "auth"
 
 
+def socket_of(auth_file: Path, port: int) -> Path:
+    """Return the path of the Unix socket of the daemon that made ``auth_file`` and listens on ``port``.
+
+    The port is part of the name, so that a client which is told another daemon's port does not talk to this one.
+    """
+    return auth_file.with_name(f"{auth_file.name}.{port}.sock")
+
+
 def state_directory(environ: Mapping[str, str]) -> Path:
     """Return the platform's directory for what is kept, but is no data of the user's."""
     if sys.platform == "linux":

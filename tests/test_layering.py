@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "errors",
     "paths",
+    "peers",
     "settings",
     "fields",
     "plugin",
@@ -36,7 +37,7 @@ ORDER = [
 
 SIDES = {
     "__main__": {"cli"},
-    "client": {"errors", "paths"},
+    "client": {"errors", "paths", "peers"},
     "cli": {"client", "errors", "paths", "settings", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }

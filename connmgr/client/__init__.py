@@ -73,8 +73,9 @@ class Client:
     with ``api_key`` where it is given one, else with the auth file, by default ``CONNMGR_AUTH_FILE`` or the one that
     this user's daemon makes. ``session_token`` continues a session that another client has begun.
 
-    On Linux nothing is sent to a program on this machine that another user runs: it may have taken the port of a daemon
-    that has ended. Where the daemon is another user's, who has given its API key, say so with ``foreign``.
+    It goes by the Unix socket beside the auth file where there is one, else by the port. Nothing is sent to a program
+    on this machine that another user runs, which may have taken the port of a daemon that has ended; of a port, Linux
+    alone tells. Where the daemon is another user's, who has given its API key, say so with ``foreign``.
 
     It shakes hands before the first request, and again when the token is not valid any more, because it has expired or
     the daemon was restarted; the request, with which nothing was done then, is repeated. Nothing else ever is: where a

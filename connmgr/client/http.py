@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 
 from connmgr import paths
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
-from connmgr.client.listener import owners_of_daemon, stranger
+from connmgr.client.listener import connect_beside, read_auth_file, stranger
 
 BLOCK = 256 * 1024
 JSON = "application/json"
 BYTES = "application/octet-stream"
+
+LOOPBACK = {"localhost", "::1"}
 
 Body = bytes | IO[bytes] | Iterable[bytes]
 
@@ -28,7 +30,7 @@ class HttpSession:
 
     ``token`` is that of a session which exists already. Without one, or when it is not valid any more, the first
     request is preceded by a handshake. Unless the daemon may be ``foreign``, nothing is sent to a program on this
-    machine that another user runs.
+    machine that another user runs, and the Unix socket beside the auth file is preferred to the port.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class HttpSession:
         self.timeout = timeout
         self.token = token
         self.foreign = foreign
-        self._connection = _connection(base_url, timeout)
+        self._connection = _connection(base_url, timeout, None if foreign else auth_file)
 
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
@@ -120,7 +122,10 @@ class HttpSession:
 
     def _local_auth(self) -> dict[str, str]:
         try:
-            return {"type": "local", "authFileContent": self.auth_file.read_text("utf-8", "replace")}
+            return {"type": "local", "authFileContent": read_auth_file(self.auth_file, foreign=self.foreign)}
+        except PermissionError as error:
+            message = f"The auth file {self.auth_file} is not used: {error.strerror}. Name your own daemon's"
+            raise Unreachable(f"{message} with CONNMGR_AUTH_FILE.", sent=False) from error
         except OSError as error:
             message = f"The auth file {self.auth_file} cannot be read ({error.strerror}): is the daemon running?"
             raise Unreachable(message, sent=False) from error
@@ -144,7 +149,7 @@ class HttpSession:
             if self._connection.sock is not None:
                 return
             connected = self._connection.connect()
-            uid = None if self.foreign else stranger(connected, owners_of_daemon(self.auth_file))
+            uid = None if self.foreign else stranger(connected)
         except (OSError, UnicodeError) as error:
             # The latter where the host is no name that could be looked up.
             self._connection.close()
@@ -186,7 +191,14 @@ class HttpSession:
 
 
 class _Connection(http.client.HTTPConnection):
+    beside: Path | None = None
+    """The Unix socket of a daemon of one's own at this address, preferred where it is there."""
+
     def connect(self) -> socket.socket:  # type: ignore[override]
+        found = connect_beside(self.beside, self.timeout) if self.beside is not None else None
+        if found is not None:
+            self.sock = found
+            return found
         super().connect()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self.sock
@@ -201,11 +213,14 @@ class _Connection(http.client.HTTPConnection):
             self.close()
 
 
-def _connection(url: str, timeout: float) -> _Connection:
+def _connection(url: str, timeout: float, auth_file: Path | None) -> _Connection:
     try:
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname:
-            return _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK)
+            connection = _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK)
+            if auth_file is not None and (parts.hostname in LOOPBACK or parts.hostname.startswith("127.")):
+                connection.beside = paths.socket_of(auth_file, connection.port)
+            return connection
     except (ValueError, http.client.InvalidURL):
         pass
     raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {url}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from connmgr.peers import is_trusted, is_unmapped, peer_uid
+
 LISTENING = "0A"
+AUTH_FILE_BYTES = 4096
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IPV4_BYTES = 4
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -16,18 +21,43 @@ _MAPPED = bytes(10) + b"\xff\xff"
 Address = tuple[bytes, int]
 
 
-def stranger(connected: socket.socket, users: Collection[int]) -> int | None:
-    """Return the user id of whoever listens where ``connected`` leads, if it is none of ``users``.
+def connect_beside(path: Path, timeout: float | None) -> socket.socket | None:
+    """Return a connection to the Unix socket at ``path``; None where there is none that a trusted user's daemon serves.
+
+    A socket that a killed daemon has left refuses at once.
+    """
+    try:
+        status = path.lstat()
+        if not stat.S_ISSOCK(status.st_mode) or not is_trusted(status.st_uid):
+            return None
+    except OSError:
+        return None
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.settimeout(timeout)
+        connected.connect(str(path))
+    except OSError:
+        connected.close()
+        return None
+    return connected
+
+
+def stranger(connected: socket.socket) -> int | None:
+    """Return the user id of whoever listens where ``connected`` leads, if it is neither this process' user nor root.
 
     None where it is one of them, or cannot be told: on another machine or in another network namespace, or where the
     system has no ``/proc/net/tcp``.
+    :raises OSError: the system does not tell who is at the other end of a Unix socket.
     """
+    if connected.family == socket.AF_UNIX:
+        uid = peer_uid(connected)
+        return None if is_trusted(uid) else uid
     here, there = connected.getsockname(), connected.getpeername()
     if here[0] != there[0] and not there[0].startswith(("127.", "::ffff:127.")):
         return None
     own, far = (_address(connected.family, one) for one in (here, there))
     for uid in _owners(own, far):
-        if uid not in users and not _is_unmapped(uid):
+        if not is_trusted(uid) and not is_unmapped(uid):
             return uid
     return None
 
@@ -78,18 +108,19 @@ def _address(family: int, name: tuple[str, int]) -> Address:
     return socket.inet_pton(family, name[0].partition("%")[0]).removeprefix(_MAPPED), name[1]
 
 
-def _is_unmapped(uid: int) -> bool:
-    """Whether ``uid`` stands for any user that this process' user namespace, a container's, does not know."""
-    try:
-        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
-        return uid == overflow and Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]
-    except (OSError, ValueError):
-        return False
+def read_auth_file(path: Path, *, foreign: bool) -> str:
+    """Return what the auth file at ``path`` holds.
 
-
-def owners_of_daemon(auth_file: Path) -> set[int]:
-    """Return the users whose daemon may be told what ``auth_file`` holds: its owner, this process' user, and root."""
-    try:
-        return {0, os.geteuid(), auth_file.stat().st_uid}
-    except OSError:
-        return {0, os.geteuid()}
+    :raises PermissionError: it may not be read, is no file, or, unless its daemon may be ``foreign``, is neither this
+        user's nor root's: who made it might be told what is meant for one's own daemon.
+    :raises OSError: it cannot be read.
+    """
+    # O_NONBLOCK: a FIFO at this place must be refused, not waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PermissionError(errno.EPERM, "it is not a file", str(path))
+        if not (foreign or is_trusted(status.st_uid)):
+            raise PermissionError(errno.EPERM, f"it belongs to another user, uid {status.st_uid}", str(path))
+        return file.read(AUTH_FILE_BYTES).decode("utf-8", "replace")

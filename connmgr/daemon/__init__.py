@@ -23,6 +23,7 @@ from connmgr.api.services import Services
 from connmgr.api.slots import STOPS, RequestSlots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
+from connmgr.daemon.door import SocketFile
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.process import prepare_process
@@ -56,7 +57,11 @@ def serve(settings: Settings) -> None:
         registry = _prepared(Registry.load(), settings.data_dir)
         shells = _open_shells(settings, vault, registry, cleanup)
         auth_file = AuthFile(settings.auth_file)
-        cleanup.callback(auth_file.remove)
+        found_by = cleanup.enter_context(contextlib.ExitStack())
+        found_by.callback(auth_file.remove)
+        socket_file = SocketFile(settings.auth_file, bound.getsockname()[1])
+        cleanup.callback(socket_file.close)
+        found_by.callback(socket_file.remove)
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
         cleanup.callback(blobs.close)
         audit = AuditTrail(settings.data_dir / "audit.log", vault.audit_mac, commands=settings.audit_commands)
@@ -76,14 +81,14 @@ def serve(settings: Settings) -> None:
             stopping=lambda: stop.requested,
             stop=stop.request,
         )
-        server = _open_server(services, bound)
+        server = _open_server(services, bound, socket_file.bound)
         cleanup.callback(server.shut_down)
         stop.wake = server.wake
         _announce(settings, url_of(bound))
         server.run(until=lambda: stop.requested)
         logger.info("Stopping.")
-        guard(auth_file.remove)
-        auth_file.remove()
+        guard(found_by.close)
+        found_by.close()
         _finish(server, shells)
         services.tokens.close()
     ignore_signals()
@@ -110,12 +115,13 @@ def _open_shells(settings: Settings, vault: Vault, registry: Registry, cleanup: 
     return shells
 
 
-def _open_server(services: Services, bound: socket.socket) -> Server:
+def _open_server(services: Services, bound: socket.socket, beside: socket.socket | None) -> Server:
     settings = services.settings
     addresses = Addresses(bound.getsockname()[1], settings.host, settings.allowed_hosts)
     return Server(
         create_app(services, addresses),
         bound,
+        beside,
         slots=settings.threads + STOPS,
         max_body=settings.max_body,
         trusted=lambda header: settings.no_auth or services.tokens.accepts(header),

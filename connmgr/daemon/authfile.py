@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from connmgr.daemon.files import CREATE, private_directory
+from connmgr.daemon.way import check_way
 from connmgr.errors import StartupError
 
 _OURS = re.compile(rb"connmgr-[A-Za-z0-9_-]{43}\n?")
@@ -19,15 +20,18 @@ _LIMIT = 100
 class AuthFile:
     """A file, mode 0600, with a fresh secret as its whole content; there from its construction to :meth:`remove`.
 
-    ``path`` may lie in a directory of ours that nobody else may write to, made where there is none, or in a sticky one
-    such as ``/tmp``. What a dead daemon left there is replaced.
+    ``path`` may lie in a directory of ours, made where there is none, or of root's; neither there nor above may another
+    user put anything in its place: only a sticky directory such as ``/tmp`` may be written to by others. What a dead
+    daemon left there is replaced.
     :raises StartupError: anything else is at ``path``, a running daemon's auth file too, or it cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
         self.content = f"connmgr-{secrets.token_urlsafe(32)}"
         self._path = path
-        _check_directory(path)
+        if not path.parent.exists():
+            private_directory(path.parent, "directory of the auth file")
+        check_way(path)
         _remove_leftover(path)
         try:
             self._descriptor = os.open(path, CREATE, 0o600)
@@ -56,22 +60,6 @@ class AuthFile:
         finally:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _check_directory(path: Path) -> None:
-    directory = path.parent
-    if not directory.exists():
-        private_directory(directory, "directory of the auth file")
-    try:
-        status = directory.stat()
-    except OSError as error:
-        raise StartupError(f"The directory {directory} cannot be used: {error.strerror}.") from error
-    if status.st_mode & stat.S_ISVTX:
-        return
-    if status.st_uid != os.geteuid():
-        raise StartupError(f"The directory of the auth file, {directory}, belongs to another user.")
-    if status.st_mode & 0o022:
-        raise StartupError(f"The directory of the auth file is open to others: run chmod 700 {directory}")
 
 
 def _remove_leftover(path: Path) -> None:

@@ -16,6 +16,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.daemon.channel import Channel
+from connmgr.daemon.door import Door
 from connmgr.daemon.parser import Uploads
 from connmgr.errors import StartupError
 
@@ -69,7 +70,7 @@ def url_of(bound: socket.socket) -> str:
 
 
 class Server(TcpWSGIServer):
-    """Serves ``application`` on a bound socket while :meth:`run` runs.
+    """Serves ``application`` on a bound socket, and on a Unix socket ``beside`` it, while :meth:`run` runs.
 
     ``slots`` is how many requests may wait at a time, ``max_body`` is in bytes, ``trusted`` says of an Authorization
     header whether it is good, and ``uploads`` where bodies go that are no JSON.
@@ -82,6 +83,7 @@ class Server(TcpWSGIServer):
         self,
         application: Any,
         bound: socket.socket,
+        beside: socket.socket | None = None,
         *,
         slots: int,
         max_body: int,
@@ -99,8 +101,8 @@ class Server(TcpWSGIServer):
         adjustments = Adjustments(
             sockets=[bound],
             threads=slots + RESERVE + KEEPERS,
-            # It counts the listening socket and the trigger too; and the one more is that for which another makes room.
-            connection_limit=MAX_CONNECTIONS + 3,
+            # It counts the listening sockets and the trigger too; one more is that for which another makes room.
+            connection_limit=MAX_CONNECTIONS + 3 + (beside is not None),
             max_request_header_size=MAX_HEADER,
             # It refuses from the limit on.
             max_request_body_size=max_body + 1,
@@ -128,6 +130,8 @@ class Server(TcpWSGIServer):
             sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
             bind_socket=False,
         )
+        if beside is not None:
+            Door(self, beside, self._sockets)
 
     def run(self, until: Callable[[], bool], timeout: float = float("inf")) -> None:  # type: ignore[override]
         """Serve until ``until()`` holds, or ``timeout`` seconds have passed; :meth:`wake` has it looked at."""

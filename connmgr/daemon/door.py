@@ -1,0 +1,105 @@
+"""The Unix socket beside the auth file: a way in on which the kernel tells each side whose program the other one is."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waitress import wasyncore
+
+from connmgr.daemon.channel import Channel
+from connmgr.paths import socket_of
+from connmgr.peers import is_trusted, peer_uid
+
+if TYPE_CHECKING:
+    from connmgr.daemon.server import Server
+
+ADDRESS = ("localhost", 0)
+"""What stands for the address of a client that has none."""
+
+logger = logging.getLogger("connmgr.daemon")
+
+
+class SocketFile:
+    """A Unix socket beside ``auth_file``, mode 0600: it listens until :meth:`close`, and is found until :meth:`remove`.
+
+    The maker holds the auth file, so that what other daemons left beside it is theirs no more and is removed. Where no
+    socket can be made, as its path is too long or something else is there, ``bound`` is None: clients use the port.
+    """
+
+    def __init__(self, auth_file: Path, port: int) -> None:
+        self.bound: socket.socket | None = None
+        self._path = socket_of(auth_file, port)
+        for left in _left_beside(auth_file):
+            left.unlink(missing_ok=True)
+        bound = socket.socket(socket.AF_UNIX)
+        try:
+            bound.bind(str(self._path))
+            self._path.chmod(0o600)
+            bound.listen()
+        except OSError as error:
+            bound.close()
+            reason = error.strerror or str(error)
+            logger.warning("No Unix socket at %s: %s. Clients use the port.", self._path, reason)
+            return
+        self.bound = bound
+
+    def remove(self) -> None:
+        """Have no further client find the socket; calling it again does nothing."""
+        if self.bound is not None:
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the listening too."""
+        self.remove()
+        if self.bound is not None:
+            self.bound.close()
+
+
+def _left_beside(auth_file: Path) -> Iterator[Path]:
+    """Yield the sockets of this user's that :func:`socket_of` names for ``auth_file``, whatever their ports."""
+    for path in auth_file.parent.iterdir():
+        if path.name.startswith(f"{auth_file.name}.") and path.suffix == ".sock":
+            status = path.lstat()
+            if stat.S_ISSOCK(status.st_mode) and is_trusted(status.st_uid):
+                yield path
+
+
+class Door(wasyncore.dispatcher):
+    """Lets the clients of ``server`` in that connect to a bound Unix socket, those of this user and of root alone."""
+
+    def __init__(self, server: Server, bound: socket.socket, sockets: dict[int, Any]) -> None:
+        super().__init__(bound, map=sockets)
+        self._server = server
+        self._sockets = sockets
+        self.accepting = True
+
+    def readable(self) -> bool:
+        # As full as the server is at its port.
+        return not self._server.in_connection_overflow
+
+    def writable(self) -> bool:
+        return False
+
+    def handle_accept(self) -> None:
+        """Make a channel of whoever has connected, or close on a stranger."""
+        try:
+            accepted = self.accept()
+        except OSError:
+            # It has gone already.
+            return
+        if accepted is None:
+            return
+        connected = accepted[0]
+        try:
+            welcome = is_trusted(peer_uid(connected))
+        except OSError:
+            welcome = False
+        if welcome:
+            Channel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets)
+        else:
+            connected.close()

@@ -1,0 +1,47 @@
+"""Whose programs are trusted on this machine, and whose one is at the other end of a Unix socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("iII")
+_WHOLE_MAP = ["0", "0", str(2**32 - 1)]
+
+
+def is_trusted(uid: int) -> bool:
+    """Whether the user ``uid`` is the one of this process, or root, from whom nothing can be kept anyway."""
+    return uid in (0, os.geteuid())
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Return the user id of the program at the other end of a Unix socket: as it was when that listened or connected.
+
+    :raises OSError: the system does not tell.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[1])
+    return _effective_peer_uid(connected.fileno())
+
+
+def _effective_peer_uid(descriptor: int) -> int:
+    """Ask the C library of macOS and the BSDs."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = ctypes.c_uint(), ctypes.c_uint()
+    if libc.getpeereid(descriptor, ctypes.byref(uid), ctypes.byref(gid)) != 0:
+        raise OSError(ctypes.get_errno(), "the system does not tell whose program that is")
+    return uid.value
+
+
+def is_unmapped(uid: int) -> bool:
+    """Whether ``uid`` stands for any user that this process' user namespace, a container's, does not know."""
+    try:
+        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
+        return uid == overflow and Path("/proc/self/uid_map").read_text().split() != _WHOLE_MAP
+    except (OSError, ValueError):
+        return False
