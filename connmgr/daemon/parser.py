@@ -8,8 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from waitress.adjustments import Adjustments
+from waitress.buffers import OverflowableBuffer
 from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.utilities import BadRequest
 
+from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
 from connmgr.fs.blobs import Spool
 
 RECEIVE_SECONDS = 20.0
@@ -58,12 +61,15 @@ class Parser(HTTPRequestParser):
         if self.header_bytes_received >= self.adj.max_request_header_size:
             # What waitress has put in the place of this header would pass for what the client asked for.
             return
+        check_head(header_plus)
         try:
             super().parse_header(header_plus)
         except ValueError as error:
             # Of a length with thousands of digits, or of an address in brackets that is none.
             raise ParsingError(str(error)) from error
         self.header_read = True
+        if self.chunked:
+            self.body_rcv = ChunkedBody(OverflowableBuffer(self.adj.inbuf_overflow))  # type: ignore[assignment]
         self.is_trusted = self._trusted(self.headers.get("AUTHORIZATION", ""))
         if not self.is_trusted:
             self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
@@ -78,6 +84,10 @@ class Parser(HTTPRequestParser):
 
     def received(self, data: bytes) -> int:
         consumed: int = super().received(data)
+        if not self.headers_finished and not self.completed and has_bare_lf(self.header_plus):
+            # Its end may never come: whoever ends lines so sees no reason to send more.
+            self.error = BadRequest("A header line ends without CR")
+            self.completed = True
         # Otherwise a request that is complete or refused already would be told to continue, and be waited for.
         if self.completed:
             self.expect_continue = False

@@ -179,15 +179,6 @@ def test_requests_in_a_row_are_answered_in_a_row(daemon: Daemon) -> None:
     assert received.count(b"HTTP/1.1 ") == 3
 
 
-def test_a_body_behind_both_lengths_is_not_taken_for_a_request(daemon: Daemon) -> None:
-    smuggled = head(daemon, "/daemon/stop", "Content-Length: 0")
-    outer = head(daemon, "/daemon/version", f"Content-Length: {len(smuggled) + 5}", "Transfer-Encoding: chunked")
-    received = talk(daemon.url, outer + b"0\r\n\r\n" + b"GET / HTTP/9\r\nConnection: close\r\n\r\n")
-    assert b'"pro"' in received.split(b"HTTP/1.1 ")[1]
-    assert received.count(b"HTTP/1.1 ") + received.count(b"HTTP/1.0 ") == 2
-    assert daemon.running
-
-
 def test_a_client_that_waits_for_100_is_told_to_continue_or_refused(small: Daemon) -> None:
     with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
         connection.sendall(head(small, "/category/query", "Content-Length: 14", "Expect: 100-continue"))
