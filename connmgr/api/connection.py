@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from connmgr import errors
@@ -142,7 +143,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     data = ConnectionData.load(request["data"], caller().access)
     if request["validate_first"]:
         _check_category(request)
-        _validate(data)
+        _validate(data, None)
     id, _ = services().vault.connections.add(
         request["name"],
         data.kind.name,
@@ -178,7 +179,7 @@ def update(request: dict[str, Any]) -> None:
     data = None if raw is None else ConnectionData.load(raw, caller().access, kind=stored.type)
     if data is not None and request["validate_first"]:
         _check_category(request)
-        _validate(data)
+        _validate(data, None if "data" in request else stored.way)
     changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
     if data is not None and "data" in request:
         changes |= {
@@ -186,6 +187,7 @@ def update(request: dict[str, Any]) -> None:
             "fingerprint": data.fingerprint,
             "references": data.references,
             "parent": data.parent,
+            "permits": partial(services().vault.principals.permit, access=caller().access),
         }
     connections.update(id, **changes)
     if "data" in request:
@@ -270,8 +272,8 @@ def _check_category(request: dict[str, Any]) -> None:
         services().vault.categories.infos([request["category"]])
 
 
-def _validate(data: ConnectionData) -> None:
+def _validate(data: ConnectionData, way: str | None) -> None:
     try:
-        services().shells.probe(data.kind.name, data.sealed, caller().access)
+        services().shells.probe(data.kind.name, data.sealed, way, caller().access)
     except OperationError as error:
         raise ValidationFailed(error) from error

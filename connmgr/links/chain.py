@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.errors import ConnectionCycle, ConnectTimeout, OperationError
-from connmgr.fields import map_secrets
+from connmgr.errors import ConnectionCycle, ConnectTimeout, IntegrityError, OperationError
+from connmgr.fields import map_secrets, references
 from connmgr.links.wrapped import WrappedTransport
 from connmgr.plugin import Transport, Wrapper
 from connmgr.registry import Registry
@@ -35,19 +35,27 @@ class Chain:
 
 
 def open_chain(
-    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access, timeout: float
+    vault: Vault,
+    registry: Registry,
+    kind: str,
+    data: Mapping[str, Any],
+    way: str | None,
+    access: Access,
+    timeout: float,
 ) -> Chain:
     """Open ``data`` of the connection type ``kind``, and before it whatever it runs over, within ``timeout`` seconds.
 
+    ``way`` is that of the stored connection; None stands for data that are not stored.
     :raises OperationError: a link could not be opened; the message names it where it is not the connection itself.
     :raises ConnectionCycle: the connection runs over itself.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link.
+    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
     """
     deadline = time.monotonic() + timeout
     with contextlib.ExitStack() as links:
         sealed: list[Mapping[str, Any]] = []
         transport: Transport | None = None
-        for label, name, stored in reversed(list(_hops(vault, registry, kind, data))):
+        for label, name, stored in reversed(list(_hops(vault, registry, kind, data, way))):
             plain = _opened(vault, registry, name, stored, access, sealed)
             with _naming(label):
                 transport = _open_link(registry, name, plain, transport, deadline)
@@ -60,10 +68,12 @@ def open_chain(
 
 
 def _hops(
-    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any]
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], way: str | None
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield ``(label, type, stored data)`` from the connection itself to the one that runs over nothing."""
     label, seen = "", set[str]()
+    # What secrets are sent to is what was looked at, whoever changes it meanwhile.
+    known = vault.connections.way(references(registry.get(kind).schema(), data), way)
     while True:
         yield label, kind, data
         via = registry.get(kind).via
@@ -73,7 +83,12 @@ def _hops(
         if reference in seen:
             raise ConnectionCycle(f"The connection {reference} runs over itself.")
         seen.add(reference)
-        record = vault.connections.get(reference)
+        record = known.get(reference)
+        if record is None:
+            raise IntegrityError(
+                f"Connection {reference} is not among those that are noted as run over: restore the vault from "
+                "a backup."
+            )
         label, kind, data = "/".join(record.path), record.type, record.data
 
 

@@ -49,25 +49,27 @@ def open_shell(
     registry: Registry,
     kind: str,
     data: Mapping[str, Any],
+    way: str | None,
     access: Access,
     timeout: float,
     max_output: int,
 ) -> Shell:
     """Open a shell as ``data`` of the connection type ``kind`` says, within ``timeout`` seconds.
 
-    ``max_output`` is how many bytes of each stream of a command are kept.
+    ``way`` is that of the stored connection, None for data that are not stored; ``max_output`` is how many bytes of
+    each stream of a command are kept.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
     :raises connmgr.errors.OperationError: it could not be opened.
     """
     deadline = time.monotonic() + timeout
     with contextlib.ExitStack() as cleanup:
-        chain = open_chain(vault, registry, kind, data, access, timeout)
+        chain = open_chain(vault, registry, kind, data, way, access, timeout)
         cleanup.callback(chain.close)
         supervisor = start_supervisor(chain.transport, data.get("shell"), min(HELLO_TIMEOUT, _left(deadline)))
         helpers = Helpers()
         spare = SpareTransport(
             chain.transport,
-            lambda seconds: open_chain(vault, registry, kind, data, access, min(seconds, timeout)),
+            lambda seconds: open_chain(vault, registry, kind, data, way, access, min(seconds, timeout)),
             helpers.dismiss,
         )
         cleanup.callback(spare.close)

@@ -134,12 +134,13 @@ class Shells:
         with self._holding(connection) as entry:
             self._end(entry)
 
-    def probe(self, kind: str, data: Mapping[str, Any], access: Access) -> ShellInfo:
+    def probe(self, kind: str, data: Mapping[str, Any], way: str | None, access: Access) -> ShellInfo:
         """Open a shell as ``data`` of the connection type ``kind`` says, describe it, and close it again.
 
+        ``way`` is that of the stored connection whose data they are, None where they are not stored.
         :raises connmgr.errors.OperationError: it could not be opened.
         """
-        shell = self._open(kind, data, access)
+        shell = self._open(kind, data, way, access)
         shell.stop(STOP_TIMEOUT)
         return shell.session.info
 
@@ -159,7 +160,7 @@ class Shells:
                 shell.admission.check(access)
                 info = shell.session.info
             else:
-                info = self.probe(record.type, record.data, access)
+                info = self.probe(record.type, record.data, record.way, access)
         except ConnmgrError as error:
             self._vault.connections.set_state(connection, {"error": error.code})
             raise
@@ -216,7 +217,7 @@ class Shells:
             record = self._vault.connections.get(connection)
             shell = self._answering(entry, access)
             if shell is None:
-                shell = entry.shell = self._open(record.type, record.data, access)
+                shell = entry.shell = self._open(record.type, record.data, record.way, access)
                 if shell.chain.transport.runs_locally:
                     self._orphans.remember(shell.session.pid)
             if not entry.stale:
@@ -235,9 +236,9 @@ class Shells:
         self._end(entry)
         return None
 
-    def _open(self, kind: str, data: Mapping[str, Any], access: Access) -> Shell:
+    def _open(self, kind: str, data: Mapping[str, Any], way: str | None, access: Access) -> Shell:
         self._refuse_when_closing()
-        shell = open_shell(self._vault, self._registry, kind, data, access, self._start_timeout, self._max_output)
+        shell = open_shell(self._vault, self._registry, kind, data, way, access, self._start_timeout, self._max_output)
         try:
             # Whoever closes the others did not see this one.
             self._refuse_when_closing()

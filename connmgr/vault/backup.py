@@ -20,7 +20,7 @@ from connmgr.errors import BackupFailed, StartupError
 from connmgr.vault import schema
 from connmgr.vault.database import FILE_NAME, Database, open_database
 from connmgr.vault.sqlite import inspect, sync_directory
-from connmgr.vault.tables import category, connection, metadata
+from connmgr.vault.tables import category, commit_mark, connection, metadata
 
 _BATCH = 1000
 
@@ -137,6 +137,8 @@ def _copy_rows(source: sa.Connection, target: Database) -> None:
         if schema.upgrade(tx, revision) is not None:
             raise BackupFailed("The database is not empty: restore into a new one.")
         for table in metadata.sorted_tables:
+            if table is commit_mark:
+                continue
             selected = sa.select(*(table.c[column["name"]] for column in inspector.get_columns(table.name)))
             if table in (category, connection):
                 # Parents before the children that name them.

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from connmgr.errors import ConnmgrError
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import category_rows, principal_rows, record, schema
+from connmgr.vault import category_rows, principal_rows, record, schema, way
 from connmgr.vault.database import Database
 from connmgr.vault.tables import connection
 
@@ -14,24 +14,33 @@ from connmgr.vault.tables import connection
 def faults(database: Database, key: VaultKey) -> list[str]:
     """Return what is wrong in the vault: records, categories and principals whose authentication code is false.
 
-    In a vault of an older connmgr, which the next start brings up to date, categories have none.
+    A vault of an older connmgr, which the next start brings up to date, has fewer of them.
     :raises ConnmgrError: it cannot be read.
     """
 
     def look(tx: sa.Connection) -> list[str]:
-        current = schema.look(tx).revision == schema.REVISIONS[-1]
+        revision = schema.look(tx).revision or schema.REVISIONS[-1]
+        current = revision == schema.REVISIONS[-1]
         found = []
         try:
-            principal_rows.load(tx, key, principal_rows.FORMAT if current else principal_rows.BEFORE_CATEGORY_CODES)
+            principal_rows.load(tx, key, principal_rows.FORMATS[revision])
         except ConnmgrError as error:
             found.append(error.message)
-        if current:
+        if revision != schema.REVISIONS[0]:
             found += category_rows.faults(tx, key)
-        for row in tx.execute(sa.select(connection)).mappings():
-            try:
-                record.verify(row, key)
-            except ConnmgrError as error:
-                found.append(error.message)
-        return found
+        if current:
+            return found + [error.message for error in way.faults(tx, key)]
+        return found + _faults_before_ways(tx, key)
 
     return database.read(look)
+
+
+def _faults_before_ways(tx: sa.Connection, key: VaultKey) -> list[str]:
+    columns = [column for column in connection.c if column is not connection.c.way]
+    found = []
+    for row in tx.execute(sa.select(*columns)).mappings():
+        try:
+            record.verify(row, key, record.BEFORE_WAYS)
+        except ConnmgrError as error:
+            found.append(error.message)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -11,9 +12,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from connmgr.errors import IntegrityError, ProtectedEntry, UnknownConnection, VaultUnavailable
+from connmgr.errors import IntegrityError, ProtectedEntry, SecretLocked, UnknownConnection, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import record, rows
+from connmgr.vault import record, rows, sealed, way
 from connmgr.vault.database import Database
 from connmgr.vault.path import SEPARATOR
 from connmgr.vault.query import ConnectionQuery
@@ -34,6 +35,15 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
+
+Permission = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Raises :class:`connmgr.errors.SecretLocked` unless whoever makes a change may open these sealed secrets."""
+
+
+def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to change where any secret goes."""
+    if secrets:
+        raise SecretLocked("Nothing is unlocked.", principals=[])
 
 
 class Connections:
@@ -67,6 +77,27 @@ class Connections:
         found = self._database.read(lambda tx: rows.by_id(tx, ids))
         return [self._load(found[id]) for id in ids]
 
+    def way(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
+        """Return the connections ``targets`` and all that they run over, all at one moment.
+
+        ``bound`` is the ``way`` of the stored connection that runs over ``targets``; None for one that is yet to be
+        stored, which nothing is tied to.
+        :raises UnknownConnection: one does not exist.
+        :raises IntegrityError: one of them was changed outside of connmgr, or they are not what ``bound`` stands for.
+        """
+
+        def work(tx: sa.Connection) -> dict[str, Row]:
+            direct = set(targets)
+            found = way.walked(tx, self._key, direct)
+            if bound is not None and bound != way.digest(found[id] for id in direct):
+                raise IntegrityError(
+                    "What this connection runs over was changed outside of connmgr: let it run over another, remove "
+                    "it, or restore the vault from a backup."
+                )
+            return found
+
+        return {id: self._load(row) for id, row in self._database.read(work).items()}
+
     def query(self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*") -> list[str]:
         """Return the ids of the connections that match all three filters, in the order of their paths.
 
@@ -97,6 +128,7 @@ class Connections:
         runs over; ``parent``, always one of them, is that whose path begins its own.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
+        :raises IntegrityError: what it runs over was changed outside of connmgr.
         """
         # Made once: a repetition after a conflict must store the same connection.
         new = rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
@@ -104,12 +136,13 @@ class Connections:
 
         def work(tx: sa.Connection) -> tuple[str, bool]:
             rows.require_category(tx, new["category"])
-            rows.require(tx, targets)
+            found = way.walked(tx, self._key, targets)
+            bound = way.digest(found[target] for target in targets)
             for row in tx.execute(rows.CANDIDATES, {"type": type, "fingerprint": fingerprint}).mappings():
                 # A changed record equals nothing.
                 if record.intact(row, self._key) and same(record.load(row, self._key).data):
                     return row["id"], False
-            self._insert(tx, new, targets)
+            self._insert(tx, new | {"way": bound}, targets)
             return new["id"], True
 
         return self._database.write(work)
@@ -124,10 +157,13 @@ class Connections:
         fingerprint: bytes | None = None,
         references: Iterable[str] | None = None,
         parent: str | Unchanged | None = UNCHANGED,
+        permits: Permission = without_access,
     ) -> None:
         """Change what is given of a connection, and with it the paths of those below; the type stays.
 
-        ``data`` comes with its ``fingerprint``, and ``references`` with the ``parent``.
+        ``data`` comes with its ``fingerprint``, and ``references`` with the ``parent``. Whatever changes the way of
+        connections above it has to be permitted by ``permits`` for the secrets of each; they are tied to it anew then.
+        :raises SecretLocked: it is not.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises ConnectionCycle: it would run over itself.
@@ -141,7 +177,7 @@ class Connections:
         if not isinstance(parent, Unchanged):
             changes["parent"] = parent
         targets = None if references is None else {*references, *([changes["parent"]] if changes["parent"] else [])}
-        self._database.write(lambda tx: self._change(tx, id, changes | {"last_modified": now()}, targets))
+        self._database.write(lambda tx: self._change(tx, id, changes | {"last_modified": now()}, targets, permits))
 
     def remove(self, ids: Iterable[str]) -> list[str]:
         """Remove the connections ``ids`` and all that run over them; return the ids of all that were removed.
@@ -188,7 +224,8 @@ class Connections:
 
     def seed(self, tx: sa.Connection) -> None:
         """Store the connection that every vault has."""
-        self._insert(tx, rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None), ())
+        local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
+        self._insert(tx, local | {"way": way.NOWHERE}, ())
 
     def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> list[str]:
         """Remove connections that exist, as :meth:`remove` does, as part of a larger change."""
@@ -224,15 +261,22 @@ class Connections:
     def _store(self, tx: sa.Connection, changed: Iterable[dict[str, Any]]) -> None:
         rows.update(tx, [row | {"mac": record.mac(row, self._key)} for row in changed])
 
-    def _change(self, tx: sa.Connection, id: str, changes: dict[str, Any], targets: set[str] | None) -> None:
+    def _change(
+        self, tx: sa.Connection, id: str, changes: dict[str, Any], targets: set[str] | None, permits: Permission
+    ) -> None:
         before = self._checked(rows.one(tx, id))
         after = before | changes
         rows.require_category(tx, after["category"])
         if targets is not None:
             rows.require(tx, targets)
+            after["way"] = way.retied(tx, self._key, before, targets)
             rows.run_over(tx, id, targets)
         after |= rows.place(tx, after)
-        self._store(tx, [after])
+        above = []
+        if (after["data"], after["way"]) != (before["data"], before["way"]):
+            above = way.rebound(tx, self._key, before, after)
+            _require_permission(above, permits)
+        self._store(tx, [after, *above])
         if after["path"] != before["path"]:
             self._move_below(tx, id, before["path"], after["path"])
 
@@ -243,3 +287,15 @@ class Connections:
                 row["path"] = after + row["path"][len(before) :]
                 row["depth"] = row["path"].count(SEPARATOR) + 1
             self._store(tx, moved)
+
+
+def _require_permission(above: Iterable[Row], permits: Permission) -> None:
+    for row in above:
+        try:
+            permits(list(sealed.within(json.loads(row["data"]))))
+        except SecretLocked as error:
+            raise SecretLocked(
+                f"{row['path']} runs over this connection, and only who may open its secrets may change where they go. "
+                f"{error.message}",
+                **error.details,
+            ) from error

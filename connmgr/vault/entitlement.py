@@ -38,12 +38,18 @@ def holder(sealed: Envelope, known: Mapping[str, Principal], access: Access) -> 
     raise _locked(sealed, known)
 
 
+def able(sealed: Envelope, known: Mapping[str, Principal]) -> list[str]:
+    """Return the names of the principals that can open a secret."""
+    return [name for name, (key_id, _) in sealed.recipients.items() if name in known and known[name].key_id == key_id]
+
+
 def _locked(sealed: Envelope, known: Mapping[str, Principal]) -> SecretLocked:
-    able = [name for name, (key_id, _) in sealed.recipients.items() if name in known and known[name].key_id == key_id]
-    if not able:
+    principals = able(sealed, known)
+    if not principals:
         names = ", ".join(sealed.recipients)
         return SecretLocked(f"Nobody can open this secret any more; it was sealed to {names}.", principals=[])
-    users = "any user" if VAULT in able else " or ".join(able)
+    users = "any user" if VAULT in principals else " or ".join(principals)
     return SecretLocked(
-        f"The secret is locked; its principals are {', '.join(able)}: unlock {users} first.", principals=able
+        f"The secret is locked; its principals are {', '.join(principals)}: unlock {users} first.",
+        principals=principals,
     )

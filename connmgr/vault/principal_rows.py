@@ -12,15 +12,16 @@ from connmgr.errors import IntegrityError, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.passphrase import Cost
 from connmgr.secrets.principals import DAMAGED, VAULT, Principal, new_principal
-from connmgr.vault.schema import KEY_VERIFIER
+from connmgr.vault.schema import KEY_VERIFIER, REVISIONS
 from connmgr.vault.tables import meta, principal
 
 PRINCIPALS_MAC = "principals_mac"
 """The row of ``meta`` that authenticates which principals there are, so that none can be taken away or put back."""
 
 # What the code of all principals begins with. The record of one begins with 1, so that the two cannot be taken for each
-# other; and a vault whose categories have codes is not taken for an older one, which would be given new codes.
-BEFORE_CATEGORY_CODES, FORMAT = 2, 3
+# other; and a vault of one schema is not taken for one of an older, which would be given new codes.
+FORMATS = {"0001": 2, "0002": 3, "0003": 4}
+FORMAT = FORMATS[REVISIONS[-1]]
 
 # One statement, made once: principals are read whenever a secret is sealed or opened.
 _ALL = sa.select(

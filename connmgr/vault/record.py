@@ -17,8 +17,12 @@ from connmgr.vault.path import SEPARATOR
 Row = Mapping[Any, Any]
 """A row by column names; SQLAlchemy's can be asked by column as well."""
 
-_FORMAT = "connection-1"
-AUTHENTICATED = ("id", "type", "data", "name", "path", "parent", "category")
+BEFORE_WAYS, FORMAT = "connection-1", "connection-2"
+"""What the authentication codes of connections begin with, in a vault of an older schema and in a current one."""
+
+_AT_FIRST = ("id", "type", "data", "name", "path", "parent", "category")
+AUTHENTICATED = (*_AT_FIRST, "way")
+_COVERED = {BEFORE_WAYS: _AT_FIRST, FORMAT: AUTHENTICATED}
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Connection:
     data: dict[str, Any]
     """Without ``type``; secrets in their sealed form."""
     category: str
+    way: str
+    """What ties it to the connections that it runs over; see :mod:`connmgr.vault.way`."""
     created: datetime
     last_used: datetime
     last_modified: datetime
@@ -64,37 +70,37 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def mac(row: Row, key: VaultKey) -> bytes:
+def mac(row: Row, key: VaultKey, format: str = FORMAT) -> bytes:
     """Return the authentication code of a row of the table ``connection``.
 
     It covers what decides where a command goes. The id, type and data: an edited host would be sent the password. The
     name, path, parent and category, because people and programs choose a connection by these: with the names of two
-    rows exchanged, what was meant for a test machine would run in production.
+    rows exchanged, what was meant for a test machine would run in production. The way, because the password of an
+    elevated shell goes to the machine that the connection below it names.
 
     It leaves out what is only told (times, state, cache), the depth, which follows from the path, and two copies of
-    what stands in the data: the fingerprint, whose change can at worst store an equal connection twice, and the
-    references, which say what goes along when a connection is removed. Whoever can change those can delete the rows
-    as well.
+    what stands elsewhere: the fingerprint, whose change can at worst store an equal connection twice, and the
+    references, whose change makes the way another one.
     """
-    return key.mac(canonical([_FORMAT, *(row[name] for name in AUTHENTICATED)]).encode())
+    return key.mac(canonical([format, *(row[name] for name in _COVERED[format])]).encode())
 
 
-def intact(row: Row, key: VaultKey) -> bool:
+def intact(row: Row, key: VaultKey, format: str = FORMAT) -> bool:
     """Whether connmgr wrote this row of the table ``connection``."""
     try:
-        authentic = hmac.compare_digest(mac(row, key), row["mac"])
+        authentic = hmac.compare_digest(mac(row, key, format), row["mac"])
         return authentic and row["depth"] == row["path"].count(SEPARATOR) + 1
     except (TypeError, ValueError):
         # SQLite keeps values of any type in any column.
         return False
 
 
-def verify(row: Row, key: VaultKey) -> None:
+def verify(row: Row, key: VaultKey, format: str = FORMAT) -> None:
     """Refuse a row of the table ``connection`` that connmgr did not write.
 
     :raises IntegrityError: naming the connection.
     """
-    if not intact(row, key):
+    if not intact(row, key, format):
         raise _changed(row)
 
 
@@ -122,6 +128,7 @@ def load(row: Row, key: VaultKey) -> Connection:
         type=row["type"],
         data=json.loads(row["data"]),
         category=row["category"],
+        way=row["way"],
         created=row["created"],
         last_used=row["last_used"],
         last_modified=row["last_modified"],

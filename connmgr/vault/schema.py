@@ -13,7 +13,7 @@ from connmgr.vault.tables import meta
 VERSION_TABLE = "connmgr_version"
 """The table that marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """The revisions under ``migrations/versions``, oldest first; a start with nothing to migrate need not load Alembic."""
 
 KEY_VERIFIER = "key_verifier"

@@ -37,10 +37,16 @@ def sealed_to(
     return affected, lost
 
 
-def _holders(data: Any, sealing_key: bytes) -> Iterator[set[bytes]]:
-    """Yield for each sealed secret within ``data`` the ids of the key pairs that open it."""
+def within(data: Any) -> Iterator[dict[str, Any]]:
+    """Yield each sealed secret within the ``data`` of a connection, whatever its type."""
     if isinstance(data, dict) and "encryptedToken" in data:
-        yield {key_id for key_id, _ in envelope.verify(data, sealing_key).recipients.values()}
+        yield data
     elif isinstance(data, dict | list):
         for each in data.values() if isinstance(data, dict) else data:
-            yield from _holders(each, sealing_key)
+            yield from within(each)
+
+
+def _holders(data: Any, sealing_key: bytes) -> Iterator[set[bytes]]:
+    """Yield for each sealed secret within ``data`` the ids of the key pairs that open it."""
+    for each in within(data):
+        yield {key_id for key_id, _ in envelope.verify(each, sealing_key).recipients.values()}

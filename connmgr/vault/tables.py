@@ -101,12 +101,22 @@ connection = sa.Table(
     sa.Column("data", sa.Text, nullable=False),
     # Of the data with its secrets left out: candidates for equality, nothing that could be guessed.
     sa.Column("fingerprint", sa.LargeBinary, nullable=False, index=True),
+    # The digest of all that it runs over.
+    sa.Column("way", sa.Text, nullable=False, server_default=""),
     sa.Column("mac", sa.LargeBinary, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("cache", sa.Text, nullable=False),
     sa.Column("created", Timestamp, nullable=False),
     sa.Column("last_used", Timestamp, nullable=False),
     sa.Column("last_modified", Timestamp, nullable=False),
+)
+
+# On a server a change leaves its mark here for a while, to be looked for where the answer to its commit was lost.
+commit_mark = sa.Table(
+    "commit_mark",
+    metadata,
+    sa.Column("mark", sa.Text, primary_key=True),
+    sa.Column("made", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
 # Which connections a connection runs over, its parent among them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import category_rows, principal_rows, schema
+from connmgr.vault import category_rows, principal_rows, schema, way
 
 
 def upgrade(tx: sa.Connection, key: VaultKey) -> bool:
@@ -16,10 +16,12 @@ def upgrade(tx: sa.Connection, key: VaultKey) -> bool:
     :raises VaultUnavailable: the vault is one of another key.
     """
     before = schema.upgrade(tx)
-    if before == schema.REVISIONS[0]:
-        # Only in a vault that never had codes of categories, which the code of its principals tells: whoever can write
-        # to the database can take the codes away, and would have what they wrote authenticated.
-        principals = principal_rows.load(tx, key, principal_rows.BEFORE_CATEGORY_CODES)
-        category_rows.authenticate(tx, key)
+    if before not in (None, schema.REVISIONS[-1]):
+        # Only in a vault that never had these codes, which the code of its principals tells: whoever can write to the
+        # database can take the codes away, and would have what they wrote authenticated.
+        principals = principal_rows.load(tx, key, principal_rows.FORMATS[before])
+        if before == schema.REVISIONS[0]:
+            category_rows.authenticate(tx, key)
+        way.bind_all(tx, key)
         principal_rows.replace(tx, key, principals)
     return before is None

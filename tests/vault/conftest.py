@@ -11,8 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import Database, Vault, open_database, principal_rows, schema
+from connmgr.vault import Database, Vault, open_database, principal_rows, record, schema
+from connmgr.vault import rows as connection_rows
 from connmgr.vault.record import fingerprint
+from connmgr.vault.tables import connection
 from tests.vault.people import copied, peopled
 from tests.vault.postgres import Postgres
 
@@ -88,14 +90,23 @@ def behind(url: str, vault: Vault) -> Iterator[Database]:
     database.close()
 
 
-def make_older(tx: sa.Connection, key: VaultKey | None = KEY) -> None:
-    """Take a vault back to the schema before categories had codes; without the ``key`` as well as one can."""
-    tx.execute(sa.text("ALTER TABLE category DROP COLUMN mac"))
-    tx.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'"))
+def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0001") -> None:
+    """Take a vault back to an older schema; without the ``key`` as well as one can.
+
+    In 0002 connections are not tied to what they run over, in 0001 categories have no codes either.
+    """
     if key is not None:
         macs = principal_rows._macs(key, principal_rows.load(tx, key))
-        code = principal_rows._mac_of_all(key, macs, principal_rows.BEFORE_CATEGORY_CODES)
+        code = principal_rows._mac_of_all(key, macs, principal_rows.FORMATS[revision])
         principal_rows.put_meta(tx, principal_rows.PRINCIPALS_MAC, code)
+        rows = tx.execute(sa.select(connection)).mappings().all()
+        older = [{**row, "mac": record.mac(row, key, record.BEFORE_WAYS)} for row in rows if record.intact(row, key)]
+        connection_rows.update(tx, older)
+    tx.execute(sa.text("DROP TABLE commit_mark"))
+    tx.execute(sa.text("ALTER TABLE connection DROP COLUMN way"))
+    if revision == "0001":
+        tx.execute(sa.text("ALTER TABLE category DROP COLUMN mac"))
+    tx.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '{revision}'"))
 
 
 @pytest.fixture(scope="module")

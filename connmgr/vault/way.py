@@ -1,0 +1,144 @@
+"""The way of a connection: all that it runs over, and what ties it there, so that a secret goes where it was meant to.
+
+Each row of the table ``connection`` holds the digest of what it runs over, which covers the digests that stand there in
+turn, and its authentication code covers that digest. Whatever a way leads through, as any type's schema has it, can
+therefore not be exchanged, put back to an earlier state, taken out or added without those above being refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import IntegrityError
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import record, rows
+from connmgr.vault.record import Row, canonical
+from connmgr.vault.tables import connection as table
+from connmgr.vault.tables import connection_reference as reference
+from connmgr.vault.tree import chunks, closure, dependents
+
+NOWHERE = ""
+"""The digest of a connection that runs over nothing."""
+
+
+def digest(targets: Iterable[Row]) -> str:
+    """Return what ties a connection to the rows ``targets`` that it runs over, and to what these run over."""
+    hops = sorted([row["id"], row["type"], row["data"], row["way"]] for row in targets)
+    return hashlib.sha256(canonical(hops).encode()).hexdigest() if hops else NOWHERE
+
+
+def walked(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str, Row]:
+    """Return the rows ``targets`` and all that they run over.
+
+    :raises UnknownConnection: one does not exist.
+    :raises IntegrityError: one was changed outside of connmgr, or what it runs over was.
+    """
+    ids = closure(tx, targets, reference, "target", "source")
+    found, over = rows.by_id(tx, ids), targets_of(tx, ids)
+    for row in found.values():
+        record.verify(row, key)
+        if not _leads(row, found, over):
+            raise led_astray(row["id"])
+    return found
+
+
+def retied(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str:
+    """Return the digest for ``row``, a stored connection, which is to run over ``targets``.
+
+    :raises UnknownConnection, IntegrityError: as :func:`walked`; also where ``row`` stays over what it was led away
+        from: whoever changes something else of it has not looked at that.
+    """
+    found = walked(tx, key, targets)
+    anew = digest(found[id] for id in targets)
+    if anew != row["way"] and targets == set(targets_of(tx, [row["id"]])[row["id"]]):
+        raise led_astray(row["id"])
+    return anew
+
+
+def led_astray(id: str) -> IntegrityError:
+    """Return the error of a connection whose way is not the one that it was stored with."""
+    return IntegrityError(
+        f"What connection {id} runs over was changed outside of connmgr: let it run over another, remove it, or "
+        "restore the vault from a backup.",
+        connection=id,
+    )
+
+
+def rebound(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[dict[str, Any]]:
+    """Return the rows that run over ``before``, as they have to be once it is ``after``.
+
+    Left out is what was changed outside of connmgr, or led astray: it stays refused.
+    """
+    ids = dependents(tx, [before["id"]])[1:]
+    over = targets_of(tx, ids)
+    known = dict(rows.by_id(tx, {*ids, *(target for targets in over.values() for target in targets)}))
+    sound = [id for id in ids if record.intact(known[id], key) and _leads(known[id], known, over)]
+    known[before["id"]] = after
+    return list(_bound(sound, known, over))
+
+
+def bind_all(tx: sa.Connection, key: VaultKey) -> None:
+    """Tie every connection of a vault of an older schema to what it runs over now, and authenticate it anew.
+
+    What was changed outside of connmgr stays refused.
+    """
+    known: dict[str, Row] = {row["id"]: row for row in tx.execute(sa.select(table)).mappings()}
+    sound = [id for id, row in known.items() if record.intact(row, key, record.BEFORE_WAYS)]
+    bound = _bound(sound, known, targets_of(tx, known))
+    rows.update(tx, [row | {"mac": record.mac(row, key)} for row in bound])
+
+
+def faults(tx: sa.Connection, key: VaultKey) -> Iterator[IntegrityError]:
+    """Yield what is wrong with the connections of an up-to-date vault."""
+    known: dict[str, Row] = {row["id"]: row for row in tx.execute(sa.select(table)).mappings()}
+    over = targets_of(tx, known)
+    for id, row in known.items():
+        try:
+            record.verify(row, key)
+        except IntegrityError as error:
+            yield error
+        else:
+            if not _leads(row, known, over):
+                yield led_astray(id)
+
+
+def _bound(ids: Iterable[str], known: dict[str, Row], over: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
+    for id in _in_order(ids, over):
+        known[id] = bound = {**known[id], "way": digest(known[target] for target in over[id])}
+        yield bound
+
+
+def _leads(row: Row, known: Mapping[str, Row], over: Mapping[str, list[str]]) -> bool:
+    return bool(row["way"] == digest(known[target] for target in over[row["id"]]))
+
+
+def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return for each of ``ids`` what it runs over directly."""
+    found: dict[str, list[str]] = {id: [] for id in ids}
+    for some in chunks(found):
+        for source, target in tx.execute(sa.select(reference).where(reference.c.source.in_(some))):
+            found[source].append(target)
+    return found
+
+
+def _in_order(ids: Iterable[str], over: Mapping[str, list[str]]) -> list[str]:
+    """Return ``ids`` such that each comes after those of them that it runs over."""
+    wanted, ordered = set(ids), dict[str, None]()
+    # Not by calling itself: a chain may be longer than Python's stack.
+    for start in wanted:
+        pending = [(start, iter(over[start]))]
+        entered = {start}
+        while pending:
+            id, targets = pending[-1]
+            further = next((target for target in targets if target in wanted - entered and target not in ordered), None)
+            if further is None:
+                ordered.setdefault(id)
+                pending.pop()
+            else:
+                entered.add(further)
+                pending.append((further, iter(over[further])))
+    return list(ordered)
