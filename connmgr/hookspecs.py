@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pluggy
 
-from connmgr.plugin import ConnectionType
+from connmgr.plugin import AnyConnectionType
 
 hookspec = pluggy.HookspecMarker("connmgr")
 
 
 @hookspec
-def connmgr_connection_types() -> Sequence[ConnectionType]:
+def connmgr_connection_types() -> Sequence[AnyConnectionType]:
     """Return the connection types that this plugin offers."""
     raise NotImplementedError

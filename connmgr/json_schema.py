@@ -9,12 +9,12 @@ from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
 from connmgr.fields import EncryptedSchema, Reference, Secret
-from connmgr.plugin import ConnectionType
+from connmgr.plugin import AnyConnectionType
 
 OPENAPI_VERSION = "3.1.0"
 
 
-def json_schema(kind: ConnectionType) -> dict[str, Any]:
+def json_schema(kind: AnyConnectionType) -> dict[str, Any]:
     """Return the JSON Schema of the ``data`` of a connection of type ``kind``, its ``type`` included."""
     schema = _inline(kind.schema())
     properties = {"type": {"const": kind.name}, **schema.pop("properties", {})}

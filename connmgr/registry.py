@@ -22,7 +22,7 @@ from connmgr import hookspecs
 from connmgr.errors import UnknownType
 from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
-from connmgr.plugin import ConnectionType, Reference, Schema, Secret, ValidationError, Wrapper
+from connmgr.plugin import AnyConnectionType, ConnectionType, Reference, Schema, Secret, ValidationError, Wrapper
 
 logger = logging.getLogger("connmgr.registry")
 
@@ -38,7 +38,7 @@ SLOW_SECONDS = 2.0
 class Registered:
     """A connection type and the distribution that brought it."""
 
-    type: ConnectionType
+    type: AnyConnectionType
     distribution: str
     version: str
 
@@ -103,7 +103,7 @@ class Registry:
                     reason = _refusal(rival, [entry for entry in entries if entry is not rival])
                     self.problems.append(Problem(rival.type.name, rival.distribution, reason))
 
-    def get(self, name: str) -> ConnectionType:
+    def get(self, name: str) -> AnyConnectionType:
         """Return the connection type called ``name``.
 
         :raises UnknownType: no usable plugin offers it.
@@ -168,7 +168,7 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
         raise
 
 
-def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[ConnectionType]:
+def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
     """Return the types that ``plugin`` offers; none where it implements other hooks alone."""
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
@@ -185,8 +185,8 @@ def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[Connect
 
 
 def _check(kind: object) -> None:
-    if not isinstance(kind, ConnectionType):
-        raise TypeError(f"not an instance of ConnectionType: {kind!r}")
+    if not isinstance(kind, ConnectionType | Wrapper):
+        raise TypeError(f"not an instance of ConnectionType or Wrapper: {kind!r}")
     owner = type(kind).__name__
     for attribute in ("name", "description", "usage_category"):
         value = getattr(kind, attribute, None)
@@ -200,7 +200,7 @@ def _check(kind: object) -> None:
     _check_description(owner, kind)
 
 
-def _check_schema(owner: str, kind: ConnectionType) -> None:
+def _check_schema(owner: str, kind: AnyConnectionType) -> None:
     schema = getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
@@ -213,7 +213,7 @@ def _check_schema(owner: str, kind: ConnectionType) -> None:
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
 
 
-def _check_description(owner: str, kind: ConnectionType) -> None:
+def _check_description(owner: str, kind: AnyConnectionType) -> None:
     """Refuse what ``/connection/types`` could not tell, with which it would keep all other types from clients."""
     if not isinstance(kind.example, Mapping):
         raise TypeError(f"{owner}.example is {kind.example!r}, not a mapping")

@@ -12,7 +12,7 @@ from connmgr.api.body import describe
 from connmgr.api.services import services
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import map_secrets, references
-from connmgr.plugin import ConnectionType, Wrapper
+from connmgr.plugin import AnyConnectionType, Wrapper
 from connmgr.secrets.principals import Access
 from connmgr.vault import record
 
@@ -23,7 +23,7 @@ _BLANK = "secret"
 class ConnectionData:
     """The ``data`` of a request, loaded by its type's schema; secrets are in plain in ``_plain`` alone."""
 
-    kind: ConnectionType
+    kind: AnyConnectionType
     sealed: dict[str, Any]
     references: list[str]
     """The connections that it names, to run over."""
@@ -74,7 +74,7 @@ class ConnectionData:
         return bool(_without_nulls(plain) == _without_nulls(self._plain))
 
 
-def _type(data: Mapping[str, Any], settled: str | None) -> ConnectionType:
+def _type(data: Mapping[str, Any], settled: str | None) -> AnyConnectionType:
     name = data.get("type")
     if name is None:
         raise InvalidRequest("data.type: Missing data for required field.")

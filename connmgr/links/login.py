@@ -179,6 +179,9 @@ class ResumedChannel(Channel):
     def shutdown_write(self) -> None:
         self._channel.shutdown_write()
 
+    def resize(self, columns: int, rows: int) -> None:
+        self._channel.resize(columns, rows)
+
     def exit_status(self, timeout: float) -> int:
         return self._channel.exit_status(timeout)
 

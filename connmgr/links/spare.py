@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from connmgr.errors import ChannelRefused, ConnectTimeout, RequestError, ShellLost
 from connmgr.links.chain import Chain
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import ByteStream, Channel, Transport
 
 PATIENCE = 5.0
 """Seconds to wait for a link to be free."""
@@ -55,7 +54,7 @@ class SpareTransport(Transport):
                 # Whoever started the session may have left, and with it the secrets that open the link.
                 raise refusal from error
 
-    def open_tcp(self, host: str, port: int, *, timeout: float) -> socket.socket:
+    def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         return self._first.open_tcp(host, port, timeout=timeout)
 
     def close(self) -> None:

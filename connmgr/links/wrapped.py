@@ -43,7 +43,7 @@ class WrappedTransport(Transport):
         login = Login(self._wrapper, self._data, deadline)
         holds_login = raw or self._wrapper.needs_login(self._data)
         announced = login.announcing(argv, raw=raw) if holds_login else argv
-        wrapped = self._wrapper.wrap(announced, self._data, login.prompt)
+        wrapped = self._wrapper.wrap(announced, self._data, login.prompt, pty=terminal)
         if isinstance(self._inner, WrappedTransport):
             channel = self._inner._start(wrapped, deadline, terminal=terminal, raw=False)
         else:

@@ -37,6 +37,7 @@ EVERY_BYTE = bytes(range(256)) * 8
 LARGE = 1 << 20
 BIG_OUTPUT = f"x=0123456789abcdef; while [ ${{#x}} -lt {LARGE} ]; do x=$x$x; done; printf %s $x; printf %s $x >&2"
 ENDLESS = "echo begun; sleep 600"
+SAYS_ITS_SIZE = "echo begun; until [ \"$(stty size)\" = '43 132' ]; do sleep 0.02; done; echo told"
 
 Start = Callable[..., Channel]
 
@@ -187,6 +188,22 @@ class ChannelConformance:
         channel = start("test -t 0 && test -t 1 && echo terminal; echo err >&2", pty=True)
         assert channel.merged
         assert finish(channel).stdout.replace(b"\r\n", b"\n") == b"terminal\nerr\n"
+
+    def test_a_terminal_is_told_its_size(self, start: Start) -> None:
+        if not self.has_terminals:
+            with pytest.raises(TransportUnsupported):
+                start(ENDLESS).resize(132, 43)
+            return
+        channel = start(SAYS_ITS_SIZE, pty=True)
+        _read_until(channel, b"begun")
+        channel.resize(132, 43)
+        _read_until(channel, b"told")
+
+    def test_a_process_without_a_terminal_has_no_size(self, start: Start) -> None:
+        channel = start(ENDLESS)
+        if not channel.merged:
+            with pytest.raises(TransportUnsupported):
+                channel.resize(132, 43)
 
     def test_closed_channels_leave_nothing_behind(self, transport: Transport) -> None:
         def use() -> None:

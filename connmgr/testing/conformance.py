@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr.errors import OperationError
-from connmgr.plugin import ConnectionType, Reference, Transport, Wrapper
+from connmgr.plugin import AnyConnectionType, Reference, Transport, Wrapper
 from connmgr.testing.channel import ChannelConformance, assert_leaves_nothing
 from connmgr.testing.link import WAIT, connect, local, run, script
 from connmgr.testing.schema import SchemaConformance, secrets_of
@@ -19,7 +19,7 @@ Connect = Callable[[], Transport]
 
 class _Conformance(SchemaConformance, ChannelConformance, SessionConformance):
     @pytest.fixture
-    def via(self, kind: ConnectionType, data: Mapping[str, Any]) -> Iterator[Transport | None]:
+    def via(self, kind: AnyConnectionType, data: Mapping[str, Any]) -> Iterator[Transport | None]:
         """What the reference in ``data`` stands for: this machine, unless a subclass opens something else."""
         if kind.via is None or data.get(kind.via) is None:
             yield None
@@ -30,7 +30,7 @@ class _Conformance(SchemaConformance, ChannelConformance, SessionConformance):
 
     @pytest.fixture
     def connected(
-        self, kind: ConnectionType, data: Mapping[str, Any], via: Transport | None, loaded: dict[str, Any]
+        self, kind: AnyConnectionType, data: Mapping[str, Any], via: Transport | None, loaded: dict[str, Any]
     ) -> Connect:
         """A function that opens another link."""
         return lambda: connect(kind, data, via)
@@ -79,7 +79,7 @@ class WrapperConformance(_Conformance):
 
     PROMPT = "connmgr-test-prompt:"
 
-    def test_it_runs_over_a_connection_that_must_be_named(self, kind: ConnectionType) -> None:
+    def test_it_runs_over_a_connection_that_must_be_named(self, kind: AnyConnectionType) -> None:
         assert kind.via is not None, "a wrapper says in `via` which field names the connection that it runs in"
         field = kind.schema().fields[kind.via]
         assert isinstance(field, Reference)
@@ -87,15 +87,15 @@ class WrapperConformance(_Conformance):
 
     def test_no_secret_is_in_the_argv(self, kind: Wrapper, loaded: dict[str, Any]) -> None:
         for data in (loaded, kind.schema().load(kind.example)):
-            words = kind.wrap(["printf", "%s", "a b"], data, self.PROMPT)
+            words = kind.wrap(["printf", "%s", "a b"], data, self.PROMPT, pty=False)
             assert all(isinstance(word, str) for word in words)
             assert not [secret for secret in secrets_of(kind, data) if any(secret in word for word in words)]
 
     def test_the_argv_that_it_is_given_is_not_changed(self, kind: Wrapper, loaded: dict[str, Any]) -> None:
         argv = ["printf", "%s", "a b"]
-        kind.wrap(argv, loaded, self.PROMPT)
+        kind.wrap(argv, loaded, self.PROMPT, pty=False)
         assert argv == ["printf", "%s", "a b"]
-        assert kind.wrap(tuple(argv), loaded, self.PROMPT) == kind.wrap(argv, loaded, self.PROMPT)
+        assert kind.wrap(tuple(argv), loaded, self.PROMPT, pty=False) == kind.wrap(argv, loaded, self.PROMPT, pty=False)
 
     def test_it_runs_the_argv_and_nothing_else(self, transport: Transport) -> None:
         assert run(transport, ["printf", "%s", "only this"]).stdout == b"only this"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import Channel, ConnectionType, Transport, Wrapper
+from connmgr.plugin import AnyConnectionType, Channel, Transport, Wrapper
 from connmgr.registry import Registry
 
 WAIT = 30.0
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 
 
 def connect(
-    kind: ConnectionType, data: Mapping[str, Any], via: Transport | None = None, *, timeout: float = WAIT
+    kind: AnyConnectionType, data: Mapping[str, Any], via: Transport | None = None, *, timeout: float = WAIT
 ) -> Transport:
     """Open ``data``, as a client would send it but for ``type`` and with secrets in plain, over ``via``.
 
@@ -41,7 +41,7 @@ def connect(
 
 def local() -> Transport:
     """Return a transport of this machine, for wrappers to run over."""
-    return Registry.load().get("local").open({}, None, timeout=WAIT)
+    return connect(Registry.load().get("local"), {})
 
 
 def script(text: str, *arguments: str) -> list[str]:

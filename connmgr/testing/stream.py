@@ -48,6 +48,17 @@ class StreamConformance:
         stream.close()
         assert bytes(received) == MESSAGE
 
+    def test_what_is_written_can_end_before_what_is_read(self, transport: Transport, address: str, echo: int) -> None:
+        stream = transport.open_tcp(address, echo, timeout=WAIT)
+        stream.settimeout(WAIT)
+        stream.sendall(b"last words")
+        stream.shutdown(socket.SHUT_WR)
+        received = b""
+        while chunk := stream.recv(100):
+            received += chunk
+        stream.close()
+        assert received == b"last words"
+
     def test_a_silent_stream_times_out(self, transport: Transport, address: str, echo: int) -> None:
         stream = transport.open_tcp(address, echo, timeout=WAIT)
         stream.settimeout(0.05)

@@ -22,7 +22,7 @@ class Chroot(Wrapper):
     example = {"host": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "directory": "/srv/jail", "user": "build"}
     via = "host"
 
-    def wrap(self, argv, data, prompt):
+    def wrap(self, argv, data, prompt, *, pty):
         user = [f"--userspec={data['user']}"] if data.get("user") else []
         # The host's login shell need not exist in there.
         return ["env", "SHELL=/bin/sh", "chroot", *user, data["directory"], *argv]

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from connmgr.errors import AuthFailed, ElevationFailed
 from connmgr.plugin import (
     Boolean,
-    ConnectionType,
     Dialogue,
     List,
     OneOf,
@@ -87,7 +86,7 @@ class ShellEnvironment(Wrapper):
     }
     via = "host"
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         if not data["elevated"]:
             return list(argv)
         own = ["/bin/sh", "-c", _IN_OWN_LANGUAGE, "sh", *argv]
@@ -151,5 +150,5 @@ class ShellEnvironment(Wrapper):
 
 
 @hookimpl
-def connmgr_connection_types() -> Sequence[ConnectionType]:
+def connmgr_connection_types() -> Sequence[Wrapper]:
     return [ShellEnvironment()]

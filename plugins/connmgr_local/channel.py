@@ -7,11 +7,14 @@ import fcntl
 import os
 import pty
 import select
+import struct
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Channel
 
 READ_SIZE = 1 << 18
@@ -87,6 +90,14 @@ class LocalChannel(Channel):
                 self._stdin = -1
             else:
                 os.write(self._stdin, b"\x04")
+
+    def resize(self, columns: int, rows: int) -> None:
+        if not self.merged:
+            raise TransportUnsupported("This process has no terminal whose size could be set.")
+        with self._using:
+            if self._closing.is_set():
+                raise BrokenPipeError
+            fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def exit_status(self, timeout: float) -> int:
         try:

@@ -6,7 +6,7 @@ import shlex
 import struct
 from collections.abc import Sequence
 
-from connmgr.errors import ShellStartFailed
+from connmgr.errors import ShellStartFailed, TransportUnsupported
 from connmgr.plugin import Channel
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.stream import STDERR, STDOUT, UNHURRIED, Stream, packed
@@ -50,6 +50,13 @@ class SessionChannel(Stream, Channel):
             return b"", b""
         self._consume(size)
         return b"".join(parts[STDOUT]), b"".join(parts[STDERR])
+
+    def resize(self, columns: int, rows: int) -> None:
+        if not self.merged:
+            raise TransportUnsupported("This process has no terminal whose size could be set.")
+        # RFC 4254, section 6.7: nobody answers it.
+        size = struct.pack(">IIII", columns, rows, 0, 0)
+        self.link.post(self._request(b"window-change", size, wants_answer=False), Deadline(UNHURRIED), self)
 
     def exit_status(self, timeout: float) -> int:
         if not self._wait(lambda: self._status is not None or self.closed, max(0.0, timeout)):

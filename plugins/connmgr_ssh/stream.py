@@ -248,7 +248,7 @@ class Stream:
             piece = data[start : start + self._packet_out]
             yield struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, len(piece)), piece
 
-    def sendall(self, data: bytes, timeout: float) -> None:
+    def sendall(self, data: bytes | memoryview, timeout: float) -> None:
         """Write all of ``data``.
 
         :raises TimeoutError: the far side did not take it within ``timeout`` seconds.

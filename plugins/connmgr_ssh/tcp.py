@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
-from typing import cast
 
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.link import Link
@@ -12,7 +12,7 @@ from connmgr_ssh.stream import Stream
 
 
 class TcpStream(Stream):
-    """A TCP stream, with the methods of a socket that SSH needs."""
+    """A TCP stream as :class:`connmgr.plugin.ByteStream` has one."""
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -49,12 +49,14 @@ class TcpStream(Stream):
         """
         return self._write(memoryview(data), Deadline(self._patience()))
 
-    def sendall(self, data: bytes, timeout: float | None = None) -> None:
+    def sendall(self, data: bytes | memoryview, timeout: float | None = None) -> None:
         super().sendall(data, self._patience() if timeout is None else timeout)
 
     def _patience(self) -> float:
         return threading.TIMEOUT_MAX if self._timeout is None else self._timeout
 
-    def as_socket(self) -> socket.socket:
-        """Return this as what it is used as."""
-        return cast(socket.socket, self)
+    def shutdown(self, how: int) -> None:
+        """End what is written where ``how`` is ``socket.SHUT_WR``: SSH knows no other half (RFC 4254, section 5.3)."""
+        if how != socket.SHUT_WR:
+            raise OSError(errno.EOPNOTSUPP, "only what is written can be ended")
+        self.shutdown_write()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ChannelRefused, ShellLost, TransportUnsupported
-from connmgr.plugin import Transport
+from connmgr.plugin import ByteStream, Transport
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
 from connmgr_ssh.channel import SessionChannel
@@ -21,7 +20,7 @@ from connmgr_ssh.identities import gather
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import Refused, packed
 from connmgr_ssh.tcp import TcpStream
-from connmgr_ssh.wire import SocketLike, Wire
+from connmgr_ssh.wire import Wire
 
 _DEFAULT_PORT = 22
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
@@ -55,7 +54,7 @@ class SshTransport(Transport):
         self._link.wire.hasty = False
         return channel
 
-    def open_tcp(self, host: str, port: int, *, timeout: float) -> socket.socket:
+    def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
         with mapped(self._name, f"connecting to {host}:{port}", deadline):
@@ -65,7 +64,7 @@ class SshTransport(Transport):
                 stream = self._link.open_stream(TcpStream, b"direct-tcpip", target + origin, deadline)
             except Refused as refusal:
                 raise refused_stream(refusal, f"{host}:{port}", self._name) from refusal
-        return stream.as_socket()
+        return stream
 
     def _refuse_when_lost(self) -> None:
         if not self._link.active:
@@ -147,7 +146,7 @@ def _connect(
     return SshTransport(link, name, hops)
 
 
-def _stream_to(destination: Destination, via: Transport | None, deadline: Deadline) -> SocketLike:
+def _stream_to(destination: Destination, via: Transport | None, deadline: Deadline) -> ByteStream:
     if via is None:
         return dial(destination.host, destination.port, deadline)
     with mapped(str(destination), "connecting through the gateway", deadline):

@@ -10,7 +10,8 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+
+from connmgr.plugin import ByteStream
 
 BLOCK = 192 * 1024
 SMALL_BLOCK = 16 * 1024
@@ -26,22 +27,13 @@ SILENCES = 3
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 
 
-class SocketLike(Protocol):
-    """What a stream must offer to carry SSH; sockets do."""
-
-    def recv(self, size: int, /) -> bytes: ...
-    def send(self, data: bytes | memoryview, /) -> int: ...
-    def settimeout(self, timeout: float | None, /) -> None: ...
-    def close(self) -> None: ...
-
-
 class Wire:
     """A socket, or something like one, as SSH reads and writes it: ahead, in large pieces, and with an eye on silence.
 
     ``interval`` is how many seconds a read or write waits before it raises :class:`TimeoutError`; None waits for ever.
     """
 
-    def __init__(self, stream: SocketLike, interval: float | None) -> None:
+    def __init__(self, stream: ByteStream, interval: float | None) -> None:
         self._stream = stream
         self._ahead = b""
         self._position = 0

@@ -15,6 +15,7 @@ import pytest
 
 from connmgr.errors import OperationError, ShellStartFailed
 from connmgr.plugin import (
+    AnyConnectionType,
     Channel,
     ConnectionType,
     Integer,
@@ -56,6 +57,9 @@ class Delegate(Channel):
 
     def shutdown_write(self) -> None:
         self.inner.shutdown_write()
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.inner.resize(columns, rows)
 
     def exit_status(self, timeout: float) -> int:
         return self.inner.exit_status(timeout)
@@ -112,6 +116,20 @@ class IgnoresTheEndOfInput(Delegate):
     caught_by = "test_shutdown_write_ends_the_input"
 
     def shutdown_write(self) -> None:
+        pass
+
+
+class SwapsColumnsAndRows(Delegate):
+    caught_by = "test_a_terminal_is_told_its_size"
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.inner.resize(rows, columns)
+
+
+class ResizesWhatIsNoTerminal(Delegate):
+    caught_by = "test_a_process_without_a_terminal_has_no_size"
+
+    def resize(self, columns: int, rows: int) -> None:
         pass
 
 
@@ -413,14 +431,14 @@ class SoundWrapper(Wrapper):
     example: ClassVar[Mapping[str, Any]] = {"host": HOST, "password": "canary"}
     via = "host"
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         return ["env", *argv]
 
 
 class TellsThePassword(SoundWrapper):
     caught_by = "test_no_secret_is_in_the_argv"
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         return ["env", f"PASSWORD={data.get('password')}", *argv]
 
 
@@ -434,14 +452,14 @@ class TellsAPasswordOfAList(SoundWrapper):
     schema = _WrappingWithKeys
     example: ClassVar[Mapping[str, Any]] = {"host": HOST, "keys": ["canary"]}
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         return ["env", f"KEYS={data['keys']}", *argv]
 
 
 class ChangesTheArgv(SoundWrapper):
     caught_by = "test_the_argv_that_it_is_given_is_not_changed"
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         words = argv if isinstance(argv, list) else list(argv)
         words.insert(0, "env")
         return words
@@ -450,7 +468,7 @@ class ChangesTheArgv(SoundWrapper):
 class Talks(SoundWrapper):
     caught_by = "test_it_runs_the_argv_and_nothing_else"
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         return ["/bin/sh", "-c", 'echo welcome; exec "$@"', "sh", *argv]
 
 
@@ -473,8 +491,8 @@ def _suite(fault: type[Any]) -> type[Any]:
     """Return the test class of a plugin that has the fault."""
 
     @pytest.fixture
-    def kind(self: object) -> ConnectionType:
-        found: ConnectionType = fault() if issubclass(fault, ConnectionType) else Sound(fault)
+    def kind(self: object) -> AnyConnectionType:
+        found: AnyConnectionType = fault() if issubclass(fault, Sound | SoundWrapper) else Sound(fault)
         return found
 
     @pytest.fixture(autouse=True)

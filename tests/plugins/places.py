@@ -33,7 +33,7 @@ class Inside(Wrapper):
     def __init__(self, machine: Machine, user: Inhabitant, environment: Mapping[str, str]) -> None:
         self._words = [*machine.inside(user), "env", *(f"{name}={value}" for name, value in environment.items())]
 
-    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         return [*self._words, *argv]
 
 

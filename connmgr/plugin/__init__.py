@@ -1,0 +1,71 @@
+"""What the author of a connection type imports: the contracts of types, transports and channels, and field helpers.
+
+A :class:`ConnectionType` opens a :class:`Transport`; a transport opens :class:`Channel` s; the engine runs a shell on a
+channel. A :class:`Wrapper` has no transport of its own: it rewrites an argv and so runs over any other connection.
+The engine does the rest for every type: chains, secrets, framing, timeouts, files and closing.
+"""
+
+from __future__ import annotations
+
+import pluggy
+
+from connmgr.fields import (
+    Boolean,
+    Integer,
+    Length,
+    List,
+    Nested,
+    Number,
+    OneOf,
+    Range,
+    Reference,
+    Schema,
+    Secret,
+    Text,
+    ValidationError,
+    validates_schema,
+)
+from connmgr.plugin.channel import ByteStream, Channel
+from connmgr.plugin.deadline import Deadline
+from connmgr.plugin.transport import Listener, Transport
+from connmgr.plugin.types import (
+    AnyConnectionType,
+    Child,
+    ConnectionType,
+    Described,
+    Dialogue,
+    TerminalRequired,
+    Wrapper,
+)
+
+__all__ = [
+    "AnyConnectionType",
+    "Boolean",
+    "ByteStream",
+    "Channel",
+    "Child",
+    "ConnectionType",
+    "Deadline",
+    "Described",
+    "Dialogue",
+    "Integer",
+    "Length",
+    "List",
+    "Listener",
+    "Nested",
+    "Number",
+    "OneOf",
+    "Range",
+    "Reference",
+    "Schema",
+    "Secret",
+    "TerminalRequired",
+    "Text",
+    "Transport",
+    "ValidationError",
+    "Wrapper",
+    "hookimpl",
+    "validates_schema",
+]
+
+hookimpl = pluggy.HookimplMarker("connmgr")

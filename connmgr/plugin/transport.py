@@ -1,0 +1,62 @@
+"""A live link to a machine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from connmgr.errors import TransportUnsupported
+from connmgr.plugin.channel import ByteStream, Channel
+
+
+class Transport(ABC):
+    """A live link to a machine, opened by a :class:`ConnectionType` and closed by the engine.
+
+    Its methods may be called from several threads at once.
+    """
+
+    runs_locally: bool = False
+    """Whether processes are children of the daemon itself, so that a later daemon can find those left behind."""
+
+    @abstractmethod
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        """Start ``argv`` on the far side and return its channel.
+
+        A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has a
+        terminal, its stderr arrives within stdout, and the channel is ``merged``.
+        :raises connmgr.errors.TransportUnsupported: with ``pty``, from a transport that has no terminals.
+        :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the link and all its channels. Never raises; calling it again does nothing."""
+
+    def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
+        """Open a TCP stream from the far side to ``host:port``, that nobody else uses.
+
+        :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
+        :raises connmgr.errors.OperationError: the stream could not be opened within ``timeout`` seconds.
+        """
+        raise TransportUnsupported("This connection cannot carry TCP streams, so that nothing can go through it.")
+
+    def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
+        """Listen on ``host:port`` of the far side; on a free port where ``port`` is 0.
+
+        :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
+        :raises connmgr.errors.OperationError: the far side refused, or did not answer within ``timeout`` seconds.
+        """
+        raise TransportUnsupported("This connection cannot listen on its far side.")
+
+
+class Listener(Protocol):
+    """A TCP port of the far side."""
+
+    port: int
+
+    def accept(self, timeout: float) -> ByteStream:
+        """Return the next stream that was opened to the port; :class:`TimeoutError` if none came in time."""
+
+    def close(self) -> None:
+        """Listen no longer. Calling it again does nothing."""
