@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pexpect
+from pexpect.expect import searcher_re
 from pexpect.spawnbase import SpawnBase
 
 from connmgr.engine.nonce import new_nonce
@@ -17,6 +18,15 @@ from connmgr.plugin import Channel, Wrapper
 
 PRINTED_LIMIT = 300
 """How many characters of what a program printed an error's message quotes."""
+
+WINDOW = 1024
+"""Bytes at the end of what has come in which prompts are looked for; a program that asks waits behind its prompt."""
+
+LOGIN_LIMIT = 256 << 10
+"""Bytes that a program may print until its login is over."""
+
+KEPT = 8 << 10
+"""Bytes at the end of what a program printed in which the reason for its end is looked for."""
 
 # A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)).
 _RAW = 'stty raw -echo; echo; echo "$0"; exec "$@"'
@@ -63,21 +73,26 @@ class Login:
 
 if TYPE_CHECKING:
     _BytesSpawn = SpawnBase[bytes]
+    _BytesSearcher = searcher_re[bytes]
 else:
     _BytesSpawn = SpawnBase
+    _BytesSearcher = searcher_re
 
 
 class _ChannelSpawn(_BytesSpawn):
     """pexpect's matching over a channel's two streams, read as one."""
 
     def __init__(self, channel: Channel) -> None:
-        super().__init__(encoding=None, maxread=65536, searchwindowsize=None)
+        super().__init__(encoding=None, maxread=65536)
+        self.delayafterread = None  # a channel is waited for
         self._channel = channel
         self.out = bytearray()
         self.err = bytearray()
         self.closed = False
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
+        if len(self.out) + len(self.err) > LOGIN_LIMIT:
+            raise _TalksOn
         deadline = time.monotonic() + max(0.0, timeout or 0.0)
         while True:
             try:
@@ -91,6 +106,34 @@ class _ChannelSpawn(_BytesSpawn):
                 return stderr + stdout
             if time.monotonic() >= deadline:
                 raise pexpect.TIMEOUT("nothing came")
+
+
+class _TalksOn(Exception):
+    """The program has printed more than a login does."""
+
+
+class _Searcher(_BytesSearcher):
+    """pexpect's search within bounds: for ``ready`` in all that is new, for prompts at the end of that."""
+
+    longest_string = WINDOW  # what pexpect keeps in front of what is new
+
+    def __init__(self, patterns: Sequence[bytes], ready: bytes) -> None:
+        self._expressions = [re.compile(pattern, re.DOTALL) for pattern in patterns]
+        super().__init__(self._expressions)
+        self._ready = ready
+
+    def search(self, buffer: bytes, freshlen: int, searchwindowsize: int | None = None) -> int:
+        found: tuple[int, int, re.Match[bytes]] | None = None
+        for index, pattern in enumerate(self._expressions):
+            start = 0 if pattern.pattern == self._ready else max(0, len(buffer) - WINDOW)
+            match = pattern.search(buffer, start)
+            if match is not None and (found is None or match.start() < found[0]):
+                found = match.start(), index, match
+        if found is None:
+            return -1
+        self.start, index, self.match = found
+        self.end = self.match.end()
+        return index
 
 
 class ChannelDialogue:
@@ -118,7 +161,10 @@ class ChannelDialogue:
 
     @property
     def printed(self) -> str:
-        text = bytes(self._spawn.before or b"").decode(errors="replace")
+        before = bytes(self._spawn.before or b"")
+        # The first of what is cut out may be the rest of a secret, which nothing would recognise.
+        partial = max((len(secret.encode()) for secret in self._secrets), default=0)
+        text = before[-KEPT:][partial if len(before) > KEPT else 0 :].decode(errors="replace")
         for secret in self._secrets:
             text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
         return printable(text)
@@ -126,11 +172,14 @@ class ChannelDialogue:
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))
         try:
-            index = int(self._spawn.expect(list(patterns), timeout=seconds))
+            index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready), timeout=seconds))
         except pexpect.TIMEOUT:
             raise ConnectTimeout(self._failure(f"The login did not go on within {seconds:.0f} s.")) from None
         except pexpect.EOF:
             raise ElevationFailed(self._failure("The login ended without access.")) from None
+        except _TalksOn:
+            size = f"{LOGIN_LIMIT >> 10} KiB"
+            raise ElevationFailed(self._failure(f"The login printed more than {size} and was given up.")) from None
         self.matched = patterns[index]
         return index
 

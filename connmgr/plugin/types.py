@@ -87,11 +87,13 @@ class Dialogue(Protocol):
 
     @property
     def printed(self) -> str:
-        """What came since the last match, on one line, for an error's message."""
+        """What came since the last match, its last 8 KiB, on one line, for an error's message."""
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         """Wait for the first of the regular expressions and return its index.
 
+        ``ready`` is found anywhere, others in the last 1,024 bytes of what has come: that is where a program waits for
+        an answer. An expression must not be one that takes long there, whatever the far side prints.
         :raises connmgr.errors.ElevationFailed: the program ended.
         :raises connmgr.errors.ConnectTimeout: none came within ``timeout`` seconds.
         """

@@ -33,7 +33,8 @@ STEP_TIMEOUT = 8.0
 # Prompts and refusals are read in English; the session gets its own locale back. sudo lets LC_* pass.
 _IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
 _IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
-_PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]*: ?$"
+# A bound, because each of many "password" would be followed to the end of the line.
+_PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]{0,200}: ?$"
 _REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry, try|su: sorry")
 _WANTED = re.compile(r"(?i)password|authentication|terminal is required to")
 _TERMINAL = re.compile(r"\btty\b")

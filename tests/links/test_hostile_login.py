@@ -1,0 +1,102 @@
+"""Whatever a program prints instead of logging in, reading it takes little time and memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from connmgr.errors import AuthFailed, ConnmgrError, ElevationFailed
+from connmgr.links.login import KEPT, LOGIN_LIMIT, PRINTED_LIMIT, WINDOW, Login
+from connmgr.plugin import Dialogue
+from connmgr_elevated import ShellEnvironment
+from tests.hostile import Prints, fill, quickly
+
+METHODS = ["sudo", "su", "doas"]
+
+
+def data(method: str) -> dict[str, Any]:
+    return {"elevated": True, "method": method, "user": "root", "password": "secret"}
+
+
+def login(method: str) -> tuple[Login, bytes]:
+    """Return a login, and the line that ends it."""
+    held = Login(ShellEnvironment(), data(method), sys.maxsize)
+    return held, b"\n" + held.announcing(["true"], raw=False)[3].encode() + b"\n"
+
+
+@pytest.mark.parametrize("pattern", [b"password", b"pass", b"Password: ", b"x", b"\n", b"%", b"%connmgr-"])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("piece", [100, 256 << 10])
+@pytest.mark.parametrize("method", METHODS)
+def test_sixteen_megabytes_instead_of_a_login(method: str, piece: int, stream: str, pattern: bytes) -> None:
+    channel = Prints(**{stream: fill(pattern)}, piece=piece)
+    with quickly(), pytest.raises(ConnmgrError) as refused:
+        login(method)[0].hold(channel)
+    assert isinstance(refused.value, ElevationFailed | AuthFailed)
+    assert channel.read <= LOGIN_LIMIT + piece, "a login that goes on and on is read on"
+    assert channel.closed
+    assert len(refused.value.message) < PRINTED_LIMIT + 200
+
+
+@pytest.mark.parametrize("piece", [1, 100, 4096, 256 << 10])
+def test_an_end_behind_much_else_is_found_and_what_follows_belongs_to_the_program(piece: int) -> None:
+    held, end = login("su")
+    channel = held.hold(Prints(fill(b"Welcome to it\n", 20 * WINDOW) + end + b"output", b"", piece=piece))
+    assert bytes(_all(channel)) == b"output"
+
+
+def _all(channel: Any) -> bytes:
+    read = b""
+    try:
+        while True:
+            read += channel.recv(1)[0]
+    except EOFError:
+        return read
+
+
+class Asks(Prints):
+    """Asks once, and ends the login when it is answered."""
+
+    def __init__(self, question: bytes, end: bytes, piece: int) -> None:
+        super().__init__(question, piece=piece, merged=True)
+        self._end = end
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        super().sendall(data, timeout)
+        self.print(self._end)
+
+
+@pytest.mark.parametrize("prompt", [b"Password: ", b"doas (me@host) password: ", b"Passcode for me@REALM:"])
+@pytest.mark.parametrize("piece", [1, 4096])
+def test_a_prompt_behind_a_long_lecture_is_answered(prompt: bytes, piece: int) -> None:
+    held, end = login("su")
+    channel = Asks(fill(b"Be careful with the password.\n", 20 * WINDOW) + prompt, b"\r" + end, piece)
+    held.hold(channel)
+    assert channel.sent == b"secret\n"
+
+
+class Expects:
+    """A wrapper's part of a login, with an expression of its own."""
+
+    def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
+        patterns: Sequence[bytes] = [dialogue.ready, rb"answer(?:[^\r\n]*): ?$"]
+        dialogue.expect(patterns, 5)
+
+
+def test_an_expression_of_another_plugin_is_searched_for_in_a_window() -> None:
+    held = Login(Expects(), {}, sys.maxsize)  # type: ignore[arg-type] - all that a login asks of a wrapper
+    with quickly(), pytest.raises(ElevationFailed):
+        held.hold(Prints(fill(b"answer"), piece=LOGIN_LIMIT))
+
+
+@pytest.mark.parametrize("cut", range(len("secret")))
+def test_no_part_of_a_secret_is_quoted_where_what_is_quoted_was_cut(cut: int) -> None:
+    held, _ = login("su")
+    echo = b"secret" + b"\n" * (KEPT - cut)
+    with pytest.raises(ConnmgrError) as refused:
+        held.hold(Asks(b"Password: ", echo, 4096))
+    for size in range(2, len("secret")):
+        assert "secret"[-size:] not in refused.value.message.removesuffix("the password.")
