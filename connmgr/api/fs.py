@@ -28,8 +28,9 @@ from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.engine.session import Session
 from connmgr.fs import files
-from connmgr.fs.blobs import Blob, Spool
+from connmgr.fs.blobs import Blob
 from connmgr.fs.files import Entry, Place, Reading
+from connmgr.fs.spool import Spool
 
 BLOB_PATH = "/fs/blob"
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"

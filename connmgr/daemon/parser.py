@@ -13,7 +13,7 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest
 
 from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
-from connmgr.fs.blobs import Spool
+from connmgr.fs.spool import Spool
 
 RECEIVE_SECONDS = 20.0
 RECEIVE_RATE = 64 * 1024

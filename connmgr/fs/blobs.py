@@ -2,135 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import queue
-import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace, StartupError, UnknownBlob
-
-IN_MEMORY = 1 << 20
-"""Bytes up to which a blob is kept in memory; a larger one goes to a file without a name, readable by nobody else."""
+from connmgr.errors import BlobQuotaExceeded, StartupError, UnknownBlob
+from connmgr.fs.spool import Content, Room, Spool
 
 PIECE = 192 << 10
 """Bytes of a blob that are read at once: many, but no more than the C library keeps at hand."""
-
-AHEAD = 8
-"""Pieces of an upload that may wait for being hashed."""
-
-_FULL = "The daemon's own disk has no space left for the blob."
-
-
-class Digest:
-    """The SHA-256 of bytes as they arrive; of many it is computed in a thread of its own, which :meth:`close` ends."""
-
-    def __init__(self) -> None:
-        self._sha256 = hashlib.sha256()
-        self._size = 0
-        self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
-        self._thread: threading.Thread | None = None
-
-    def update(self, data: bytes) -> None:
-        """Add ``data`` at the end."""
-        self._size += len(data)
-        if self._size <= IN_MEMORY:
-            self._sha256.update(data)
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._follow, name="sha256", daemon=True)
-            self._thread.start()
-        self._pieces.put(data)
-
-    def _follow(self) -> None:
-        while piece := self._pieces.get():
-            self._sha256.update(piece)
-
-    def close(self) -> str:
-        """Return the digest in hexadecimal; nothing can be added afterwards."""
-        if self._thread is not None:
-            self._pieces.put(b"")
-            self._thread.join()
-            self._thread = None
-        return self._sha256.hexdigest()
-
-
-class Spool:
-    """Takes a blob's bytes as they arrive: waitress's buffer of a request body, until :meth:`Blobs.store` takes it on.
-
-    ``claim`` is told of more bytes before they are kept, and of those that are given back. What goes wrong meanwhile
-    ends the keeping but not the receiving, and is raised by :meth:`release`.
-    """
-
-    def __init__(self, directory: Path, claim: Callable[[int], None]) -> None:
-        self._file: IO[bytes] | None = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close(), or by whom release() hands it to
-            max_size=IN_MEMORY, dir=str(directory)
-        )
-        self._claim = claim
-        self._digest = Digest()
-        self._size = 0
-        self._failure: ConnmgrError | None = None
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __bool__(self) -> bool:
-        return True
-
-    def append(self, data: bytes) -> None:
-        """Add ``data`` at the end."""
-        if self._file is None or self._failure is not None or not data:
-            return
-        try:
-            self._claim(len(data))
-            self._size += len(data)
-            self._file.write(data)
-            self._digest.update(data)
-        except BlobQuotaExceeded as error:
-            self._fail(error)
-        except OSError:
-            self._fail(NoSpace(_FULL))
-
-    def getfile(self) -> Spool:
-        """Return what the application finds as ``wsgi.input``."""
-        return self
-
-    def release(self) -> tuple[IO[bytes], str]:
-        """Return the file and the SHA-256 of what it holds; whoever calls this closes it and gives the bytes back.
-
-        :raises ConnmgrError: the bytes could not be kept.
-        """
-        if self._file is not None:
-            try:
-                self._file.flush()
-            except OSError:
-                self._fail(NoSpace(_FULL))
-        if self._failure is not None:
-            raise self._failure
-        file, self._file = self._file, None
-        if file is None:
-            raise ValueError("the spool was released or closed before")
-        return file, self._digest.close()
-
-    def close(self) -> None:
-        """Drop what was not released. Calling it again does nothing."""
-        if self._file is not None:
-            # What could not be written is tried once more when the file is closed.
-            with suppress(OSError):
-                self._file.close()
-            self._file = None
-            self._digest.close()
-            self._claim(-self._size)
-
-    def _fail(self, error: ConnmgrError) -> None:
-        self.close()
-        self._failure = error
 
 
 @dataclass
@@ -144,7 +28,7 @@ class Blob:
     size: int
     sha256: str
     stored: float
-    _file: IO[bytes] = field(repr=False)
+    _content: Content = field(repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     readers: int = 0
     dropped: bool = False
@@ -153,20 +37,19 @@ class Blob:
         """Yield the content in pieces; several readers may do so at once."""
         for offset in range(0, self.size, PIECE):
             with self._lock:
-                self._file.seek(offset)
-                piece = self._file.read(PIECE)
+                piece = self._content.read(offset, PIECE)
             yield piece
 
     def close(self) -> None:
         """Free its memory or disk space."""
-        self._file.close()
+        self._content.close()
 
 
 class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
     ``quota`` is in bytes for all blobs together, those on their way in included; ``ttl`` in seconds; ``directory``
-    holds the larger ones; it is made, mode 0700, if there is none.
+    holds those that are not kept in memory; it is made, mode 0700, if there is none.
     """
 
     def __init__(self, directory: Path, *, quota: int, ttl: float) -> None:
@@ -180,6 +63,7 @@ class Blobs:
             reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise StartupError(f"Blobs cannot be kept in {directory}: {reason}.") from error
         self._directory = directory
+        self._room = Room()
         self._quota = quota
         self._ttl = ttl
         # Guards everything below, and each blob's readers.
@@ -190,7 +74,7 @@ class Blobs:
 
     def spool(self) -> Spool:
         """Return a new spool, whose bytes count as the blobs' do."""
-        return Spool(self._directory, self._claim)
+        return Spool(Content(self._directory, self._room), self._claim)
 
     def store(self, owner: object, spool: Spool) -> str:
         """Keep what ``spool`` has taken for the client session ``owner``, and return the blob's uuid.
@@ -198,10 +82,10 @@ class Blobs:
         :raises BlobQuotaExceeded: there was no room for it.
         :raises NoSpace: the daemon's disk is full.
         """
-        file, digest = spool.release()
+        content, digest = spool.release()
         identifier = str(uuid.uuid4())
         with self._lock:
-            self._blobs[identifier] = Blob(owner, len(spool), digest, time.monotonic(), file)
+            self._blobs[identifier] = Blob(owner, len(spool), digest, time.monotonic(), content)
             self._schedule()
         return identifier
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.errors import UnknownBlob
+from connmgr.errors import BlobQuotaExceeded, UnknownBlob
 from connmgr.fs.blobs import Blobs
+from connmgr.fs.spool import ALL_IN_MEMORY_BYTES, OVERHEAD_BYTES
 from tests.api.wire import LOCAL, TIMEOUT, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -207,3 +208,74 @@ def test_a_blob_has_its_time(tmp_path: Path) -> None:
 
     eventually(gone, "a blob is kept beyond its time")
     blobs.close()
+
+
+def test_all_blobs_together_take_little_memory(own_daemon: Daemon) -> None:
+    caller = Caller(own_daemon)
+    content = b"x" * MEBIBYTE
+    uploads = 2 * ALL_IN_MEMORY_BYTES // MEBIBYTE
+    before = memory_of(own_daemon)
+    for _ in range(uploads):
+        assert caller.upload(content).status == 200
+    grown = memory_of(own_daemon) - before
+    assert grown < 1.5 * ALL_IN_MEMORY_BYTES, f"{uploads} blobs of 1 MiB keep {grown >> 20} MiB of memory"
+    assert len(spooled(own_daemon)) >= uploads // 2
+
+
+def memory_of(daemon: Daemon) -> int:
+    """Return the bytes of memory that the daemon has in use."""
+    return int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class TestRoom:
+    @pytest.fixture
+    def blobs(self, tmp_path: Path) -> Iterator[Blobs]:
+        kept = Blobs(tmp_path / "spool", quota=1 << 40, ttl=3600)
+        yield kept
+        kept.close()
+
+    @staticmethod
+    def files() -> int:
+        return sum("spool" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+    @staticmethod
+    def store(blobs: Blobs, content: bytes) -> str:
+        spool = blobs.spool()
+        spool.append(content)
+        return blobs.store("me", spool)
+
+    def test_what_small_blobs_take_besides_their_content_counts(
+        self, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("connmgr.fs.spool.ALL_IN_MEMORY_BYTES", 10 * OVERHEAD_BYTES)
+        for _ in range(20):
+            self.store(blobs, b"x")
+        assert self.files() >= 10, "blobs of one byte are kept in memory without end"
+
+    def test_memory_and_files_that_are_given_back_are_used_again(
+        self, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("connmgr.fs.spool.ALL_IN_MEMORY_BYTES", MEBIBYTE)
+        for _ in range(10):
+            spools = [blobs.spool() for _ in range(2)]
+            for spool in spools:
+                spool.append(b"x" * 700_000)
+            assert self.files() == 1
+            for spool in spools:
+                spool.close()
+                spool.close()
+            assert self.files() == 0
+
+    def test_so_many_files_that_others_could_not_be_opened_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("connmgr.fs.spool.FILES", 2)
+        blobs = Blobs(tmp_path / "spool", quota=1 << 40, ttl=3600)
+        large = b"x" * (MEBIBYTE + 1)
+        for _ in range(2):
+            self.store(blobs, large)
+        with pytest.raises(BlobQuotaExceeded, match="2 blobs lie in files"):
+            self.store(blobs, large)
+        self.store(blobs, b"small")
+        assert blobs.used == 2 * len(large) + 5
+        blobs.close()

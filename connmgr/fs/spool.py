@@ -1,0 +1,234 @@
+"""Where the bytes of a blob are kept as they arrive: in memory as far as it has room for all blobs, else in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import queue
+import resource
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace
+
+IN_MEMORY_BYTES = 1 << 20
+"""Bytes up to which a blob is kept in memory; a larger one goes to a file without a name, readable by nobody else."""
+
+ALL_IN_MEMORY_BYTES = 32 << 20
+"""Bytes that all blobs in memory may take together; what comes beyond goes to files, however small."""
+
+OVERHEAD_BYTES = 2 << 10
+"""Bytes of memory that a blob takes besides its content."""
+
+FILES = 2048
+"""Blobs that may lie in files, each an open one; at most a quarter of the files that the process may open."""
+
+AHEAD = 8
+"""Pieces of an upload that may wait for being hashed."""
+
+_FULL = "The daemon's own disk has no space left for the blob."
+
+
+class Digest:
+    """The SHA-256 of bytes as they arrive; of many it is computed in a thread of its own, which :meth:`close` ends."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+        self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
+        self._thread: threading.Thread | None = None
+
+    def update(self, data: bytes) -> None:
+        """Add ``data`` at the end."""
+        self._size += len(data)
+        if self._size <= IN_MEMORY_BYTES:
+            self._sha256.update(data)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._follow, name="sha256", daemon=True)
+            self._thread.start()
+        self._pieces.put(data)
+
+    def _follow(self) -> None:
+        while piece := self._pieces.get():
+            self._sha256.update(piece)
+
+    def close(self) -> str:
+        """Return the digest in hexadecimal; nothing can be added afterwards."""
+        if self._thread is not None:
+            self._pieces.put(b"")
+            self._thread.join()
+            self._thread = None
+        return self._sha256.hexdigest()
+
+
+class Room:
+    """How much memory and how many files all blobs have together. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_files = FILES if soft == resource.RLIM_INFINITY else min(FILES, soft // 4)
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._files = 0
+
+    def take_memory(self, size: int) -> bool:
+        """Take ``size`` bytes of memory if there are so many; a negative size gives them back."""
+        with self._lock:
+            if size > 0 and self._bytes + size > ALL_IN_MEMORY_BYTES:
+                return False
+            self._bytes += size
+            return True
+
+    def take_file(self) -> None:
+        """Take one file.
+
+        :raises BlobQuotaExceeded: there are too many.
+        """
+        with self._lock:
+            if self._files >= self._most_files:
+                raise BlobQuotaExceeded(
+                    f"{self._most_files} blobs lie in files already, and memory has no room: repeat it when some of "
+                    "them have expired."
+                )
+            self._files += 1
+
+    def give_file_back(self) -> None:
+        with self._lock:
+            self._files -= 1
+
+
+class Content:
+    """Bytes that are written once, then read: in memory as far as there is :class:`Room`, else in a file."""
+
+    def __init__(self, directory: Path, room: Room) -> None:
+        self._directory = directory
+        self._room = room
+        self._file: IO[bytes] = io.BytesIO()
+        self._held = 0
+        self._in_file = False
+
+    def write(self, data: bytes) -> None:
+        """Add ``data`` at the end.
+
+        :raises BlobQuotaExceeded: there is room nowhere.
+        :raises OSError: the disk is full.
+        """
+        if not (self._in_file or self._hold(len(data))):
+            self._move_to_file()
+        self._file.write(data)
+
+    def _hold(self, size: int) -> bool:
+        needed = size if self._held else size + OVERHEAD_BYTES
+        if self._held + needed > IN_MEMORY_BYTES + OVERHEAD_BYTES or not self._room.take_memory(needed):
+            return False
+        self._held += needed
+        return True
+
+    def _move_to_file(self) -> None:
+        self._room.take_file()
+        self._in_file = True
+        memory = self._file
+        self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - closed by close()
+        memory.seek(0)
+        self._file.write(memory.read())
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._room.take_memory(-self._held)
+        self._held = 0
+
+    def flush(self) -> None:
+        """Hand all to the system.
+
+        :raises OSError: the disk is full.
+        """
+        self._file.flush()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset`` on, or those that there are; for one thread at a time."""
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def close(self) -> None:
+        """Free memory and disk space. Calling it again does nothing."""
+        if self._file.closed:
+            return
+        # What could not be written is tried once more when the file is closed.
+        with suppress(OSError):
+            self._file.close()
+        self._let_go()
+        if self._in_file:
+            self._room.give_file_back()
+
+
+class Spool:
+    """Takes a blob's bytes as they arrive: waitress's buffer of a request body, until :meth:`Blobs.store` takes it on.
+
+    ``claim`` is told of more bytes before they are kept, and of those that are given back. What goes wrong meanwhile
+    ends the keeping but not the receiving, and is raised by :meth:`release`.
+    """
+
+    def __init__(self, content: Content, claim: Callable[[int], None]) -> None:
+        self._content: Content | None = content
+        self._claim = claim
+        self._digest = Digest()
+        self._size = 0
+        self._failure: ConnmgrError | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def append(self, data: bytes) -> None:
+        """Add ``data`` at the end."""
+        if self._content is None or self._failure is not None or not data:
+            return
+        try:
+            self._claim(len(data))
+            self._size += len(data)
+            self._content.write(data)
+            self._digest.update(data)
+        except BlobQuotaExceeded as error:
+            self._fail(error)
+        except OSError:
+            self._fail(NoSpace(_FULL))
+
+    def getfile(self) -> Spool:
+        """Return what the application finds as ``wsgi.input``."""
+        return self
+
+    def release(self) -> tuple[Content, str]:
+        """Return the content and its SHA-256; whoever calls this closes it and gives the bytes back.
+
+        :raises ConnmgrError: the bytes could not be kept.
+        """
+        if self._content is not None:
+            try:
+                self._content.flush()
+            except OSError:
+                self._fail(NoSpace(_FULL))
+        if self._failure is not None:
+            raise self._failure
+        content, self._content = self._content, None
+        if content is None:
+            raise ValueError("the spool was released or closed before")
+        return content, self._digest.close()
+
+    def close(self) -> None:
+        """Drop what was not released. Calling it again does nothing."""
+        if self._content is not None:
+            self._content.close()
+            self._content = None
+            self._digest.close()
+            self._claim(-self._size)
+
+    def _fail(self, error: ConnmgrError) -> None:
+        self.close()
+        self._failure = error
