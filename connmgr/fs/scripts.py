@@ -14,7 +14,8 @@ from connmgr.engine.helper import Program
 
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
 # directory. No other directory is stayed in, since the user might not enter it again. Errors are told by the system's
-# own words (the locale is C) at the end of a program's message.
+# own words (the locale is C) at the end of a program's message. What takes another's name never goes into a directory
+# that somebody has put there meanwhile: GNU's and busybox's mv know -T for that, BSD's -h.
 _PRELUDE = r"""
 unset CDPATH
 say() { printf '%s %s\n' "$mark" "$*"; }
@@ -49,6 +50,13 @@ parent() {
 }
 absent() { why=$(ls -d "$@" -- "$p" 2>&1 >/dev/null); because "$why"; }
 present() { [ -e "$p" ] || [ -L "$p" ] || absent; }
+replace() {
+  for o in -fT -fh -f; do
+    why=$(mv $o -- "$1" "$2" 2>&1) && return
+    case $why in "mv: "*"nvalid option"*|"mv: illegal option"*|"mv: "*"nknown option"*) ;; *) return 1;; esac
+  done
+  return 1
+}
 """
 
 
@@ -65,6 +73,7 @@ resolve "$1"
 [ -f "$p" ] || no wrong_file_type
 deliver() {
   n=$(stat -L -c %s /proc/self/fd/0 || stat -f %z || stat -L -c %s -- "$p" || wc -c <"$p") || no file_operation_failed
+  [ ! -e /proc/self/fd/0 ] || [ -f /proc/self/fd/0 ] || no wrong_file_type
   say ok $n
   cat
   exit
@@ -75,9 +84,12 @@ no permission_denied
 )
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
-# The file is received beside its target, and renamed over it once it is whole and on disk. Until then it is reached by
-# its open descriptor, so that whoever else may write to the directory cannot put another file in its place. What a
-# killed writer left behind is cleared by the next one: when the process in its name is gone, or after a silent hour.
+# Whoever else may write to the directory may put another file, a link or a directory in the place of ours, of the
+# target or of the directory at any moment. So the directory is entered before anything in it is looked at. The file is
+# received beside its target, and is reached by its open descriptor alone until it is renamed, whole and on disk; then
+# it is compared with what bears the name. A target is written in place, where it must be, by the descriptor of the file
+# that was looked at. What a killed writer left is cleared by the next one, when the process in its name is gone or
+# after a silent hour: files of the user's own, and of so many names as take milliseconds.
 WRITE = _program(
     "write",
     r"""
@@ -88,12 +100,20 @@ alive() {
   else kill -0 "$1" || { [ ! -d "/proc/$$" ] && ps -p "$1" >/dev/null; }; fi
 }
 clear_litter() {
+  looked=0 dead= silent=
   for t in ./.connmgr-[0-9]*; do
-    [ -f "$t" ] || continue
+    [ $looked -lt 1000 ] || break
+    looked=$((looked + 1))
+    case ${t#./} in *[!A-Za-z0-9._-]*) continue;; esac
+    [ -O "$t" ] && [ -f "$t" ] && [ ! -L "$t" ] || continue
     w=${t##*/.connmgr-}
-    case $w in *-"$host"-*) alive "${w%%-*}" || rm -f -- "$t";; esac
-    [ -z "$(find "$t" -prune -mmin +60)" ] || rm -f -- "$t"
+    case $w in
+      *-"$host"-*) if alive "${w%%-*}"; then silent="$silent $t"; else dead="$dead $t"; fi;;
+      *) silent="$silent $t";;
+    esac
   done
+  [ ! "$dead" ] || rm -f -- $dead
+  [ ! "$silent" ] || find $silent -prune -mmin +60 -exec rm -f -- {} \;
 } 2>/dev/null
 checksum() {
   case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
@@ -110,10 +130,25 @@ verify_and_flush() {
   why=${found##*/sync/}
   [ "$why" = done ] || unflushed "$f"
 }
+identity() { stat -L -c %d:%i /proc/self/fd/0 || stat -f %d:%i; } 2>/dev/null
 overwrite() {
-  why=$( { cat <"$f" >"$p"; } 2>&1) || because "$why"
-  flush "$p"; tidy; say ok; exit 0
+  { in_place; } 4>>"$p" 2>/dev/null
+  no permission_denied
 }
+in_place() {
+  [ "$(identity <&4)" = "$found_at" ] || swapped
+  to=/proc/self/fd/4; [ -e "$to" ] || to=$p
+  why=$( { cat <"$f" >"$to"; } 2>&1) || because "$why"
+  flush "$to"; tidy; say ok; exit 0
+}
+swapped() { no file_operation_failed "Somebody else replaced the file or its directory meanwhile."; }
+arrived() {
+  if [ "$f" = "$t" ]; then [ "$(stat -f %d:%i <&3)" = "$(stat -f %d:%i -- "$p")" ] && return
+  else [ "$f" -ef "$p" ] && return; fi
+  # It may have arrived, and been replaced by the next writer.
+  o=$(readlink "$f"); o=${o%" (deleted)"}
+  [ "${o##*/}" = "$b" ]
+} 2>/dev/null
 has_blocks() { [ "$blocks" != 0 ] && dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; }
 content() {
   if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
@@ -121,7 +156,8 @@ content() {
 }
 receive() {
   set +C
-  f=/proc/self/fd/3; [ -e "$f" ] || f=$t
+  f=/proc/self/fd/3 nofollow=
+  [ -e "$f" ] || f=$t nofollow=-h
   receiving=1
   say ok
   why=$( { content >&3; } 2>&1) || because "$why"
@@ -132,25 +168,28 @@ receive() {
     unknown) overwrite;;
     *) labels=; [ ! -e /sys/fs/selinux/enforce ] || labels=,context
       cp --attributes-only --preserve="mode,xattr$labels" -- "$p" "$f" 2>/dev/null
-      chown "${kept#* }" "$f" 2>/dev/null || overwrite
+      chown $nofollow "${kept#* }" "$f" 2>/dev/null || overwrite
       why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
   esac
   [ ! -d "$p" ] || no wrong_file_type
-  why=$(mv -f -- "$t" "$p" 2>&1) || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
+  replace "$t" "$p" || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
+  arrived || swapped
   flush .; say ok; exit 0
 }
 resolve "$1"
 if [ -L "$p" ]; then p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}; fi
 parent
 case $b in ""|.|..) no wrong_file_type;; esac
-kept=
+cd -P "$d" 2>/dev/null || no permission_denied
+p=./$b
+[ ! -L "$p" ] || swapped
+kept= found_at=
 if [ -e "$p" ]; then
   [ -f "$p" ] || no wrong_file_type
   [ -w "$p" ] || no permission_denied
-  kept=$( { stat -c '%a %u:%g' -- "$p" || stat -f '%Mp%Lp %u:%g' -- "$p"; } 2>/dev/null) || kept=unknown
+  kept=$( { stat -c '%a %u:%g %d:%i' -- "$p" || stat -f '%Mp%Lp %u:%g %d:%i' -- "$p"; } 2>/dev/null) || kept=unknown
+  case $kept in *:*:*) found_at=${kept##* } kept=${kept% *};; esac
 fi
-cd -P "$d" 2>/dev/null || no permission_denied
-p=./$b
 clear_litter
 { read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
 t=./.connmgr-$self-$host-$5
@@ -278,7 +317,7 @@ case $from in ./*) from=$dir/$from;; esac
 resolve "$2"; trim; parent
 [ ! -d "$p" ] || no file_exists
 if [ -e "$p" ] || [ -L "$p" ]; then [ "$3" ] || no file_exists; fi
-why=$(mv -f -- "$from" "$p" 2>&1) || because "$why"
+replace "$from" "$p" || because "$why"
 say ok
 """,
 )

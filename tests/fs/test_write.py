@@ -190,7 +190,8 @@ def test_an_owner_of_the_directory_cannot_turn_root_s_write_against_another_file
             yield from pieces
 
         blob.pieces = swapping  # type: ignore[method-assign]
-        files.write(Place(transport, bytes(home)), b"file", blob, None)
+        with pytest.raises(errors.FileOperationFailed, match="Somebody else replaced the file"):
+            files.write(Place(transport, bytes(home)), b"file", blob, None)
     transport.close()
     after = victim.stat()
     assert (victim.read_bytes(), after.st_uid, oct(after.st_mode & 0o7777)) == (b"untouched", 0, "0o600")

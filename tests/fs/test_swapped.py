@@ -1,0 +1,171 @@
+"""Writing as root into another user's directory, while that user puts other things in the place of what is written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from connmgr import errors
+from connmgr.fs import files
+from connmgr.fs.blobs import Blobs
+from connmgr.fs.files import Place
+from connmgr_local.transport import LocalTransport
+from tests.fs.conftest import Write
+from tests.fs.far_sides import Elsewhere, chosen_tools, content_of, litter, names_in, stored
+
+STRANGER = 54321
+"""Nobody's user id."""
+
+WRITES = 100
+ROUNDS = 10_000_000
+
+# A link and the real thing take turns as `name`: a file, or a directory with a file.
+_ATTACK = f"""
+import os, sys
+directory, name, victim = sys.argv[1:]
+os.chdir(directory)
+os.setgroups([])
+os.setgid({STRANGER})
+os.setuid({STRANGER})
+if name == "sub":
+    os.mkdir("real")
+    open("real/file", "w").close()
+print("ready", flush=True)
+for _ in range({ROUNDS}):
+    try:
+        os.symlink(victim, "link")
+        os.rename("link", name)
+        if name == "sub":
+            os.symlink("real", "link")
+            os.rename("link", name)
+        else:
+            open("new", "w").close()
+            os.rename("new", name)
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def theirs(folder: Path) -> Path:
+    """A directory of the stranger's."""
+    path = folder / "theirs"
+    path.mkdir()
+    os.chown(path, STRANGER, STRANGER)
+    return path
+
+
+@pytest.fixture
+def victim(folder: Path) -> Path:
+    """A directory that the stranger may not write to."""
+    path = folder / "root's"
+    path.mkdir()
+    return path
+
+
+@contextmanager
+def attacked(directory: Path, name: str, victim: Path) -> Iterator[None]:
+    """Have the stranger swap ``name`` for a link to ``victim`` and back, as fast as it goes."""
+    argv = [sys.executable, "-c", _ATTACK, str(directory), name, str(victim)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as attacker:
+        assert attacker.stdout
+        try:
+            assert attacker.stdout.readline() == b"ready\n"
+            yield
+            assert attacker.poll() is None, "the attack ended before the writes did"
+        finally:
+            attacker.kill()
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("move", [False, True], ids=["write", "move"])
+def test_a_link_to_a_directory_in_the_target_s_place_gets_nothing(
+    here: Place, write: Write, theirs: Path, victim: Path, move: bool
+) -> None:
+    with attacked(theirs, "file", victim):
+        for _ in range(WRITES):
+            with suppress(errors.ConnmgrError):
+                if move:
+                    write(here, b"mine", b"root's")
+                    files.move(here, b"mine", b"theirs/file", overwrite=True, timeout=20)
+                else:
+                    write(here, b"theirs/file", b"root's")
+            assert names_in(victim) == [], "what was for the stranger's directory is in root's"
+
+
+@pytest.mark.needs("machine")
+def test_a_link_in_the_directory_s_place_does_not_give_its_files_away(
+    here: Place, write: Write, theirs: Path, victim: Path
+) -> None:
+    (victim / "file").write_bytes(b"root's")
+    with attacked(theirs, "sub", victim):
+        for _ in range(WRITES):
+            with suppress(errors.ConnmgrError):
+                write(here, b"theirs/sub/file", b"content")
+            assert (victim / "file").stat().st_uid == 0, "the stranger owns a file of root's directory"
+
+
+@pytest.mark.needs("machine")
+def test_a_file_in_the_temporary_one_s_place_is_told(theirs: Path, blobs: Blobs) -> None:
+    transport = LocalTransport()
+    with stored(blobs, b"x" * 300_000) as blob:
+        pieces = blob.pieces()
+
+        def swapping() -> Iterator[bytes]:
+            (temporary,) = litter(theirs)
+            (theirs / temporary).unlink()
+            (theirs / temporary).write_bytes(b"the stranger's")
+            yield from pieces
+
+        blob.pieces = swapping  # type: ignore[method-assign]
+        with pytest.raises(errors.FileOperationFailed, match="Somebody else replaced the file"):
+            files.write(Place(transport, bytes(theirs)), b"file", blob, None)
+    transport.close()
+
+
+def test_a_mv_that_knows_no_options_of_other_systems_moves_nevertheless(
+    tmp_path: Path, folder: Path, write: Write
+) -> None:
+    tools = chosen_tools(tmp_path, ["cat", "chmod", "chown", "head", "ls", "readlink", "rm", "sha256sum", "stat", "wc"])
+    mv = Path(tools) / "mv"
+    mv.write_text('#!/bin/sh\ncase $1 in -f) exec /bin/mv "$@";; esac\necho "mv: illegal option -- T" >&2\nexit 64\n')
+    mv.chmod(0o755)
+    transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
+    place = Place(transport, bytes(folder))
+    write(place, b"file", b"content")
+    files.move(place, b"file", b"moved", overwrite=False, timeout=20)
+    assert content_of(place, b"moved") == b"content"
+    transport.close()
+
+
+@pytest.mark.needs("machine")
+def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_for(
+    here: Place, write: Write, folder: Path
+) -> None:
+    host = os.uname().nodename
+    foreign = [f".connmgr-4194999-{host}-{number}" for number in range(20_000)]
+    for name in foreign:
+        (folder / name).touch()
+        os.chown(folder / name, STRANGER, STRANGER)
+        os.utime(folder / name, (0, 0))
+    before = time.monotonic()
+    write(here, b"file", b"x")
+    took = time.monotonic() - before
+    assert litter(folder) == sorted(foreign), "files of another user were taken for ours"
+    # A program for each of them takes half a minute.
+    assert took < 10, f"one byte took {took:.1f} s"
+
+
+def test_of_our_own_litter_a_write_clears_a_bounded_part(here: Place, write: Write, folder: Path) -> None:
+    host = os.uname().nodename
+    for number in range(3000):
+        (folder / f".connmgr-4194999-{host}-{number}").touch()
+    write(here, b"file", b"x")
+    assert 0 < 3000 - len(litter(folder)) <= 1000
