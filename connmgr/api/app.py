@@ -37,15 +37,6 @@ class Application(flask.Flask):
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
 
-    def dispatch_request(self) -> Any:
-        try:
-            return super().dispatch_request()
-        except Exception:
-            raise
-        except BaseException as error:
-            # Flask would let go of it, unanswered: a plugin may raise anything, an exit included.
-            raise RuntimeError(f"{type(error).__name__} from within a request") from error
-
 
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     """Return the WSGI application over ``services``, which answers requests that are sent to one of ``addresses``."""

@@ -78,7 +78,13 @@ class Endpoint:
         with ExitStack() as held:
             if self.waits:
                 held.enter_context(found.slots.taken(stops=self.stops))
-            response = self._respond(self.view(request) if self.request else self.view())
+            try:
+                response = self._respond(self.view(request) if self.request else self.view())
+            except Exception:
+                raise
+            except BaseException as error:
+                # A plugin may raise anything, an exit included, and Flask would let go of that unanswered.
+                raise RuntimeError(f"{type(error).__name__} from within a request") from error
             if response.is_streamed:
                 # The sending waits for a machine too, and begins when this has returned.
                 response.call_on_close(held.pop_all().close)
