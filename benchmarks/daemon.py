@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,10 +14,13 @@ LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 @contextmanager
-def temporary_daemon(*options: str) -> Iterator[Daemon]:
-    """A daemon on a vault of its own, stopped and removed afterwards; ``options`` are those of ``connmgr serve``."""
+def temporary_daemon(*options: str, program: Sequence[str] | None = None) -> Iterator[Daemon]:
+    """A daemon on a vault of its own, stopped and removed afterwards.
+
+    ``options`` are those of ``connmgr serve``; ``program`` is the command that has ``serve``, if not connmgr itself.
+    """
     with tempfile.TemporaryDirectory() as directory:
-        daemon = Daemon(Path(directory), *options)
+        daemon = Daemon(Path(directory), *options, **({"program": program} if program else {}))
         try:
             yield daemon
         finally:

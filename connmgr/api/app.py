@@ -43,7 +43,6 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     app = Application("connmgr.api", static_folder=None)
     app.config.update(MAX_CONTENT_LENGTH=services.settings.max_body, PROVIDE_AUTOMATIC_OPTIONS=False)
     app.url_map.merge_slashes = False
-    app.json.compact = True  # type: ignore[attr-defined]
     app.extensions[EXTENSION] = services
     app.register_error_handler(Exception, errors.answer)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,14 +11,13 @@ import flask
 import marshmallow
 
 from connmgr.api.account import account
+from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import read
 from connmgr.api.services import Services, services
 from connmgr.errors import ConnmgrError
 
 View = Callable[..., Any]
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,4 +100,4 @@ class Endpoint:
         if result is None:
             return flask.Response(mimetype="application/json")
         shown = self.response.dump(result) if self.response and not self.dumped else result
-        return flask.Response(_ENCODER.encode(shown) + "\n", mimetype="application/json")
+        return as_json(shown)

@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from connmgr import errors
 from connmgr.api.account import account
+from connmgr.api.answer import as_json
 from connmgr.api.services import services
 from connmgr.errors import ConnmgrError, Unavailable
 
@@ -69,8 +70,7 @@ def answer(exception: Exception) -> flask.Response:
     trace: list[str] = []
     if services().settings.debug and error.status == errors.OperationError.status:
         trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]
-    response = flask.jsonify(body_of(error, trace))
-    response.status_code = error.status
+    response = as_json(body_of(error, trace), error.status)
     if isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", error.retry_after))
     if isinstance(error, errors.NotAuthenticated):

@@ -1,0 +1,115 @@
+"""What each use of a library's private parts is worth: the daemon as it is beside one that does without.
+
+Run it with ``python -m benchmarks.private_parts``. Each daemon that does without is the same program, in which one
+function was replaced before it began.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from benchmarks.daemon import temporary_daemon
+from benchmarks.files import Files
+from benchmarks.ssh import add, server
+from benchmarks.timing import interleaved, print_table
+from connmgr.client import Client
+from tests.daemon import Daemon
+
+SIZE = 100_000_000
+REPEAT = "python -m benchmarks.private_parts"
+START = "import sys; from connmgr.__main__ import main; sys.argv[0] = 'connmgr'; main()"
+KEEPING = "waitress keeps a client's thread"
+READING = "a waiting thread reads from the ssh link"
+SEALING = "AES-GCM without paramiko's packet layer"
+
+WITHOUT = {
+    KEEPING: "from connmgr.daemon.channel import Channel; Channel._next_arrives = lambda self: False",
+    READING: "from connmgr_ssh.reading import Reading; Reading._read = lambda self, ready, seconds: ready()",
+    SEALING: "import connmgr_ssh.packets as packets; packets._aead = lambda options, iv: None",
+}
+
+
+def main() -> None:
+    """Measure a bare request, a command over ssh, and a large file over ssh, with and without each part."""
+    with ExitStack() as stack:
+        sshd = stack.enter_context(server())
+        daemons = {"as it is": stack.enter_context(temporary_daemon())}
+        for name, patch in WITHOUT.items():
+            program = (sys.executable, "-c", f"{patch}; {START}")
+            daemons[f"without: {name}"] = stack.enter_context(temporary_daemon(program=program))
+        connections = {name: add(daemon, sshd) for name, daemon in daemons.items()}
+        for name, daemon in daemons.items():
+            daemon.client.post("/shell/start", connection=connections[name])
+        bare = interleaved({name: _bare(daemon) for name, daemon in daemons.items()}, calls=200)
+        command = interleaved({name: _true(daemon, connections[name]) for name, daemon in daemons.items()}, calls=50)
+        clients = {name: _requests_a_second(daemon) for name, daemon in daemons.items()}
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # The server's user is another one.
+        directory.chmod(0o777)
+        files = _write_and_read(daemons, connections, directory)
+    rows = [
+        (
+            name,
+            f"{median(bare[name]) * 1e3:.2f}",
+            f"{clients[name]:.0f}",
+            f"{median(command[name]) * 1e3:.2f}",
+            *(f"{speed:.0f}" for speed in files[name]),
+        )
+        for name in daemons
+    ]
+    heads = ("", "bare ms", "16 clients /s", "ssh true ms", "write MB/s", "read MB/s")
+    print_table(f"Private parts of libraries; {SIZE // 10**6} MB over ssh", heads, rows, repeat=REPEAT)
+
+
+def _write_and_read(
+    daemons: Mapping[str, Daemon], connections: Mapping[str, str], directory: Path
+) -> dict[str, tuple[float, float]]:
+    """Return how many MB a second of a large file each daemon writes over ssh, its upload aside, and reads."""
+    source, target, back = directory / "source", directory / "target", directory / "back"
+    source.write_bytes(os.urandom(SIZE))
+    files = {name: Files(daemon, connections[name]) for name, daemon in daemons.items()}
+    reads: dict[str, list[float]] = {name: [] for name in daemons}
+    for _ in range(5):
+        for name, each in files.items():
+            each.put(source, target)
+            begun = time.perf_counter()
+            each.get(target, back)
+            reads[name].append(time.perf_counter() - begun)
+    return {name: (SIZE / median(each.writes) / 1e6, SIZE / median(reads[name]) / 1e6) for name, each in files.items()}
+
+
+def _bare(daemon: Daemon) -> Callable[[], object]:
+    return lambda: daemon.client.post("/daemon/version")
+
+
+def _true(daemon: Daemon, connection: str) -> Callable[[], object]:
+    return lambda: daemon.client.post("/shell/exec", connection=connection, command="true")
+
+
+def _requests_a_second(daemon: Daemon) -> float:
+    """Return how many bare requests a second sixteen clients are answered together."""
+    clients = [Client(daemon.url, auth_file=daemon.auth_file) for _ in range(16)]
+
+    def repeat(client: Client) -> None:
+        for _ in range(100):
+            client.post("/daemon/version")
+
+    threads = [threading.Thread(target=repeat, args=[client]) for client in clients]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return 100 * len(clients) / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    main()
