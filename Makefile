@@ -7,13 +7,16 @@ BIN := .venv/bin
 INSTALLED := .venv/installed-
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { gsub(" ", "|", $$1); printf "make %-23s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED)run ## Start the daemon; options in ARGS, as in: make run ARGS="--port 0"
 	@exec $(BIN)/connmgr serve $(ARGS)
 
 test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make test PYTEST_ARGS="-k vault"
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
+	@.venv/$*/bin/pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED)check ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -35,5 +38,5 @@ $(INSTALLED)%: setup.cfg setup.py pyproject.toml tests/components.py $(wildcard 
 	@PYTHON='$(PYTHON)' scripts/setup $*
 	@touch $@
 
-.PHONY: help run test check bench docs clean
+.PHONY: help run test test-lowest test-newest check bench docs clean
 .PRECIOUS: $(INSTALLED)%
