@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from paramiko import common
 from paramiko.message import Message
+from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import AuthFailed
 from connmgr_ssh.deadline import Deadline
@@ -23,6 +24,12 @@ from connmgr_ssh.stream import packed
 
 TRIES = 6
 """Attempts in all: sshd's own limit (MaxAuthTries) unless it is configured otherwise. A password keeps one of them."""
+
+ROUNDS = 16
+"""Times that a host may ask something in one login."""
+
+UNASKED = 8
+"""Answers that may wait to be read; a host answers each message once."""
 
 _SUCCESS, _FAILURE = common.MSG_USERAUTH_SUCCESS, common.MSG_USERAUTH_FAILURE
 # One number for three messages, told apart by the method that is under way.
@@ -132,7 +139,9 @@ class Login:
     def _answer_questions(self, secret: bytes) -> tuple[int, Message]:
         code, message = self._request("keyboard-interactive", packed(b"") + packed(b""))
         sent = False
-        while code == _QUESTIONS:
+        for _ in range(ROUNDS):
+            if code != _QUESTIONS:
+                break
             questions = _questions(message)
             answers = b""
             if questions:
@@ -155,7 +164,7 @@ class Login:
 
     def _note_refusal(self, code: int, message: Message) -> None:
         if code == _FAILURE:
-            message.get_text()
+            message.get_binary()
             self._password_refused = not message.get_boolean()
             message.rewind()
 
@@ -182,12 +191,12 @@ class Login:
             return True
         if code != _FAILURE:
             raise AuthFailed(f"The host answered a login with message {code}, which makes no sense there.")
-        self.offered = message.get_list()
+        self.offered = _text(message).split(",")
         return False
 
     def _refusal(self) -> str:
         tried = ", ".join(self.tried) or "nothing, for want of a fitting credential"
-        offered = ", ".join(name for name in self.offered if name) or "nothing"
+        offered = _printable(", ".join(name for name in self.offered if name)) or "nothing"
         notes = "".join(f" Note: {note.rstrip('.')}." for note in self.notes)
         return f"The host does not let {self.user} in. Tried: {tried}. It accepts: {offered}.{notes}"
 
@@ -215,6 +224,8 @@ class Login:
         self._pass_on(_SUCCESS, message)
 
     def _pass_on(self, code: int, message: Message) -> None:
+        if self._answers.qsize() >= UNASKED:
+            raise SSHException("It answers what was not asked")
         self._answers.put((code, message))
 
     def is_authenticated(self) -> bool:
@@ -233,7 +244,7 @@ def _ignore(message: Message) -> None:
 def _questions(message: Message) -> list[tuple[str, bool]]:
     for _ in range(3):
         message.get_binary()
-    return [(_printable(message.get_text()), message.get_boolean()) for _ in range(min(message.get_int(), 32))]
+    return [(_printable(_text(message)), message.get_boolean()) for _ in range(min(message.get_int(), 32))]
 
 
 def asks_for_password(questions: list[tuple[str, bool]]) -> bool:
@@ -241,6 +252,10 @@ def asks_for_password(questions: list[tuple[str, bool]]) -> bool:
     prompt, echo = questions[0]
     alone = len(questions) == 1 and not echo
     return alone and bool(_PASSWORD_WORDS.search(prompt)) and not _OTHER_WORDS.search(prompt)
+
+
+def _text(message: Message) -> str:
+    return message.get_binary().decode(errors="replace")
 
 
 def _printable(text: str) -> str:

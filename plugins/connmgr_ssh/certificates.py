@@ -114,8 +114,9 @@ def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Seq
 
 
 def _strings(packed: bytes) -> list[str]:
-    message = Message(packed)
-    found = []
-    while message.get_remainder():
-        found.append(message.get_text())
+    found, position = [], 0
+    while position < len(packed):
+        end = position + 4 + int.from_bytes(packed[position : position + 4], "big")
+        found.append(packed[position + 4 : end].decode())
+        position = end
     return found

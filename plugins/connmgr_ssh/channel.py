@@ -36,20 +36,15 @@ class SessionChannel(Stream, Channel):
             raise ShellStartFailed("The SSH server refused to run a command.")
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        self._wait(lambda: self._arrived or self._ended, max(0.0, timeout))
-        parts: tuple[list[bytes | memoryview], list[bytes | memoryview]] = ([], [])
-        size = 0
-        while self._arrived and size < PIECE:
-            which, data = self._arrived.popleft()
-            parts[which].append(data)
-            size += len(data)
-        if not size:
-            # Data that comes before the end is kept before the end is noted.
-            if self._ended and not self._arrived:
-                raise EOFError
-            return b"", b""
-        self._consume(size)
-        return b"".join(parts[STDOUT]), b"".join(parts[STDERR])
+        self._wait(lambda: any(self._arrived) or self._ended, max(0.0, timeout))
+        with self._changed:
+            stdout, stderr = self._taken(STDOUT, PIECE), self._taken(STDERR, PIECE)
+            if not (stdout or stderr):
+                if self._ended:
+                    raise EOFError
+                return b"", b""
+        self._consume(len(stdout) + len(stderr))
+        return stdout, stderr
 
     def resize(self, columns: int, rows: int) -> None:
         if not self.merged:

@@ -20,13 +20,35 @@ def matches(patterns: Sequence[str], subject: str) -> bool:
     """Whether ``patterns`` of ``*``, ``?`` and leading ``!`` mean ``subject``; a negated one that fits decides."""
     found = False
     for pattern in patterns:
-        wanted = pattern.removeprefix("!").lower()
-        expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
-        if re.fullmatch(expression, subject.lower(), re.DOTALL):
+        if _fits(pattern.removeprefix("!").lower(), subject.lower()):
             if pattern.startswith("!"):
                 return False
             found = True
     return found
+
+
+def _fits(pattern: str, subject: str) -> bool:
+    """Whether ``pattern`` means ``subject``; each of its parts is looked for once, from left to right."""
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == subject
+    first, *parts = pattern.split("*")
+    if not parts:
+        return len(first) == len(subject) and _begins(first, subject, 0)
+    last = parts.pop()
+    position, end = len(first), len(subject) - len(last)
+    if position > end or not _begins(first, subject, 0) or not _begins(last, subject, end):
+        return False
+    for part in parts:
+        while part and position + len(part) <= end and not _begins(part, subject, position):
+            position += 1
+        position += len(part)
+        if position > end:
+            return False
+    return True
+
+
+def _begins(part: str, subject: str, at: int) -> bool:
+    return all(wanted in ("?", found) for wanted, found in zip(part, subject[at : at + len(part)], strict=True))
 
 
 def lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:

@@ -71,7 +71,11 @@ def operation_error(error: Exception, subject: str, doing: str) -> OperationErro
 
 
 def _reason(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return quoted(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+
+
+def quoted(text: str) -> str:
+    """Return what a peer or the system said, as part of a message's sentence."""
     return "".join(character if character.isprintable() else " " for character in text)[:200].strip(" .")
 
 
@@ -107,4 +111,4 @@ def refused_stream(refusal: Refused, subject: str, gateway: str) -> OperationErr
         )
     words = refusal.text.lower()
     kind = next((kind for word, kind in _WORDS if word in words), HostUnreachable)
-    return kind(f"{gateway} could not connect to {subject}: {refusal.text or 'no reason given'}.")
+    return kind(f"{gateway} could not connect to {subject}: {quoted(refusal.text) or 'no reason given'}.")

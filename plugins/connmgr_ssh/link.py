@@ -27,6 +27,12 @@ log = logging.getLogger("connmgr_ssh")
 JOIN = 2.0
 """Seconds that closing waits for the reader thread, which has been woken by then."""
 
+EXTENSIONS = 64
+"""Extensions that a peer may name (RFC 8308); OpenSSH names six."""
+
+POSTPONED = 1024
+"""Messages that may wait for the end of a key exchange."""
+
 StreamKind = TypeVar("StreamKind", bound=Stream)
 
 
@@ -178,6 +184,8 @@ class Link(paramiko.Transport):
     def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
         """Send from the thread that reads; during a key exchange, which it must not wait for, once that is done."""
         if not self.clear_to_send.is_set():
+            if len(self._postponed) >= POSTPONED:
+                raise SSHException("The peer asks on and exchanges no keys")
             self._postponed.append((message, of, last))
             return
         with self.clear_to_send_lock:
@@ -272,6 +280,13 @@ class Link(paramiko.Transport):
         for message, of, last in postponed:
             self.post_later(message, of, last=last)
 
+    def _parse_ext_info(self, m: Message) -> None:
+        # paramiko would count to whatever number the peer names.
+        count = m.get_int()
+        if count > EXTENSIONS:
+            raise SSHException("The peer names too many extensions")
+        self.server_extensions = {m.get_binary().decode("ascii", "replace"): m.get_binary() for _ in range(count)}
+
     def _parse_global_request(self, m: Message) -> None:
         m.get_text()
         if m.get_boolean():
@@ -279,10 +294,10 @@ class Link(paramiko.Transport):
 
     def _parse_disconnect(self, m: Message) -> None:
         m.get_int()
-        self.disconnected = m.get_text()
+        self.disconnected = m.get_binary().decode(errors="replace")
 
     def _parse_channel_open_failure(self, m: Message) -> None:
-        number, reason, text = m.get_int(), m.get_int(), m.get_text()
+        number, reason, text = m.get_int(), m.get_int(), m.get_binary().decode(errors="replace")
         stream = self._channels.get(number)
         if isinstance(stream, Stream):
             self.abandoned.discard(stream)

@@ -39,7 +39,15 @@ UNHURRIED = 30.0
 BATCH = 8 * PACKET
 """Bytes of data that are sent at once, in several packets."""
 
+SMALL = 4 * 1024
+"""Bytes of a message below which it is put together with others: a piece costs memory however small it is."""
+
+UNASKED = 8
+"""Answers that may wait to be read; a peer answers each request once."""
+
 STDOUT, STDERR = 0, 1
+
+_Pieces = deque[bytes | bytearray | memoryview]
 
 
 class Refused(Exception):
@@ -62,7 +70,7 @@ class Stream:
         self._remote = -1
         # Guards all below, between whoever reads from the link, a writer and a closer; notified of each change.
         self._changed = threading.Condition(threading.Lock())
-        self._arrived: deque[tuple[int, bytes | memoryview]] = deque()
+        self._arrived: tuple[_Pieces, _Pieces] = (deque(), deque())
         self._ended = False
         self._answers: deque[bool | Refused] = deque()
         self._room_out = 0
@@ -89,6 +97,8 @@ class Stream:
 
     def _answered(self, answer: bool | Refused) -> None:
         with self._changed:
+            if len(self._answers) >= UNASKED:
+                raise SSHException("The peer answers what was not asked")
             self._answers.append(answer)
             self._changed.notify_all()
 
@@ -113,8 +123,19 @@ class Stream:
             if self._room_in < 0:
                 raise SSHException("The peer sent more than the channel's window allows")
             if not self.closed:
-                self._arrived.append((which, data))
+                _put(self._arrived[which], data)
                 self._changed.notify_all()
+
+    def _taken(self, which: int, size: int) -> bytes:
+        """Return the first pieces of what has come on a stream, at least ``size`` bytes if there are so many.
+
+        Called with the lock held.
+        """
+        pieces, taken = self._arrived[which], []
+        while pieces and size > 0:
+            taken.append(pieces.popleft())
+            size -= len(taken[-1])
+        return b"".join(taken)
 
     def _window_adjust(self, message: Message) -> None:
         with self._changed:
@@ -173,7 +194,8 @@ class Stream:
     def close(self) -> None:
         """Close the channel, whose unread data is gone. Never raises; calling it again does nothing."""
         was_open = self._end()
-        self._arrived.clear()
+        for pieces in self._arrived:
+            pieces.clear()
         if not was_open:
             return
         if self._remote < 0:
@@ -283,6 +305,16 @@ class Stream:
             self.link.post(message, Deadline(UNHURRIED), self)
         except (OSError, EOFError):
             self._end()
+
+
+def _put(pieces: _Pieces, data: bytes | memoryview) -> None:
+    """Add ``data`` to ``pieces``, of which two that follow each other are never both small."""
+    if len(data) >= SMALL or not pieces or len(pieces[-1]) >= SMALL:
+        pieces.append(data)
+    elif isinstance(pieces[-1], bytearray):
+        pieces[-1] += data
+    else:
+        pieces[-1] = bytearray(pieces[-1]) + data
 
 
 def packed(data: bytes) -> bytes:

@@ -8,7 +8,7 @@ import threading
 
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.link import Link
-from connmgr_ssh.stream import Stream
+from connmgr_ssh.stream import STDOUT, Stream
 
 
 class TcpStream(Stream):
@@ -29,16 +29,17 @@ class TcpStream(Stream):
         :raises TimeoutError: none came in time.
         """
         if not self._rest:
-            self._rest = self._next()
+            self._rest = memoryview(self._next())
         piece, self._rest = self._rest[:size], self._rest[size:]
         return bytes(piece)
 
-    def _next(self) -> bytes | memoryview:
-        if not self._wait(lambda: self._arrived or self._ended, self._patience()):
+    def _next(self) -> bytes:
+        if not self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience()):
             raise TimeoutError("No data has come.")
-        if not self._arrived:
+        with self._changed:
+            data = self._taken(STDOUT, 1)
+        if not data:
             return b""
-        _, data = self._arrived.popleft()
         self._consume(len(data))
         return data
 

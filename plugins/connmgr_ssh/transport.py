@@ -14,7 +14,7 @@ from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config import DEPTH, Destination, Hop, resolve
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.dial import dial
-from connmgr_ssh.faults import mapped, refused_stream
+from connmgr_ssh.faults import mapped, quoted, refused_stream
 from connmgr_ssh.hostkeys import AcceptedKeys, Judge
 from connmgr_ssh.identities import gather
 from connmgr_ssh.link import Link
@@ -42,8 +42,9 @@ class SshTransport(Transport):
             try:
                 channel = self._link.open_stream(SessionChannel, b"session", b"", deadline)
             except Refused as refusal:
+                said = quoted(refusal.text)
                 raise ChannelRefused(
-                    f"{self._name} opens no further session on this connection (sshd's MaxSessions): {refusal.text}."
+                    f"{self._name} opens no further session on this connection (sshd's MaxSessions): {said}."
                 ) from refusal
             try:
                 channel.start(argv, pty=pty, deadline=deadline)

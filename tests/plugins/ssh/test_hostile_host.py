@@ -1,0 +1,166 @@
+"""Whatever a host says, reading it takes little time and memory, and what nobody asked it for ends the connection."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paramiko import common
+from paramiko.message import Message
+from paramiko.ssh_exception import SSHException
+
+from connmgr.errors import AuthFailed
+from connmgr_ssh import Ssh
+from connmgr_ssh.authentication import ROUNDS, UNASKED, Login
+from connmgr_ssh.certificates import _strings
+from connmgr_ssh.channel import SessionChannel
+from connmgr_ssh.config_file import matches
+from connmgr_ssh.deadline import Deadline
+from connmgr_ssh.faults import refused_stream
+from connmgr_ssh.link import POSTPONED, Link
+from connmgr_ssh.stream import STDERR, STDOUT, WINDOW, Refused, Stream, packed
+from connmgr_ssh.wire import Wire
+from tests.hostile import SIZE, fill, quickly
+from tests.plugins.ssh.test_prompts import Serve, log_in, serve  # noqa: F401 - a fixture
+
+MOST_MEMORY = 8 << 20
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    """A link that has said nothing yet."""
+    ours, theirs = socket.socketpair()
+    link = Link(Wire(ours, None), "host")
+    yield link
+    link.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("streams", [(STDOUT,), (STDERR,), (STDOUT, STDERR)])
+@pytest.mark.parametrize("size", [1, 37, 4095])
+def test_a_window_of_tiny_messages_costs_little_more_than_it_holds(streams: tuple[int, ...], size: int) -> None:
+    stream = Stream(cast(Any, None), 1)
+    message = memoryview(b"x" * (9 + size))[9:]
+    count = min(WINDOW // size, 64 << 10)
+    tracemalloc.start()
+    for number in range(count):
+        stream.receive(streams[number % len(streams)], memoryview(bytes(message)))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < MOST_MEMORY, f"{count} messages of {size} bytes hold {held >> 20} MB"
+
+
+class Arrived(SessionChannel):
+    """A channel on no link, whose messages have all come."""
+
+    def _wait(self, ready: Callable[[], object], timeout: float) -> bool:
+        return bool(ready())
+
+
+def test_a_window_of_tiny_messages_is_read_whole_and_in_order() -> None:
+    channel = Arrived(cast(Any, None), 1)
+    sent = bytes(range(256)) * 256
+    for number, byte in enumerate(sent):
+        channel.receive(STDERR if number % 3 else STDOUT, bytes([byte]))
+    assert channel.recv(0) == (sent[::3], bytes(byte for number, byte in enumerate(sent) if number % 3))
+    channel._end()
+    with pytest.raises(EOFError):
+        channel.recv(0)
+
+
+def repeat(function: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        function()
+
+
+def test_answers_to_nothing_end_the_connection() -> None:
+    stream = Stream(cast(Any, None), 1)
+    with pytest.raises(SSHException):
+        repeat(lambda: stream._request_success(Message()), SIZE)
+
+
+def test_the_number_of_extensions_that_a_host_names_is_not_counted_to(link: Link) -> None:
+    with quickly(), pytest.raises(SSHException):
+        link._parse_ext_info(Message(struct.pack(">I", 2**32 - 1)))
+
+
+def test_extensions_are_kept(link: Link) -> None:
+    link._parse_ext_info(Message(struct.pack(">I", 1) + packed(b"server-sig-algs") + packed(b"\xffone,two")))
+    assert link.server_extensions == {"server-sig-algs": b"\xffone,two"}
+
+
+def test_questions_during_a_key_exchange_that_does_not_come_end_the_connection(link: Link) -> None:
+    link.clear_to_send.clear()
+    with pytest.raises(SSHException):
+        repeat(lambda: link._parse_global_request(Message(packed(b"keepalive@openssh.com") + b"\1")), POSTPONED + 1)
+
+
+def login(link: Link) -> Login:
+    return Login(link, "someone", Deadline(20))
+
+
+def test_answers_to_no_login_end_the_connection(link: Link) -> None:
+    held = login(link)
+    refusal = held._handler_table[common.MSG_USERAUTH_FAILURE]
+    with pytest.raises(SSHException):
+        repeat(lambda: refusal(Message(packed(b"password") + b"\0")), UNASKED + 1)
+
+
+@pytest.mark.parametrize("pattern", [b",", b"\xff,", b"\x1b[2J,", b"password,", b"x"])
+def test_what_a_host_offers_is_quoted_in_bounds_whatever_it_is(link: Link, pattern: bytes) -> None:
+    held = login(link)
+    with quickly():
+        assert not held._concludes((common.MSG_USERAUTH_FAILURE, Message(packed(fill(pattern, 256 << 10)))))
+        refusal = held._refusal()
+    assert len(refusal) < 1000
+    assert refusal.isprintable()
+
+
+def test_a_host_that_asks_without_end_is_given_up(ssh: Ssh, serve: Serve) -> None:  # noqa: F811 - the fixture
+    server = serve([[] for _ in range(10 * ROUNDS)])
+    with pytest.raises(AuthFailed):
+        log_in(ssh, server)
+    assert len(server.examiner.answers) <= ROUNDS
+
+
+@pytest.mark.parametrize("pattern", ["x", "\x1b[2J", "\n", "refused "])
+def test_why_a_stream_was_refused_is_quoted_in_bounds(pattern: str) -> None:
+    error = refused_stream(Refused(2, pattern * (SIZE // 64 // len(pattern))), "there:22", "gateway")
+    assert len(error.message) < 1000
+    assert error.message.isprintable()
+
+
+@pytest.mark.parametrize("pattern", [packed(b""), packed(b"a"), b"\0\0\1"])
+def test_the_names_in_a_certificate_are_read_in_linear_time(pattern: bytes) -> None:
+    with quickly():
+        assert _strings(fill(pattern, 256 << 10))
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 50_000 + "b", "*?" * 20 + "b", "a*" * 30 + "b", "*" * 100_000 + "b"])
+def test_patterns_of_hosts_are_tried_in_polynomial_time(pattern: str) -> None:
+    with quickly():
+        assert not matches([pattern], "a" * 255)
+
+
+LETTERS = st.text(alphabet="ab.*?!", max_size=8)
+
+
+@given(pattern=LETTERS, subject=st.text(alphabet="abA.", max_size=8))
+def test_patterns_of_hosts_mean_what_their_expressions_mean(pattern: str, subject: str) -> None:
+    wanted = pattern.removeprefix("!").lower()
+    expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
+    fits = re.fullmatch(expression, subject.lower(), re.DOTALL) is not None
+    assert matches([pattern], subject) == (fits and not pattern.startswith("!"))
+
+
+def test_many_plain_names_are_compared_quickly() -> None:
+    names = [f"host{number}.example" for number in range(SIZE // 64)]
+    with quickly():
+        assert not matches(names, "other.example")
