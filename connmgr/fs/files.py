@@ -5,6 +5,7 @@ A path is bytes: absolute, relative to the session's directory, or beginning wit
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,6 +27,8 @@ UNSIZED_LIMIT = 16 << 20
 """Bytes that are read of a file whose size is said to be small; those of /proc say 0."""
 
 LISTING_LIMIT = 64 << 20
+DESCRIPTION_LIMIT = 64 << 10
+"""Bytes in which one file is described, with a link's target."""
 
 BLOCK = 64 << 10
 """Bytes that the far side reads at once of a large file."""
@@ -33,6 +36,8 @@ BLOCK = 64 << 10
 SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
 
+_NUMBER = re.compile(rb"[0-9a-fA-F]{1,20}")
+_LARGEST_MODE = (1 << 32) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TYPES = {
     stat.S_IFREG: "file",
@@ -132,7 +137,7 @@ def make_temporary(place: Place) -> bytes:
 
 def list_directory(place: Place, path: bytes) -> list[Entry]:
     """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed."""
-    *records, end = _described(place, scripts.LIST, [path])
+    *records, end = _described(place, scripts.LIST, [path], LISTING_LIMIT)
     if end != b"end":
         raise TransferFailed("The link broke during the listing.")
     return sorted((_entry(record) for record in records), key=lambda entry: entry.name)
@@ -140,18 +145,18 @@ def list_directory(place: Place, path: bytes) -> list[Entry]:
 
 def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
     """Return what is known of one file; of a link's target with ``follow``."""
-    records = _described(place, scripts.STAT, [path, "1" if follow else ""])
+    records = _described(place, scripts.STAT, [path, "1" if follow else ""], DESCRIPTION_LIMIT)
     if len(records) != 2 or not records[1].startswith(b"target "):
         raise TransferFailed("The far side did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
     return _entry(records[0], path, target or None)
 
 
-def _described(place: Place, program: Program, arguments: Sequence[str | bytes]) -> list[bytes]:
-    """Return what a program prints after its marks."""
+def _described(place: Place, program: Program, arguments: Sequence[str | bytes], limit: int) -> list[bytes]:
+    """Return what a program prints after its marks, in ``limit`` bytes at most."""
     with place.run(program, arguments) as exchange:
         exchange.answer()
-        printed = _limited(exchange.data(), LISTING_LIMIT)
+        printed = _limited(exchange.data(), limit)
         if not exchange.succeeded():
             raise TransferFailed("The link broke, or what described the file was ended.")
         return printed.split(exchange.mark + b" ")[1:] or [b""]
@@ -201,21 +206,33 @@ def _entry(record: bytes, path: bytes | None = None, target: bytes | None = None
 def _mode(text: bytes) -> tuple[int, str]:
     """Return the mode, and find's letter for the type: ``644=f`` as find prints it, or stat's ``81a4``."""
     bits, equals, letter = text.partition(b"=")
-    return _number(bits, 8 if equals else 16), letter.decode(errors="replace")
+    number = _number(bits, 8 if equals else 16)
+    if number > _LARGEST_MODE:
+        raise _unknown_description()
+    return number, letter.decode(errors="replace")
 
 
 def _number(text: bytes, base: int = 10) -> int:
+    # int() takes signs, blanks and underscores too, and digits without end.
+    if not _NUMBER.fullmatch(text):
+        raise _unknown_description()
     try:
         return int(text, base)
     except ValueError:
-        raise TransferFailed("The far side described the file in an unknown way.") from None
+        raise _unknown_description() from None
+
+
+def _unknown_description() -> TransferFailed:
+    return TransferFailed("The far side described the file in an unknown way.")
 
 
 def _time(text: bytes) -> datetime:
     """Return seconds since 1970, with or without a fraction, as a time; one beyond the calendar as its end."""
     seconds, _, fraction = text.partition(b".")
+    sign = -1 if seconds.startswith(b"-") else 1
     try:
-        return _EPOCH + timedelta(seconds=_number(seconds), microseconds=_number(fraction[:6].ljust(6, b"0")))
+        whole = sign * _number(seconds.removeprefix(b"-"))
+        return _EPOCH + timedelta(seconds=whole, microseconds=_number(fraction[:6].ljust(6, b"0")))
     except OverflowError:
         return datetime.max.replace(tzinfo=timezone.utc)
 

@@ -1,0 +1,68 @@
+"""Whatever a helper answers, reading it takes little time, and what describes no file is a failed transfer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connmgr import errors
+from connmgr.engine.helper import Helper, Helpers
+from connmgr.fs import files, scripts
+from connmgr.fs.files import Place
+from connmgr_local.transport import LocalTransport
+from tests.fs.test_helper import Scripted
+from tests.hostile import fill, quickly
+
+DIGITS = b"7" * (1 << 20)
+GOOD = [b"777=l", b"20", b"1.0", b"0", b"0", b"root", b"root"]
+NO_NUMBERS = [b"-1", b"+1", b"1_0", b" 1", b"", b"x", DIGITS, b"\xc2\xb2"]
+
+
+def place(answer: bytes, program: Any, piece: int = 32 << 10) -> Place:
+    """Return a place whose helper gives ``answer``, in which MARK stands for the mark."""
+    channel, helpers = Scripted([]), Helpers()
+    helpers.leave(Helper(channel, "word", set(program.parts)))
+    channel.answer(answer, range(0, len(answer), piece))
+    return Place(LocalTransport(), b"/", helpers)
+
+
+@pytest.mark.parametrize("pattern", [b"x", b"\n", b"MARK", b"MARK o", b"MARK ok", b"MARK ok x"])
+@pytest.mark.parametrize("piece", [512, 32 << 10])
+def test_an_answer_is_looked_for_in_linear_time(pattern: bytes, piece: int) -> None:
+    far_side = place(fill(pattern, 16 << 20 if piece > 512 else 1 << 20), scripts.READ, piece)
+    with quickly(), pytest.raises(errors.TransferFailed):
+        files.Reading(far_side, b"file")
+
+
+@pytest.mark.parametrize("mode", [*NO_NUMBERS, DIGITS + b"=f", b"f" * 20, b"9=f", b"f=f"], ids=lambda mode: mode[:8])
+def test_a_mode_that_no_file_has_is_a_failed_transfer(mode: bytes) -> None:
+    describe([mode, *GOOD[1:]])
+
+
+@pytest.mark.parametrize("field", [1, 3, 4])
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=lambda number: number[:8])
+def test_a_number_that_is_none_is_a_failed_transfer(number: bytes, field: int) -> None:
+    describe([*GOOD[:field], number, *GOOD[field + 1 :]])
+
+
+@pytest.mark.parametrize("time", [b"--1", b"+1", b"1_0", b"1.-5", DIGITS], ids=lambda time: time[:8])
+def test_a_time_that_is_none_is_a_failed_transfer(time: bytes) -> None:
+    describe([*GOOD[:2], time, *GOOD[3:]])
+
+
+def describe(fields: list[bytes]) -> None:
+    answer = b"MARK ok\nMARK " + b":".join([*fields, b"/link\n"]) + b"MARK target \nxMARK over 0\n"
+    with quickly(), pytest.raises(errors.TransferFailed):
+        files.stat_file(place(answer, scripts.STAT), b"/link", follow=False)
+
+
+def test_a_size_below_zero_is_a_failed_transfer() -> None:
+    with pytest.raises(errors.TransferFailed):
+        files.Reading(place(b"MARK ok -5\nMARK over 0\n", scripts.READ), b"file")
+
+
+def test_a_description_of_one_file_has_no_megabytes() -> None:
+    answer = b"MARK ok\nMARK " + b":".join([*GOOD, b"/link\n"]) + b"MARK target " + fill(b"x") + b"\nxMARK over 0\n"
+    with quickly(), pytest.raises(errors.TransferFailed):
+        files.stat_file(place(answer, scripts.STAT), b"/link", follow=False)
