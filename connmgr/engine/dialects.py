@@ -87,11 +87,13 @@ _HELLO = Template(r"""${merge}
 unset CONNMGR_BOOT
 ${preparation}
 ${hold}
-[ -x . ]||cd||cd /
+case "$$PWD" in /*) ${builtin} [ -x . ]&&${builtin} [ . -ef "$$PWD" ];; *) ! :;; esac||${builtin} cd||${builtin} cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ echo ":$$2$$1" >&8;}
 _cm_dump(){ ${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
 ${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
+if ${builtin} [ -d /proc/$$$$/cwd ]&&! ${builtin} [ . -ef /proc/$$$$/cwd ];then
+${builtin} echo ":$$2p";${builtin} [ . -ef "$$PWD" ]||/bin/pwd -P||${builtin} echo /dev/null;fi
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
 exec >&8 2>&9 8>&- 9>&-;${builtin} exit "$$(($$1>256?$$1-128:$$1))";}
 ${renew}
@@ -118,7 +120,10 @@ _ZSH_EXPORTS = (
 _FISH = Template(
     "printf %s ${command}|{ ${shell} --no-config -c '"
     "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -eg fish_trace CONNMGR_COMMAND;"
-    'builtin printf ":%sc\\n" ${nonce};builtin pwd;builtin printf ":%sv\\n" ${nonce};${env} -0;'
+    'builtin printf ":%sc\\n" ${nonce};builtin pwd;'
+    "if builtin test -d /proc/'$$$$'/cwd;and not builtin test . -ef /proc/'$$$$'/cwd 2>/dev/null;"
+    'builtin printf ":%sp\\n" ${nonce};builtin test . -ef "$$PWD";or /bin/pwd -P;or builtin echo /dev/null;end;'
+    'builtin printf ":%sv\\n" ${nonce};${env} -0;'
     'builtin printf ":%sx\\n" ${nonce};builtin exit $$__cm_r'
     "' 7<&0 <&6 6<&-;}"
 )
@@ -127,7 +132,10 @@ _CSH = Template(
     "printf '%s\n%s\n' ${command} '"
     # Quoted, as against an alias, a builtin's name is looked up in PATH.
     "set _cm_r=$$status\nunalias *\nunset echo verbose\nset echo_style=bsd\nunsetenv CONNMGR_COMMAND\n"
-    "echo -n :;echo ${nonce}c;echo $$cwd:q;echo -n :;echo ${nonce}v;${env} -0;echo -n :;echo ${nonce}x\n"
+    "echo -n :;echo ${nonce}c;echo $$cwd:q\n"
+    "if ( $$?tcsh && -d /proc/'$$$$'/cwd ) then\nif ( -F . != -F /proc/'$$$$'/cwd ) then\n"
+    "echo -n :;echo ${nonce}p\nif ( -F . != -F $$cwd:q ) /bin/pwd -P || echo /dev/null\nendif\nendif\n"
+    "echo -n :;echo ${nonce}v;${env} -0;echo -n :;echo ${nonce}x\n"
     "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
 )
 

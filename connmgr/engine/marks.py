@@ -4,7 +4,8 @@ A marker is a colon, a random nonce of 128 bits that only this frame holds, a ta
 it, and no text that the shell may print of the frame (``set -x``) has a colon before the nonce. It has one newline,
 because bash writes line by line.
 
-Tags on stdout, after the output: ``c`` begins the working directory, ``v`` the exported variables, ``x`` more output
+Tags on stdout, after the output: ``c`` begins the working directory, ``p`` says that the command has moved to another
+and begins the name of that where it is not the one above, ``v`` the exported variables, ``x`` more output
 (of an EXIT trap); ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is lost; a
 blank and a number end the command with that status. They come in this order, each once at most. On stderr the bare
 nonce ends, and is the only mark.
@@ -23,8 +24,8 @@ STATE_LIMIT = 512 << 10
 TAG_LIMIT = len(" 65535\r")
 """Bytes between a nonce and its newline, at most."""
 
-_TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[cvxgl])?(?P<translated>\r?)")
-_FOLLOWING = {"": "cgl", "c": "v", "v": "x"}
+_TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[cpvxgl])?(?P<translated>\r?)")
+_FOLLOWING = {"": "cgl", "c": "pv", "p": "v", "v": "x"}
 """The letters that may follow each letter on stdout."""
 
 
@@ -48,8 +49,9 @@ class MarkedStream:
         self._section = "b"
         self._state_complete = False
         self._translated = False
-        self._sections = {"b": bytearray(), "c": bytearray(), "v": bytearray()}
+        self._sections = {"b": bytearray(), "c": bytearray(), "p": bytearray(), "v": bytearray()}
         self.truncated = False
+        self.moved = False
         self.directory_refused = False
         self.directory_lost = False
         self.ended = False
@@ -67,7 +69,8 @@ class MarkedStream:
     @property
     def state(self) -> tuple[bytes, bytes] | None:
         """The working directory and the variables as printed; None where the command did not come to print them."""
-        directory, variables = self._sections["c"], self._sections["v"]
+        sections = self._sections
+        directory, variables = sections["p"] or sections["c"], sections["v"]
         if not self._state_complete or max(len(directory), len(variables)) >= STATE_LIMIT:
             return None
         if self._translated:
@@ -131,7 +134,8 @@ class MarkedStream:
         elif letter == "l":
             self.directory_lost = True
         else:
-            self._section = {"c": "c", "v": "v", "x": "b"}[letter]
+            self._section = {"c": "c", "p": "p", "v": "v", "x": "b"}[letter]
+            self.moved = self.moved or letter == "p"
             self._state_complete = letter == "x"
 
     def _keep(self, data: bytes, start: int, end: int) -> None:

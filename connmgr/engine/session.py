@@ -67,6 +67,7 @@ class Session:
         self._stopping = threading.Event()
         self._lost = False
         self._entered = supervisor.directory
+        self._moved = False
         self._state = State()
         self._state.update(supervisor.directory, supervisor.variables, from_env=False)
         self._restore = b""
@@ -242,7 +243,7 @@ class Session:
     def _sent(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Running:
         nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
         frame = self._frame(command, nonce, cookie)
-        if self._state.directory != self._entered:
+        if self._moved or self._state.directory != self._entered:
             # To enter one sets OLDPWD, for which `cd -` goes.
             previous = self._state.variables.get(b"OLDPWD", b"")
             frame = enter_directory(self._state.directory, nonce, previous + frame)
@@ -309,10 +310,13 @@ class Session:
         self._channel.close()
 
     def _keep_state(self, command: Command, stdout: MarkedStream) -> None:
+        self._moved = False
         if stdout.directory_lost:
             self._state.directory = self._entered
             return
         self._entered = self._state.directory
         if command.keeps_state and stdout.state:
+            # The name that it was entered by may be the same, and lead elsewhere than before.
+            self._moved = stdout.moved
             interpreted = self._supervisor.interpreter is not None
             self._restore = self._state.update(*stdout.state, from_env=interpreted)

@@ -1,0 +1,105 @@
+"""A session stays in the place where its last command left it, whatever the names that lead there come to mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr.engine.session import Session
+from connmgr.plugin import Channel
+from connmgr_local.transport import LocalTransport
+from tests.engine.shells import ALL, assert_usable, local_session, out, run
+
+# ksh93 goes nowhere when it is told to go where it believes to be.
+FOLLOWING = [case for case in ALL if case.id != "ksh93"]
+
+
+@pytest.fixture(params=FOLLOWING)
+def following(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session of each shell whose ``cd`` looks where a name leads."""
+    with local_session(request.param) as session:
+        yield session
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    """A symlink to ``old``, beside which is ``new``."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "link").symlink_to("old")
+    return tmp_path / "link"
+
+
+def turn(link: Path) -> None:
+    link.unlink()
+    link.symlink_to("new")
+
+
+def place(session: Session) -> str:
+    return out(session, "env -u PWD /bin/pwd -P").removesuffix("\n")
+
+
+def test_cd_follows_a_link_that_was_turned(following: Session, link: Path) -> None:
+    run(following, f"cd {link}")
+    assert place(following) == str(link.parent / "old")
+    turn(link)
+    run(following, f"cd {link}")
+    assert place(following) == str(link.parent / "new"), "cd to the same name, which leads elsewhere, went nowhere"
+    assert_usable(following)
+
+
+def test_cd_follows_a_link_that_the_command_itself_turned(following: Session, link: Path) -> None:
+    run(following, f"cd {link}")
+    run(following, f"ln -sfn new {link}; cd {link}")
+    assert place(following) == str(link.parent / "new")
+
+
+def test_cd_enters_a_directory_that_was_made_anew(following: Session, link: Path) -> None:
+    directory = link.parent / "old"
+    run(following, f"cd {directory}")
+    assert place(following) == str(directory)
+    run(following, f"rmdir {directory}; mkdir {directory}; cd {directory}; touch first")
+    run(following, "touch second")
+    assert sorted(entry.name for entry in directory.iterdir()) == ["first", "second"]
+
+
+def test_a_session_stays_where_it_is_until_it_is_told_to_go(any_shell: Session, link: Path) -> None:
+    run(any_shell, f"cd {link}")
+    assert place(any_shell) == str(link.parent / "old")
+    assert run(any_shell, "true; set x = y").exit_code == 0
+    turn(link)
+    assert place(any_shell) == str(link.parent / "old"), "the session followed a link without a cd"
+    assert run(any_shell, "true; set x = y").exit_code == 0
+    assert place(any_shell) == str(link.parent / "old"), "the session followed a link without a cd"
+
+
+def test_a_directory_that_the_command_moved_is_followed(following: Session, link: Path) -> None:
+    old, moved = link.parent / "old", link.parent / "moved"
+    run(following, f"cd {old}; mv {old} {moved}; mkdir {old}")
+    assert place(following) == str(moved), "the session is in another directory than its command was"
+
+
+@pytest.fixture(params=ALL)
+def any_shell_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class _FromNowhere(LocalTransport):
+    """Opens channels whose directory is removed before their program runs."""
+
+    def open_channel(self, argv, **options):  # type: ignore[no-untyped-def]
+        words = ["/bin/sh", "-c", 'd=$(mktemp -d);cd "$d";rmdir "$d";exec "$@"', "sh", *argv]
+        channel: Channel = super().open_channel(words, **options)
+        return channel
+
+
+def test_a_session_that_begins_in_a_directory_that_is_gone_begins_at_home(any_shell_name: str) -> None:
+    with local_session(any_shell_name, transport=_FromNowhere()) as session:
+        home = str(Path.home())
+        for _ in range(3):
+            assert run(session, "true; true").exit_code == 0
+            assert place(session) == home
+        run(session, "cd /usr")
+        assert place(session) == "/usr"
