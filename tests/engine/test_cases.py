@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.engine.dialects import quote
 from connmgr.engine.session import Session
 from connmgr.errors import ShellLost
 from tests.engine.shells import assert_usable, local_session, only, out, run
@@ -226,6 +227,34 @@ def test_tracing_in_a_shell_of_another_language_harms_nothing(interpreted: Sessi
     # On a terminal what the shell traces arrives within stdout.
     lines = out(interpreted, "pwd").splitlines()
     assert lines == ["/usr"] or (interpreted.info.tty_state == "merged" and lines[-1] == "/usr")
+
+
+CHARACTERS = [bytes([number]) for number in range(1, 128)]
+SEPARATORS = {
+    "digits": b"0123456789",
+    "signs": b":;|&<>()$`\\\"'*?[#~=% \t\n",
+    "letters": b"abcdefghijklmnopqrstuvwxyz_",
+    "every character": b"".join(CHARACTERS),
+}
+
+
+@pytest.mark.parametrize("exported", [True, False], ids=["exported", "not exported"])
+@pytest.mark.parametrize("separators", SEPARATORS)
+def test_field_separators_split_no_word_of_the_sessions(posix: Session, separators: str, exported: bool) -> None:
+    assignment = b"IFS=" + quote(SEPARATORS[separators])
+    run(posix, b"export " + assignment if exported else assignment)
+    for text in (b"cd /usr; echo ran; false", assignment + b"; cd /usr; echo ran; false"):
+        result = run(posix, text)
+        assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (1, b"ran\n", b"")
+        assert out(posix, "/bin/pwd") == "/usr\n"
+    assert out(posix, "cat; true", stdin=b"as it is") == "as it is"
+
+
+def test_each_character_may_separate_fields(posix: Session) -> None:
+    for character in CHARACTERS:
+        run(posix, b"export IFS=" + quote(character))
+        result = run(posix, "cd /usr; echo ran; false")
+        assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), character
 
 
 def test_xtrace_shows_the_command_alone(posix: Session) -> None:
