@@ -119,7 +119,10 @@ _ZSH_EXPORTS = (
 
 _FISH = Template(
     "printf %s ${command}|{ ${shell} --no-config -c '"
-    "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];eval $$__cm_q;set __cm_r $$status;set -eg fish_trace CONNMGR_COMMAND;"
+    "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];"
+    # Of a redirection that fails, `eval` itself says nothing.
+    'eval "$$__cm_q\n;set __cm_r \\$$status";set __cm_s $$status;'
+    "set -q __cm_r;or set __cm_r $$__cm_s;set -eg fish_trace CONNMGR_COMMAND;"
     'builtin printf ":%sc\\n" ${nonce};builtin pwd;'
     "if builtin test -d /proc/'$$$$'/cwd;and not builtin test . -ef /proc/'$$$$'/cwd 2>/dev/null;"
     'builtin printf ":%sp\\n" ${nonce};builtin test . -ef "$$PWD";or /bin/pwd -P;or builtin echo /dev/null;end;'

@@ -201,6 +201,38 @@ def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
 
 
 @pytest.mark.local("the shell is a program of the test's own")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo hi >/no/such",
+        "cat </no/such",
+        "true; cat </no/such",
+        "cat </no/such; true",
+        "false",
+        "set -q no_such",
+        "set x 1",
+        "# comment",
+        "echo 'open",
+        "echo a |",
+        "true; and",
+        "return 3",
+        "exit 4",
+        "function f; false; end; f",
+        "no-such-command-at-all",
+    ],
+)
+def test_fish_ends_a_command_as_it_does_by_itself(fish: Session, text: str) -> None:
+    alone = subprocess.run(
+        ["fish", "--no-config", "-c", text], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    result = run(fish, text)
+    if "open" in text or text.endswith(("|", "and")):
+        assert result.exit_code != 0, "fish calls a file that it cannot read a success, which a command is not"
+    else:
+        assert result.exit_code == alone.returncode
+    assert bytes(result.stdout) == alone.stdout
+
+
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("limit", [64, 250])
 def test_a_limit_of_open_files_leaves_every_command_its_streams(tmp_path: Path, limit: int) -> None:
