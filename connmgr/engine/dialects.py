@@ -26,7 +26,9 @@ class Dialect:
     """What the engine must know about one family of shells.
 
     ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the
-    same name, and ``exports`` prints the exported variables as ``export -p`` does. ``fork`` makes a process of its own
+    same name, and ``exports`` prints the exported variables as ``export -p`` does. The shell keeps the values of the
+    variables in ``kept`` by itself, or refuses others, so that they can only be exported; it reads its orders by those
+    in ``orders``. ``family`` prints which of the other shells one called sh is. ``fork`` makes a process of its own
     of ``( … )`` where it is none by itself. ``streams`` are the redirections of a command, and ``hold`` defines the
     functions around it where it can open descriptors beyond 9. ``untrap`` takes back what a command may have set to run
     with each word that follows, or in place of one. ``renewal`` opens the session's streams anew. ``functions`` prints
@@ -38,6 +40,8 @@ class Dialect:
     names: tuple[str, ...]
     options: tuple[str, ...] = ()
     builtin: str = "command"
+    kept: frozenset[bytes] = frozenset({b"PPID"})
+    orders: frozenset[bytes] = frozenset()
     exports: str = "command export -p"
     fork: str = ""
     streams: str = ">&8 2>&9 8>&- 9>&-"
@@ -45,6 +49,7 @@ class Dialect:
     untrap: str = ":"
     renewal: str = f"command {_RENEWAL}"
     functions: str = ""
+    family: str = "echo"
     preparation: str = ":"
     interpreter: Template | None = None
 
@@ -63,6 +68,7 @@ class Dialect:
             end_of_stderr="" if merged else '_cm_say "$2" >&9;',
             done_on_stderr="" if merged else ';_cm_say "$2" >&2',
             functions=self.functions,
+            family=self.family,
             preparation=self.preparation,
             builtin=self.builtin,
             exports=self.exports,
@@ -103,6 +109,7 @@ _cm_done(){ ${raw_stdout}_cm_say "$$2 $$1"${done_on_stderr};}
 (${fork}echo "facts ${nonce} $$$$" >&8
 { read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
 (. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
+${family} >&8
 echo "$${TMPDIR:-/tmp}" >&8
 { ${functions}
 :;} >&8
@@ -111,10 +118,12 @@ _cm_end 0 ${nonce}
 """)
 
 # zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
+# Arrays may be marked, but are not exported.
 _ZSH_EXPORTS = (
-    "builtin emulate -L zsh -o extendedglob;builtin local k;builtin local -a e;"
-    'for k in "${(@k)parameters[(R)*export*~*readonly*special*]}";do e+=("export $k=${(qq)${(P)k}}");done;'
-    'builtin print -rl -- "${(@)e}"'
+    "builtin emulate -L zsh -o extendedglob;builtin local _cm_k;builtin local -a _cm_e;"
+    'for _cm_k in "${(@k)parameters[(R)(scalar|integer|float)*export*~*readonly*special*]}";do '
+    '_cm_e+=("export $_cm_k=${(qq)${(P)_cm_k}}");done;'
+    '(($#_cm_e))&&builtin print -rl -- "${(@)_cm_e}"'
 )
 
 _FISH = Template(
@@ -152,6 +161,7 @@ _HOLD_TEN = (
     f"if (exec {_TEN[-1]}>&8);then _cm_hold(){{ exec {' '.join(f'{number}>&8' for number in _TEN)};}};"
     f"_cm_free(){{ exec {' '.join(f'{number}>&-' for number in _TEN)};}};else _cm_hold(){{ :;}};_cm_free(){{ :;}};fi"
 )
+_USUAL_OPTIONS = "set +aefuvxC"  # bash takes others from its environment
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes where OLDPWD says, which lasts as exported variables do; a ksh exports it only where it came exported.
 _KEEP_DIRECTORY_BEFORE = "export OLDPWD"
@@ -161,8 +171,9 @@ SH = Dialect(
     ("sh",),
     hold=_HOLD_TEN,
     untrap=_UNTRAP,
-    preparation=_KEEP_DIRECTORY_BEFORE,
+    preparation=f"{_USUAL_OPTIONS};{_KEEP_DIRECTORY_BEFORE}",
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
+    family='echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}"',
 )
 DIALECTS = (
     SH,
@@ -174,17 +185,22 @@ DIALECTS = (
         exports="builtin export -p",
         streams='>&"${_cm_streams[0]}" 2>&"${_cm_streams[1]}" 8>&"${_cm_streams[2]}" 9>&"${_cm_streams[3]}"',
         hold=_HOLD_COPIES,
+        kept=frozenset(b"PPID SHLVL UID EUID SHELLOPTS BASHOPTS".split()),
+        orders=frozenset(b"FUNCNEST histchars BASH_XTRACEFD".split()),
         untrap="builtin trap - DEBUG ERR RETURN;builtin enable exit;builtin unset -f exec",
         renewal=_RENEWAL,
         functions="declare -F",
+        preparation=_USUAL_OPTIONS,
     ),
     Dialect(2, ("dash",)),
-    Dialect(3, ("ash",), hold=_HOLD_TEN),
+    Dialect(3, ("ash",), kept=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
     Dialect(
         4,
         ("zsh",),
         options=("-f", "+i"),
         builtin="builtin",
+        kept=frozenset(b"PPID SHLVL UID EUID GID EGID USERNAME".split()),
+        orders=frozenset(b"FUNCNEST histchars HISTCHARS DIRSTACKSIZE".split()),
         exports=_ZSH_EXPORTS,
         untrap="builtin trap - DEBUG ERR;builtin unset -f exec||:",
         renewal=_RENEWAL,
@@ -202,12 +218,13 @@ DIALECTS = (
     Dialect(
         5,
         ("ksh", "ksh93", "ksh93u+m"),
+        kept=frozenset({b"PPID", b"SHLVL"}),
         untrap=_UNTRAP,
         fork='ulimit -Ht "$(ulimit -Ht)";',
         preparation=_KEEP_DIRECTORY_BEFORE,
     ),
-    Dialect(6, ("fish",), interpreter=_FISH),
-    Dialect(7, ("csh", "tcsh", "bsd-csh"), interpreter=_CSH),
+    Dialect(6, ("fish",), kept=frozenset({b"SHLVL"}), interpreter=_FISH),
+    Dialect(7, ("csh", "tcsh", "bsd-csh"), kept=frozenset({b"SHLVL"}), interpreter=_CSH),
 )
 
 

@@ -68,7 +68,7 @@ class Session:
         self._lost = False
         self._entered = supervisor.directory
         self._moved = False
-        self._state = State()
+        self._state = State(kept=supervisor.kept, orders=supervisor.orders, builtin=supervisor.supervising.builtin)
         self._state.update(supervisor.directory, supervisor.variables, from_env=False)
         self._restore = b""
         self._temporary: list[bytes] = []

@@ -58,17 +58,21 @@ class Supervisor:
     """A shell that is ready for frames.
 
     ``word`` is in the environment that it was started with. ``pure`` says that it is without functions and aliases, so
-    that other words than its own run programs, and that it waits for all of them.
+    that other words than its own run programs, and that it waits for all of them. ``kept`` and ``orders`` are those of
+    its dialect, which for ``sh`` is that of the shell behind the name.
     """
 
     channel: Channel
     dialect: Dialect
+    supervising: Dialect
     interpreter: Interpreter | None
     info: ShellInfo
     pid: int
     word: str
     directory: bytes
     variables: bytes
+    kept: frozenset[bytes]
+    orders: frozenset[bytes]
     pure: bool
 
 
@@ -141,13 +145,15 @@ def _described(
 ) -> Supervisor:
     # Whatever the shell has printed until then comes before; a nonce that began its line would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
-    if stdout.state is None or len(facts) < 4 or not _PID.fullmatch(facts[0]) or len(facts[3]) >= PATH_LIMIT:
+    if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_LIMIT:
         raise _undescribed(shell)
-    pid, kernel, system, temp = facts[:4]
+    pid, kernel, system, name, temp = facts[:5]
+    family = dialect_of(name) if name else supervising
     directory, variables = stdout.state
     return Supervisor(
         channel=channel,
         dialect=dialect if dialect.interpreter else supervising,
+        supervising=supervising,
         interpreter=Interpreter(shell.path) if dialect.interpreter else None,
         info=ShellInfo(
             dialect.number,
@@ -160,6 +166,8 @@ def _described(
         word=shell.word,
         directory=directory,
         variables=variables,
+        kept=family.kept | dialect.kept,
+        orders=family.orders,
         # ksh93 waits for the last program of a pipeline alone.
-        pure=not dialect.interpreter and not dialect.fork and all("_cm_" in line for line in facts[4:-1]),
+        pure=not dialect.interpreter and not dialect.fork and all("_cm_" in line for line in facts[5:-1]),
     )

@@ -19,15 +19,11 @@ _PIECE = re.compile(
     rb"| (?P<blanks>\s+) | (?P<end>.)",
     re.DOTALL | re.VERBOSE,
 )
+_QUOTING = re.compile(rb"""['"\\]""")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
-_SHELLS_OWN = frozenset(
-    b"""
-    _ PWD SHLVL PPID UID EUID GID EGID SHELLOPTS BASHOPTS BASH_VERSINFO BASH_XTRACEFD histchars HISTCHARS
-    CONNMGR_COMMAND
-    """.split()
-)
-"""Variables that a shell keeps by itself, refuses to have set, or reads its orders by."""
+_OF_EACH_COMMAND = frozenset(b"_ PWD CONNMGR_COMMAND".split())
+"""Variables that each command has values of its own of."""
 
 GONE = b"/dev/null"
 """The working directory of a session whose own is gone: no shell enters it."""
@@ -50,9 +46,15 @@ def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
         if not dump.startswith(b"\n", end):
             return None
         if head["set"] and not array:
-            variables[head["name"]] = b"export " + dump[head.start("name") : end] + b";"
+            value = dump[head.end() : end]
+            variables[head["name"]] = b"export " + head["name"] + b"=" + _unexpanded(value) + b";"
         position = end + 1
     return variables
+
+
+def _unexpanded(value: bytes) -> bytes:
+    """Return ``value`` quoted, where it is a bare word whose tildes ksh93 expands when it reads what it has printed."""
+    return quote(value) if b"~" in value and not _QUOTING.search(value) else value
 
 
 def _end_of_value(dump: bytes, start: int, *, array: bool) -> int:
@@ -65,17 +67,25 @@ def _end_of_value(dump: bytes, start: int, *, array: bool) -> int:
     return len(dump)
 
 
-def parse_environment(dump: bytes) -> dict[bytes, bytes]:
-    """Return for each variable that ``env -0`` printed the statement that sets it, in the language of sh."""
+def parse_environment(dump: bytes) -> dict[bytes, bytes] | None:
+    """Return for each variable that ``env -0`` printed the statement that sets it in sh; None where it printed none."""
+    if not dump:
+        return None
     pairs = (entry.partition(b"=") for entry in dump.split(b"\0"))
     return {name: b"export " + name + b"=" + quote(value) + b";" for name, _, value in pairs if _NAME.fullmatch(name)}
 
 
 @dataclass
 class State:
-    """The state of a session as its last command left it: a directory, and the statement that sets each variable."""
+    """The state of a session as its last command left it: a directory, and the statement that sets each variable.
+
+    ``kept``, ``orders`` and ``builtin`` are those of the supervisor's dialect.
+    """
 
     directory: bytes = b""
+    kept: frozenset[bytes] = frozenset()
+    orders: frozenset[bytes] = frozenset()
+    builtin: str = "command"
     variables: dict[bytes, bytes] = field(default_factory=dict)
     _dump: bytes = b""
 
@@ -91,11 +101,13 @@ class State:
             return b""
         self._dump = dump
         variables = parse_environment(dump) if from_env else parse_exports(dump)
-        if not variables:
+        if variables is None:
             return b""
-        for name in _SHELLS_OWN:
+        for name in _OF_EACH_COMMAND | self.orders:
             variables.pop(name, None)
+        variables |= {name: b"export " + name + b";" for name in self.kept & variables.keys()}
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
-        changes += [b"unset " + name + b";" for name in self.variables if name not in variables]
+        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.kept]
         self.variables = variables
-        return b"".join(changes)
+        # One that a shell refuses to set or unset would end it, were the builtin not called by this word.
+        return b"".join(self.builtin.encode() + b" " + statement for statement in changes)

@@ -245,8 +245,8 @@ def test_text_that_is_no_dump_changes_nothing(noise: bytes) -> None:
 def test_only_what_changed_is_put_back() -> None:
     state = State()
     state.update(b"/", b"export A=1\nexport B=2\n", from_env=False)
-    assert state.update(b"/", b"export A=1\nexport B=3\n", from_env=False) == b"export B=3;"
-    assert state.update(b"/", b"export A=1\n", from_env=False) == b"unset B;"
+    assert state.update(b"/", b"export A=1\nexport B=3\n", from_env=False) == b"command export B=3;"
+    assert state.update(b"/", b"export A=1\n", from_env=False) == b"command unset B;"
     assert state.update(b"/x", b"export A=1\n", from_env=False) == b""
     assert state.directory == b"/x"
 

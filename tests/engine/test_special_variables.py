@@ -1,0 +1,135 @@
+"""Variables that mean something to a shell last where they can, and harm no session."""
+
+from __future__ import annotations
+
+import pytest
+
+from connmgr.engine.session import Session
+from connmgr.engine.state import State, parse_environment
+from tests.engine.shells import ALL, POSIX, assert_usable, local_session, out, run
+
+NUMBERS = {case.id: case for case in ALL}
+
+
+def cases(*names: str) -> list[object]:
+    return [NUMBERS[name] for name in names]
+
+
+@pytest.mark.parametrize("shell", cases("zsh"))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export path",
+        "export cdpath",
+        "export fpath manpath module_path",
+        "typeset -ax array; array=(a b)",
+        "typeset -Ax table; table=(a b)",
+        "typeset -xTU TIED tied; TIED=a:b",
+        "typeset -xi16 number=255",
+        "typeset -xF float=1.5",
+        "typeset -xU path",
+        "export k=1 e=2",
+    ],
+)
+def test_what_zsh_may_mark_for_export_costs_no_session(shell: str, text: str) -> None:
+    with local_session(shell) as session:
+        expected = run(session, f"{text}; env | sort | grep -v -e ^_= -e ^CONNMGR")
+        run(session, text)
+        listed = run(session, "env | sort | grep -v -e ^_= -e ^CONNMGR; true")
+        assert bytes(listed.stdout) == bytes(expected.stdout), "what was exported is not what a command is given"
+        assert_usable(session)
+
+
+@pytest.mark.parametrize("shell", cases("sh", "dash", "ash", "ksh93", "mksh"))
+@pytest.mark.parametrize("name", ["UID", "EUID", "GID", "EGID", "histchars", "FUNCNEST", "USERNAME", "BASH_XTRACEFD"])
+def test_a_variable_that_means_nothing_to_a_shell_lasts(shell: str, name: str) -> None:
+    with local_session(shell) as session:
+        if out(session, 'echo "${BASH_VERSION:-}"') != "\n":
+            pytest.skip("sh is bash here")
+        run(session, f"export {name}=7")
+        assert out(session, f"env | grep ^{name}=; true") == f"{name}=7\n"
+        run(session, f"unset {name}")
+        assert out(session, f"env | grep ^{name}=; true") == ""
+
+
+@pytest.mark.parametrize("shell", cases("bash", "zsh"))
+def test_a_variable_that_a_shell_keeps_may_be_exported(shell: str) -> None:
+    with local_session(shell) as session:
+        run(session, "export UID")
+        uid = out(session, "id -u")
+        assert out(session, "env | grep ^UID=; true") == f"UID={uid}"
+
+
+@pytest.mark.parametrize("shell", POSIX)
+def test_a_tilde_is_no_home(shell: str) -> None:
+    with local_session(shell) as session:
+        for value in ("~", "x:~/y", "~root", "a=~", "a=~:~", "a b:~"):
+            run(session, f"export TILDE='{value}'")
+            run(session, "export OTHER=1")
+            assert out(session, 'echo "$TILDE"; true') == f"{value}\n"
+
+
+def test_a_session_may_be_left_without_variables(posix: Session) -> None:
+    names = out(posix, "env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'").split()
+    run(posix, "unset " + " ".join(name for name in names if name not in {"PPID", "_", "SHLVL"}))
+    assert out(posix, 'echo "${HOME-none} ${PATH-none}"').startswith("none"), "what was unset came back"
+    run(posix, "export HOME=/usr PATH=/bin")
+    assert out(posix, "cd; pwd") == "/usr\n"
+
+
+def test_an_empty_state_is_one_but_no_environment_is_not() -> None:
+    state = State()
+    state.update(b"/", b"export A=1\n", from_env=False)
+    assert state.update(b"/", b"", from_env=False) == b"command unset A;"
+    state.update(b"/", b"A=1\0", from_env=True)
+    assert state.update(b"/", b"", from_env=True) == b"", "env that could not be run unset everything"
+    assert parse_environment(b"") is None
+
+
+VALUES = ("", "0", "1", "x y", "-1", "*", "a[1", "$(echo run >&2)")
+SPECIAL = {
+    "sh": "OPTIND PPID LINENO",
+    "bash": "FUNCNEST OPTIND POSIXLY_CORRECT BASH_COMPAT GLOBIGNORE EXECIGNORE ENV BASH_ENV TMOUT PS4 LC_ALL SHELLOPTS",
+    "dash": "OPTIND PPID LINENO PS4 ENV TMOUT",
+    "ash": "OPTIND PPID LINENO PS4 ENV TMOUT FUNCNAME",
+    "zsh": "FUNCNEST DIRSTACKSIZE OPTIND NULLCMD READNULLCMD KEYBOARD_HACK STTY TMOUT PS4 LC_ALL SECONDS USERNAME",
+    "ksh93": "FUNCNEST OPTIND JOBMAX TMOUT PS4 ENV VPATH SECONDS LC_ALL LINENO",
+    "mksh": "OPTIND TMOUT PS4 ENV SECONDS LINENO COLUMNS PGRP USER_ID",
+}
+
+
+@pytest.mark.parametrize(
+    ("shell", "name"),
+    [
+        pytest.param(*NUMBERS[shell].values, name, id=f"{shell}-{name}", marks=NUMBERS[shell].marks)
+        for shell, names in SPECIAL.items()
+        for name in names.split()
+    ],
+)
+def test_no_value_of_a_special_variable_harms_the_session(shell: str, name: str) -> None:
+    with local_session(shell) as session:
+        for value in VALUES:
+            run(session, f"export {name}='{value}'")
+            result = run(session, "cd /usr; echo ran; /bin/true; false")
+            assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), f"{name}={value!r}: {result.stderr!r}"
+            assert out(session, "/bin/pwd") == "/usr\n"
+            run(session, f"cd /; unset {name}")
+
+
+@pytest.mark.parametrize("name", ["OPTIND", "PPID", "UID", "LINENO", "SECONDS", "FUNCNEST", "IFS", "PS4", "SHLVL"])
+def test_no_variable_of_another_language_harms_sh(interpreted: Session, name: str) -> None:
+    setting = "set -gx" if interpreted.info.shell_dialect == 6 else "setenv"
+    run(interpreted, f"{setting} {name} 'x y'")
+    assert out(interpreted, "cd /usr; echo ran") == "ran\n"
+    assert out(interpreted, "/bin/pwd") == "/usr\n"
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("option", ["errexit", "nounset", "noglob", "noclobber", "xtrace", "verbose", "allexport"])
+def test_options_that_a_shell_is_started_with_harm_no_session(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    with local_session("bash") as session:
+        expected = out(session, "cd /usr; false; echo $unset; echo /us*")
+    monkeypatch.setenv("SHELLOPTS", option)
+    with local_session("bash") as session:
+        assert out(session, "cd /usr; false; echo $unset; echo /us*") == expected
+        assert_usable(session)
