@@ -26,20 +26,23 @@ class Dialect:
     """What the engine must know about one family of shells.
 
     ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the
-    same name, and ``exports`` prints the exported variables as ``export -p`` does. The shell keeps the values of the
-    variables in ``kept`` by itself, or refuses others, so that they can only be exported; it reads its orders by those
-    in ``orders``. ``family`` prints which of the other shells one called sh is. ``fork`` makes a process of its own
-    of ``( … )`` where it is none by itself. ``streams`` are the redirections of a command, and ``hold`` defines the
-    functions around it where it can open descriptors beyond 9. ``untrap`` takes back what a command may have set to run
-    with each word that follows, or in place of one. ``renewal`` opens the session's streams anew. ``functions`` prints
-    the functions and aliases that a shell may have been started with. ``preparation`` is run once, before all
-    commands. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
+    same name, and ``plainly`` removes a function that has the name of that word itself. ``exports`` prints the exported
+    variables as ``export -p`` does. The shell keeps the values of the variables in ``kept`` by itself, so that they can
+    only be exported; it takes its orders by those in ``orders``. ``family`` prints which of the other shells one called
+    sh is. ``fork`` makes a process of its own of ``( … )`` where it is none by itself. ``streams`` are the
+    redirections of a command, and ``hold`` defines the functions around it where it can open descriptors beyond 9.
+    ``untrap`` takes back what a command may have set to run with each word that follows, or in place of one.
+    ``renewal`` opens the session's streams anew. ``functions`` prints the functions and aliases that a shell may
+    have been started with. ``preparation`` is run once, before all commands. ``put`` prints its argument, in which
+    ``\\0ooo`` stands for the byte of that number, and nothing after it. ``interpreter`` is, for a shell that cannot
+    supervise, the sh text that runs a command in it.
     """
 
     number: int
     names: tuple[str, ...]
     options: tuple[str, ...] = ()
     builtin: str = "command"
+    plainly: str = r"\unset -f command"
     kept: frozenset[bytes] = frozenset({b"PPID"})
     orders: frozenset[bytes] = frozenset()
     exports: str = "command export -p"
@@ -51,6 +54,7 @@ class Dialect:
     functions: str = ""
     family: str = "echo"
     preparation: str = ":"
+    put: str = '${builtin} printf %b "$$1"'
     interpreter: Template | None = None
 
     def hello(self, nonce: str, *, merged: bool) -> bytes:
@@ -70,7 +74,9 @@ class Dialect:
             functions=self.functions,
             family=self.family,
             preparation=self.preparation,
+            put=Template(self.put).substitute(builtin=self.builtin),
             builtin=self.builtin,
+            plainly=self.plainly,
             exports=self.exports,
             nonce=nonce,
             fork=self.fork,
@@ -95,22 +101,25 @@ ${preparation}
 ${hold}
 case "$$PWD" in /*) ${builtin} [ -x . ]&&${builtin} [ . -ef "$$PWD" ];; *) ! :;; esac||${builtin} cd||${builtin} cd /
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
-_cm_gone(){ echo ":$$2$$1" >&8;}
-_cm_dump(){ ${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
+_cm_gone(){ ${builtin} echo ":$$2$$1" >&8;}
+_cm_dump(){ ${plainly}||:;${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
 ${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
 if ${builtin} [ -d /proc/$$$$/cwd ]&&! ${builtin} [ . -ef /proc/$$$$/cwd ];then
 ${builtin} echo ":$$2p";${builtin} [ . -ef "$$PWD" ]||/bin/pwd -P||${builtin} echo /dev/null;fi
 ${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
 exec >&8 2>&9 8>&- 9>&-;${builtin} exit "$$(($$1>256?$$1-128:$$1))";}
 ${renew}
-_cm_say(){ echo ":$$1"||{ sleep 1;echo ":$$1";};}
+_cm_put(){ ${put};}
+_cm_say(){ ${builtin} echo ":$$1"||{ sleep 1;${builtin} echo ":$$1";};}
 _cm_end(){ ${raw}_cm_say "$$2 $$1" >&8;${end_of_stderr}hash -r;_cm_renew;}
 _cm_done(){ ${raw_stdout}_cm_say "$$2 $$1"${done_on_stderr};}
-(${fork}echo "facts ${nonce} $$$$" >&8
-{ read -r os </proc/sys/kernel/ostype || os=$$(uname -s);echo "$$os";} >&8
-(. /etc/os-release && echo "$$PRETTY_NAME" || uname -sr || echo) >&8
-${family} >&8
-echo "$${TMPDIR:-/tmp}" >&8
+(${fork}${builtin} echo "facts ${nonce} $$$$" >&8
+{ ${builtin} read -r os </proc/sys/kernel/ostype||os=$$(uname -s);${builtin} echo "$$os";} >&8
+{ os=$$(. /etc/os-release&&${builtin} echo "$$PRETTY_NAME")
+case "$$os" in ?*) ;; *) os=$$(uname -sr);; esac;${builtin} echo "$${os%%
+*}";} >&8
+${builtin} ${family} >&8
+${builtin} echo "$${TMPDIR:-/tmp}" >&8
 { ${functions}
 :;} >&8
 _cm_dump 0 ${nonce})
@@ -162,6 +171,11 @@ _HOLD_TEN = (
     f"_cm_free(){{ exec {' '.join(f'{number}>&-' for number in _TEN)};}};else _cm_hold(){{ :;}};_cm_free(){{ :;}};fi"
 )
 _USUAL_OPTIONS = "set +aefuvxC"  # bash takes others from its environment
+# While POSIXLY_CORRECT is set, bash finds its own `unset` before a function of that name.
+_BASH_PLAINLY = (
+    "POSIXLY_CORRECT=${POSIXLY_CORRECT-_cm_};unset -f builtin enable;enable builtin exit echo pwd export trap unset [;"
+    'case "$POSIXLY_CORRECT" in _cm_) unset POSIXLY_CORRECT;; esac'
+)
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes where OLDPWD says, which lasts as exported variables do; a ksh exports it only where it came exported.
 _KEEP_DIRECTORY_BEFORE = "export OLDPWD"
@@ -174,6 +188,7 @@ SH = Dialect(
     preparation=f"{_USUAL_OPTIONS};{_KEEP_DIRECTORY_BEFORE}",
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
     family='echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}"',
+    put='case "$$KSH_VERSION" in *" KSH "*) print -n -- "$$1";; *) command printf %b "$$1";; esac',
 )
 DIALECTS = (
     SH,
@@ -185,9 +200,10 @@ DIALECTS = (
         exports="builtin export -p",
         streams='>&"${_cm_streams[0]}" 2>&"${_cm_streams[1]}" 8>&"${_cm_streams[2]}" 9>&"${_cm_streams[3]}"',
         hold=_HOLD_COPIES,
+        plainly=_BASH_PLAINLY,
         kept=frozenset(b"PPID SHLVL UID EUID SHELLOPTS BASHOPTS".split()),
         orders=frozenset(b"FUNCNEST histchars BASH_XTRACEFD".split()),
-        untrap="builtin trap - DEBUG ERR RETURN;builtin enable exit;builtin unset -f exec",
+        untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
         renewal=_RENEWAL,
         functions="declare -F",
         preparation=_USUAL_OPTIONS,
@@ -199,6 +215,7 @@ DIALECTS = (
         ("zsh",),
         options=("-f", "+i"),
         builtin="builtin",
+        plainly='case "${+functions[builtin]}" in 1) unset -f builtin;; esac',
         kept=frozenset(b"PPID SHLVL UID EUID GID EGID USERNAME".split()),
         orders=frozenset(b"FUNCNEST histchars HISTCHARS DIRSTACKSIZE".split()),
         exports=_ZSH_EXPORTS,
@@ -213,6 +230,7 @@ DIALECTS = (
         untrap=_UNTRAP,
         functions="typeset +f",
         preparation=_KEEP_DIRECTORY_BEFORE,
+        put='print -n -- "$$1"',
     ),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
     Dialect(

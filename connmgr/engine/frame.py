@@ -11,7 +11,7 @@ from connmgr.engine.dialects import Dialect, quote
 from connmgr.engine.plain import BLANKS, is_plain, is_single
 
 _PRINTF_CHUNK = 8192
-_UNSAFE = re.compile(rb"[^ -~]|[%\\']")
+_UNSAFE = re.compile(rb"[^ -~]|[\\']")
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,13 @@ def build_frame(
     command's environment, to find processes that left its tree.
     """
     mark = nonce.encode()
-    steps = [b"export CONNMGR_COMMAND=" + cookie.encode()]
+    export = _special(dialect) + b"export "
+    steps = [export + b"CONNMGR_COMMAND=" + cookie.encode()]
     if command.directory is not None:
-        steps.insert(0, b"cd " + quote(_as_path(command.directory)) + b"||{ _cm_gone g " + mark + b";exit;}")
+        enter = dialect.builtin.encode() + b" cd " + quote(_as_path(command.directory))
+        steps.insert(0, enter + b"||{ _cm_gone g " + mark + b";exit;}")
     if command.environment:
-        exports = (b"export " + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items())
+        exports = (export + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items())
         steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
     if dialect.interpreter and interpreter:
         steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
@@ -97,14 +99,20 @@ def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
     return b"(" + b";".join(steps) + b')&&_cm_renew||_cm_end "$?" ' + mark + b"\n"
 
 
-def enter_directory(directory: bytes, nonce: str, frame: bytes) -> bytes:
+def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes) -> bytes:
     """Return a line that moves the supervisor into ``directory`` and runs ``frame`` there, or reports that it is gone.
 
     A ``case``, because a command within ``if`` or after ``||`` would not heed ``set -e``.
     """
     mark = nonce.encode()
+    enter = dialect.builtin.encode() + b" cd " + quote(directory)
     gone = b"_cm_gone l " + mark + b";_cm_end 1 " + mark
-    return b"cd " + quote(directory) + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
+    return enter + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
+
+
+def _special(dialect: Dialect) -> bytes:
+    """Return what reaches a special builtin behind a function, in shells where one may have its name (POSIX 2.14)."""
+    return b"builtin " if dialect.builtin == "builtin" else b""
 
 
 def _as_path(directory: bytes) -> bytes:
@@ -119,7 +127,7 @@ def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
     if dialect.hold:
         yield b"_cm_hold"
         text = b"_cm_free\n" + text
-    yield b"eval " + quote(text) + b" " + dialect.streams.encode()
+    yield _special(dialect) + b"eval " + quote(text) + b" " + dialect.streams.encode()
 
 
 def _interpreted(template: Template, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:
@@ -136,7 +144,7 @@ def _interpreted(template: Template, command: Command, mark: bytes, interpreter:
 
 
 def _printf(data: bytes) -> Iterable[bytes]:
-    # Octal escapes in the format carry every byte, NUL included, through every shell's printf (POSIX.1-2017 printf).
+    # Octal escapes carry every byte, NUL included, through `print` and every `printf %b` (POSIX.1-2017 printf).
     for start in range(0, len(data), _PRINTF_CHUNK):
-        text = _UNSAFE.sub(lambda match: b"\\%03o" % match.group()[0], data[start : start + _PRINTF_CHUNK])
-        yield b"printf '" + text.replace(b"\\045", b"%%") + b"'"
+        text = _UNSAFE.sub(lambda match: b"\\0%03o" % match.group()[0], data[start : start + _PRINTF_CHUNK])
+        yield b"_cm_put '" + text + b"'"

@@ -246,7 +246,7 @@ class Session:
         if self._moved or self._state.directory != self._entered:
             # To enter one sets OLDPWD, for which `cd -` goes.
             previous = self._state.variables.get(b"OLDPWD", b"")
-            frame = enter_directory(self._state.directory, nonce, previous + frame)
+            frame = enter_directory(self._supervisor.supervising, self._state.directory, nonce, previous + frame)
         frame, self._restore = self._restore + frame, b""
         self._running = cookie
         with self.guarded():

@@ -1,0 +1,104 @@
+"""What a command calls its functions, and what a shell lacks, changes no result."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from connmgr.engine.session import Session
+from connmgr.plugin import Channel
+from connmgr_local.transport import LocalTransport
+from tests.engine.shells import ALL, POSIX, assert_usable, local_session, out, run
+
+WORDS = "builtin command cd eval exec exit echo export pwd printf read set test trap unset return hash enable"
+
+
+@pytest.mark.parametrize("shell", POSIX)
+def test_a_function_of_any_name_leaves_the_commands_status(shell: str) -> None:
+    with local_session(shell) as session:
+        for word in WORDS.split():
+            text = f"{word}(){{ :; }}; false"
+            alone = subprocess.run([*shell.split(), "-c", text], capture_output=True, check=False)
+            result = run(session, text)
+            assert (result.exit_code, bytes(result.stdout)) == (alone.returncode, alone.stdout), word
+        assert_usable(session)
+
+
+@pytest.mark.parametrize("shell", POSIX)
+@pytest.mark.parametrize("word", ["builtin", "command"])
+def test_a_function_of_any_name_leaves_the_state(shell: str, word: str) -> None:
+    with local_session(shell) as session:
+        run(session, f"{word}(){{ :; }}; cd /usr; export KEPT=1")
+        assert out(session, 'pwd; echo "$KEPT"') == "/usr\n1\n"
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("word", ["cd", "echo", "eval", "export", "printf", "pwd", "trap", "unset"])
+def test_functions_that_bash_is_started_with_are_not_the_sessions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str
+) -> None:
+    (tmp_path / "start").write_text(f"{word}() {{ return 7; }}\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "start"))
+    with local_session("bash") as session:
+        run(session, "builtin cd /usr")
+        assert out(session, "/bin/pwd") == "/usr\n"
+        assert out(session, "/bin/cat; :", stdin=b"input") == "input"
+        assert out(session, "/bin/pwd", directory=b"/") == "/\n"
+        assert run(session, f"{word} x").exit_code == 7, "the command has the function"
+
+
+@pytest.mark.needs("bash")
+def test_disabled_builtins_change_nothing(bash: Session) -> None:
+    for word in ("builtin", "exit", "echo", "export", "pwd", "trap", "unset", "["):
+        result = run(bash, f"cd /usr; enable -n {word}; false")
+        assert (result.exit_code, bytes(result.stderr)) == (1, b""), word
+        assert out(bash, "/bin/pwd") == "/usr\n", word
+        run(bash, "cd /")
+
+
+def test_input_needs_no_program(posix: Session) -> None:
+    data = bytes(range(256)) + b"-n %s \\0101 'quoted'\\c\n"
+    cat = out(posix, "command -v cat").strip()
+    run(posix, "export PATH=/nowhere")
+    assert bytes(run(posix, f"{cat}; :", stdin=data).stdout) == data
+    assert bytes(run(posix, f"{cat}; :", stdin=b"-n").stdout) == b"-n"
+
+
+class _Bare(LocalTransport):
+    """A system without a description of itself, or with an odd one: what ``prepare`` makes of an empty /etc."""
+
+    def __init__(self, prepare: str) -> None:
+        super().__init__()
+        self._prepare = prepare
+
+    def open_channel(self, argv, **options):  # type: ignore[no-untyped-def]
+        script = f'mount -t tmpfs tmpfs /etc;{self._prepare};exec "$@"'
+        words = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script, "sh", *argv]
+        channel: Channel = super().open_channel(words, **options)
+        return channel
+
+
+DESCRIPTIONS = {
+    "none": (":", None),
+    "without a name": ("echo ID=x >/etc/os-release", None),
+    "broken": ("echo 'PRETTY_NAME=\"' >/etc/os-release", None),
+    "ends the shell": ("echo 'exit 3' >/etc/os-release", None),
+    "two lines": ("printf 'PRETTY_NAME=\"One\\nTwo\"\\n' >/etc/os-release", "One"),
+    "whole": ("echo 'PRETTY_NAME=\"A System\"' >/etc/os-release", "A System"),
+}
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("shell", ALL)
+@pytest.mark.parametrize("description", DESCRIPTIONS)
+def test_a_system_is_named_whatever_it_says_of_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: str, description: str
+) -> None:
+    prepare, name = DESCRIPTIONS[description]
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    uname = subprocess.run(["uname", "-sr"], capture_output=True, text=True, check=True).stdout.strip()
+    with local_session(shell, transport=_Bare(prepare)) as session:
+        assert (session.info.os_name, session.info.temp) == (name or uname, str(tmp_path))
+        assert_usable(session)
