@@ -48,17 +48,19 @@ def open_chain(
     ``way`` is that of the stored connection; None stands for data that are not stored.
     :raises OperationError: a link could not be opened; the message names it where it is not the connection itself.
     :raises ConnectionCycle: the connection runs over itself.
-    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; none was opened.
     :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
     """
     deadline = time.monotonic() + timeout
+    hops = list(_hops(vault, registry, kind, data, way))
+    sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
+    vault.principals.require(sealed, access)
     with contextlib.ExitStack() as links:
-        sealed: list[Mapping[str, Any]] = []
         transport: Transport | None = None
-        for label, name, stored in reversed(list(_hops(vault, registry, kind, data, way))):
-            plain = _opened(vault, registry, name, stored, access, sealed)
-            with _naming(label):
-                transport = _open_link(registry, name, plain, transport, deadline)
+        for hop in reversed(hops):
+            plain = _opened(vault, registry, hop, access)
+            with _naming(hop.label):
+                transport = _open_link(registry, hop.type, plain, transport, deadline)
                 links.callback(transport.close)
                 if time.monotonic() > deadline:
                     raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
@@ -67,17 +69,24 @@ def open_chain(
         return Chain(transport, sealed, links.pop_all())
 
 
-def _hops(
-    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], way: str | None
-) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield ``(label, type, stored data)`` from the connection itself to the one that runs over nothing."""
-    label, seen = "", set[str]()
+@dataclass(frozen=True)
+class _Hop:
+    """A link that is to be opened, as it is stored; ``label`` names all but the one that is asked for."""
+
+    type: str
+    data: Mapping[str, Any]
+    label: str = ""
+
+
+def _hops(vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], way: str | None) -> Iterator[_Hop]:
+    """Yield what is to be opened, from the connection itself to the one that runs over nothing."""
+    hop, seen = _Hop(kind, data), set[str]()
     # What secrets are sent to is what was looked at, whoever changes it meanwhile.
     known = vault.connections.way(references(registry.get(kind).schema(), data), way)
     while True:
-        yield label, kind, data
-        via = registry.get(kind).via
-        reference = data.get(via) if via else None
+        yield hop
+        via = registry.get(hop.type).via
+        reference = hop.data.get(via) if via else None
         if reference is None:
             return
         if reference in seen:
@@ -89,24 +98,20 @@ def _hops(
                 f"Connection {reference} is not among those that are noted as run over: restore the vault from "
                 "a backup."
             )
-        label, kind, data = "/".join(record.path), record.type, record.data
+        hop = _Hop(record.type, record.data, "/".join(record.path))
 
 
-def _opened(
-    vault: Vault,
-    registry: Registry,
-    kind: str,
-    stored: Mapping[str, Any],
-    access: Access,
-    sealed: list[Mapping[str, Any]],
-) -> dict[str, Any]:
+def _sealed(registry: Registry, hop: _Hop) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    map_secrets(registry.get(hop.type).schema(), hop.data, lambda secret: found.append(secret))
+    return [secret for secret in found if not isinstance(secret, str)]
+
+
+def _opened(vault: Vault, registry: Registry, hop: _Hop, access: Access) -> dict[str, Any]:
     def unseal(secret: Any) -> str:
-        if isinstance(secret, str):
-            return secret
-        sealed.append(secret)
-        return vault.principals.unseal(secret, access)
+        return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
 
-    return map_secrets(registry.get(kind).schema(), stored, unseal)
+    return map_secrets(registry.get(hop.type).schema(), hop.data, unseal)
 
 
 def _open_link(

@@ -53,11 +53,12 @@ def open_shell(
     access: Access,
     timeout: float,
     max_output: int,
+    connection: str | None = None,
 ) -> Shell:
     """Open a shell as ``data`` of the connection type ``kind`` says, within ``timeout`` seconds.
 
-    ``way`` is that of the stored connection, None for data that are not stored; ``max_output`` is how many bytes of
-    each stream of a command are kept.
+    ``way`` is that of the stored ``connection``, both None for data that are not stored; ``max_output`` is how many
+    bytes of each stream of a command are kept.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
     :raises connmgr.errors.OperationError: it could not be opened.
     """
@@ -76,7 +77,12 @@ def open_shell(
         session = Session(supervisor, spare, max_output, helpers)
         cleanup.callback(session.stop, STOP_TIMEOUT)
         _run_first(session, data.get("commands") or (), deadline)
-        shell = Shell(session, chain, spare, vault.principals.admission(chain.sealed))
+        admission = Admission(
+            vault.principals,
+            chain.sealed,
+            lambda: connection is None or vault.connections.unchanged(connection, data, way),
+        )
+        shell = Shell(session, chain, spare, admission)
         cleanup.pop_all()
     return shell
 

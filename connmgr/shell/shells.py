@@ -15,7 +15,7 @@ from connmgr.engine.frame import Command
 from connmgr.engine.running import Result
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
-from connmgr.errors import ConnmgrError, NoShell, ShellBusy, ShellLost, Stopping, VaultUnavailable
+from connmgr.errors import ConnmgrError, NoShell, OperationError, ShellBusy, ShellLost, Stopping, VaultUnavailable
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.idle import IdleCloser
@@ -23,7 +23,8 @@ from connmgr.shell.orphans import Orphans
 from connmgr.shell.shell import STOP_TIMEOUT, Shell, open_shell
 from connmgr.shell.status import ShellStatus, state_of, status_of
 from connmgr.shell.table import Entry, ShellTable
-from connmgr.vault import Vault
+from connmgr.vault import Connection, Vault
+from connmgr.vault.admission import Outdated
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -97,8 +98,7 @@ class Shells:
         With ``cwd`` or ``env`` it runs in a copy of the session, whose directory and variables it does not change.
         :raises NoShell: none is running.
         """
-        shell = self._running(connection)
-        shell.admission.check(access)
+        shell = self._admitted(connection, access)
         directory = cwd.encode() if cwd is not None else None
         try:
             return shell.session.exec(
@@ -119,8 +119,7 @@ class Shells:
 
         :raises NoShell: none is running.
         """
-        shell = self._running(connection)
-        shell.admission.check(access)
+        shell = self._admitted(connection, access)
         with shell.session.borrowed():
             yield shell.session
         self._vault.connections.touch(connection)
@@ -130,7 +129,7 @@ class Shells:
 
         :raises NoShell: none is running.
         """
-        self._running(connection).admission.check(access)
+        self._admitted(connection, access)
         with self._holding(connection) as entry:
             self._end(entry)
 
@@ -154,14 +153,10 @@ class Shells:
         :raises connmgr.errors.OperationError: it cannot; the state then names the error's code.
         """
         record = self._vault.connections.get(connection)
-        shell = self._table.peek(connection)
         try:
-            if shell is not None and shell.session.probe(PROBE_TIMEOUT):
-                shell.admission.check(access)
-                info = shell.session.info
-            else:
-                info = self.probe(record.type, record.data, record.way, access)
-        except ConnmgrError as error:
+            info = self._seen(record, access)
+        except OperationError as error:
+            # What else is refused says something of the caller or of the daemon, and nothing of the connection.
             self._vault.connections.set_state(connection, {"error": error.code})
             raise
         self._vault.connections.set_state(connection, state_of(info))
@@ -217,7 +212,7 @@ class Shells:
             record = self._vault.connections.get(connection)
             shell = self._answering(entry, access)
             if shell is None:
-                shell = entry.shell = self._open(record.type, record.data, record.way, access)
+                shell = entry.shell = self._open(record.type, record.data, record.way, access, connection)
                 if shell.chain.transport.runs_locally:
                     self._orphans.remember(shell.session.pid)
             if not entry.stale:
@@ -226,19 +221,23 @@ class Shells:
                 raise ShellBusy("The connection is changed again and again while its shell is started; try again.")
 
     def _answering(self, entry: Entry, access: Access) -> Shell | None:
-        """Return the shell of ``entry``; one that does not answer is ended."""
+        """Return the shell of ``entry``; one that does not answer, or runs on data that was changed, is ended."""
         shell = entry.shell
         if shell is None:
             return None
-        shell.admission.check(access)
-        if shell.session.probe(PROBE_TIMEOUT):
-            return shell
+        with contextlib.suppress(Outdated):
+            shell.admission.check(access)
+            if shell.session.probe(PROBE_TIMEOUT):
+                return shell
         self._end(entry)
         return None
 
-    def _open(self, kind: str, data: Mapping[str, Any], way: str | None, access: Access) -> Shell:
+    def _open(
+        self, kind: str, data: Mapping[str, Any], way: str | None, access: Access, connection: str | None = None
+    ) -> Shell:
         self._refuse_when_closing()
-        shell = open_shell(self._vault, self._registry, kind, data, way, access, self._start_timeout, self._max_output)
+        limits = self._start_timeout, self._max_output
+        shell = open_shell(self._vault, self._registry, kind, data, way, access, *limits, connection)
         try:
             # Whoever closes the others did not see this one.
             self._refuse_when_closing()
@@ -257,6 +256,30 @@ class Shells:
             self._vault.connections.get(connection)
             raise NoShell("No shell session is running on this connection; start it first.")
         return shell
+
+    def _admitted(self, connection: str, access: Access) -> Shell:
+        """Return the connection's running shell to one who may use it; one on data that was changed is ended.
+
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
+        :raises NoShell: none is running, or none any more.
+        """
+        shell = self._running(connection)
+        try:
+            shell.admission.check(access)
+        except Outdated:
+            # Another daemon of the same vault has changed it: this one's changes are marked in the table.
+            self._discard(connection, shell)
+            self._vault.connections.get(connection)
+            raise NoShell("The connection was changed, which has ended its shell; start it again.") from None
+        return shell
+
+    def _seen(self, record: Connection, access: Access) -> ShellInfo:
+        """Describe the shell of a connection: the one that runs, or one that is opened for a moment."""
+        with contextlib.suppress(NoShell):
+            session = self._admitted(record.id, access).session
+            if session.probe(PROBE_TIMEOUT):
+                return session.info
+        return self.probe(record.type, record.data, record.way, access)
 
     def _discard(self, connection: str, lost: Shell) -> None:
         with self._holding(connection) as entry:

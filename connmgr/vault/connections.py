@@ -197,6 +197,10 @@ class Connections:
         """Return ``ids`` and the ids of all connections that run over them."""
         return self._database.read(lambda tx: dependents(tx, ids))
 
+    def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
+        """Return whether there is a connection ``id``, with this data, and over connections with the data of then."""
+        return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
+
     def touch(self, id: str) -> None:
         """Note that a connection, and with it its category, is being used; written at most once a minute.
 

@@ -36,7 +36,6 @@ from connmgr.secrets.principals import (
 )
 from connmgr.secrets.throttle import Throttle
 from connmgr.vault import entitlement, principal_rows
-from connmgr.vault.admission import Admission
 from connmgr.vault.database import Database
 from connmgr.vault.sealed import sealed_to
 
@@ -143,10 +142,6 @@ class Principals:
                 continue
             if entitlement.able(opened, known):
                 entitlement.holder(opened, known, access)
-
-    def admission(self, secrets: Collection[Mapping[str, Any]]) -> Admission:
-        """Return the way to check many times who may open ``secrets``."""
-        return Admission(self, secrets)
 
     def status(self, access: Access) -> Status:
         """Return what ``access`` may know."""

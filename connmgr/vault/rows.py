@@ -31,6 +31,7 @@ _BY_IDS = table.c.id.in_(sa.bindparam("ids", expanding=True))
 _WHOLE = sa.select(table).where(_BY_IDS)
 _IDS = sa.select(table.c.id).where(_BY_IDS)
 _PLACES = sa.select(table.c.id, table.c.path, table.c.depth).where(_BY_IDS)
+_BASIS = sa.select(table.c.data, table.c.way).where(table.c.id == sa.bindparam("id"))
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
 
 
@@ -72,6 +73,12 @@ def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
     :raises UnknownConnection: for the first that does not exist.
     """
     return _by_id(tx, ids, _WHOLE)
+
+
+def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
+    """Return the stored data and the way of the row ``id``, which change with whatever it runs on; None without one."""
+    row = tx.execute(_BASIS, {"id": id}).one_or_none()
+    return None if row is None else (row.data, row.way)
 
 
 def require(tx: sa.Connection, ids: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from connmgr.errors import IntegrityError, SecretLocked
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault, admission
+from connmgr.vault.admission import Admission
 from tests.vault.people import PASSPHRASES, new_directory, opened
 
 
@@ -36,6 +37,10 @@ def look_ups(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+def guarded(vault: Vault, secrets: list[dict[str, Any]]) -> Admission:
+    return Admission(vault.principals, secrets, lambda: True)
+
+
 def unlocked(vault: Vault, name: str) -> Access:
     access = Access()
     vault.principals.unlock(access, name, PASSPHRASES[name])
@@ -46,7 +51,7 @@ def test_the_database_is_asked_once_a_moment(
     vault: Vault, look_ups: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = unlocked(vault, "alice")
-    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door = guarded(vault, [vault.principals.seal("s", alice)])
     for _ in range(3):
         door.check(alice)
     assert len(look_ups) == 1
@@ -57,13 +62,13 @@ def test_the_database_is_asked_once_a_moment(
 
 
 def test_nothing_is_asked_where_no_secret_was_opened(vault: Vault, look_ups: list[Any]) -> None:
-    vault.principals.admission([]).check(Access())
+    guarded(vault, []).check(Access())
     assert not look_ups
 
 
 def test_a_lock_counts_at_once(vault: Vault) -> None:
     alice = unlocked(vault, "alice")
-    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door = guarded(vault, [vault.principals.seal("s", alice)])
     door.check(alice)
     vault.principals.lock(alice)
     with pytest.raises(SecretLocked):
@@ -72,7 +77,7 @@ def test_a_lock_counts_at_once(vault: Vault) -> None:
 
 def test_what_one_may_use_another_may_not(vault: Vault) -> None:
     alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
-    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door = guarded(vault, [vault.principals.seal("s", alice)])
     door.check(alice)
     for other in (bob, Access()):
         with pytest.raises(SecretLocked):
@@ -81,7 +86,7 @@ def test_what_one_may_use_another_may_not(vault: Vault) -> None:
 
 def test_a_removed_user_is_out_at_once(vault: Vault) -> None:
     alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
-    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door = guarded(vault, [vault.principals.seal("s", alice)])
     door.check(alice)
     vault.principals.remove_user(bob, "alice", force=True)
     with pytest.raises(SecretLocked):
@@ -90,7 +95,7 @@ def test_a_removed_user_is_out_at_once(vault: Vault) -> None:
 
 def test_the_first_user_shuts_out_who_unlocked_none(tmp_path: Path, opened_empty: Callable[[Path], Vault]) -> None:
     vault = opened_empty(tmp_path)
-    door = vault.principals.admission([vault.principals.seal("s", Access())])
+    door = guarded(vault, [vault.principals.seal("s", Access())])
     door.check(Access())
     vault.principals.add_user(Access(), "alice", PASSPHRASES["alice"])
     with pytest.raises(SecretLocked):
@@ -101,7 +106,7 @@ def test_a_removal_by_another_daemon_counts_within_a_moment(
     vault: Vault, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = unlocked(vault, "alice")
-    door = vault.principals.admission([vault.principals.seal("s", alice)])
+    door = guarded(vault, [vault.principals.seal("s", alice)])
     door.check(alice)
     with opened(directory) as other:
         other.principals.remove_user(unlocked(other, "bob"), "alice", force=True)
@@ -114,7 +119,7 @@ def test_a_removal_by_another_daemon_counts_within_a_moment(
 def test_a_refusal_is_not_remembered(vault: Vault) -> None:
     alice = Access()
     sealed = vault.principals.seal("s", Access(), ["alice"])
-    door = vault.principals.admission([sealed])
+    door = guarded(vault, [sealed])
     with pytest.raises(SecretLocked):
         door.check(alice)
     vault.principals.unlock(alice, "alice", PASSPHRASES["alice"])
@@ -122,7 +127,7 @@ def test_a_refusal_is_not_remembered(vault: Vault) -> None:
     changed = {**sealed, "secret": {**sealed["secret"], "type": "open"}}
     for _ in range(2):
         with pytest.raises(IntegrityError):
-            vault.principals.admission([changed]).check(alice)
+            guarded(vault, [changed]).check(alice)
 
 
 @pytest.fixture

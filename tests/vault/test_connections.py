@@ -229,3 +229,24 @@ def test_equal_connections_added_at_once_become_one(url: str, vault: Vault, open
     assert all(entries == found[0] for entries in found)
     assert len(vault.connections.query()) == 7
     assert len(vault.categories.query()) == 5
+
+
+def test_other_data_and_removal_are_a_change_and_another_name_is_none(vault: Vault, add: Add) -> None:
+    host = add("host")
+    over = add("over it", {"host": host}, references=[host])
+    held = {id: (found.data, found.way) for id in (host, over) for found in [vault.connections.get(id)]}
+
+    def unchanged() -> list[bool]:
+        return [vault.connections.unchanged(id, *held[id]) for id in (host, over)]
+
+    vault.connections.update(host, name="renamed")
+    vault.connections.set_state(host, {"osType": "linux"})
+    assert unchanged() == [True, True]
+    data = {"host": "another"}
+    vault.connections.update(host, data=data, fingerprint=fingerprint(data))
+    assert unchanged() == [False, False], "what runs over a changed connection runs on other data too"
+    data = held[host][0]
+    vault.connections.update(host, data=data, fingerprint=fingerprint(data))
+    assert unchanged() == [True, True]
+    vault.connections.remove([host])
+    assert unchanged() == [False, False]

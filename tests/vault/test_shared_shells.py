@@ -1,0 +1,90 @@
+"""Shells of one daemon on connections that another daemon of the same vault changes or removes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.shell.test_shells import add_local, exec_text, gone, supervisor
+from tests.vault.postgres import Postgres
+
+pytestmark = pytest.mark.needs("postgres", "bash")
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def daemons(postgres: Postgres, start_daemon: StartDaemon, tmp_path: Path) -> tuple[Daemon, Daemon]:
+    """Two daemons on one database, with one key."""
+    environment = {"CONNMGR_DATABASE_URL": postgres.dsn(postgres.create())}
+    one = start_daemon(home=tmp_path / "one", environment=environment)
+    key = (one.data_dir / "vault.key").read_bytes()
+    data = tmp_path / "other" / "data" / "connmgr"
+    data.mkdir(mode=0o700, parents=True)
+    (data / "vault.key").touch(0o600)
+    (data / "vault.key").write_bytes(key)
+    return one, start_daemon(home=tmp_path / "other", environment=environment)
+
+
+def change(client: Client, connection: str) -> None:
+    client.post("/connection/update", connection=connection, data={"type": "local", "shell": "/bin/bash"})
+
+
+def remove(client: Client, connection: str) -> None:
+    client.post("/connection/remove", connections=[connection])
+
+
+def refusal(client: Client, connection: str) -> str:
+    """Run commands until one is refused, and return with which code."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        assert time.monotonic() < deadline, "the shell takes commands although its connection is another, or none"
+        try:
+            client.post("/shell/exec", connection=connection, command="true")
+        except ClientError as error:
+            return str(error.code)
+
+
+@pytest.mark.parametrize("over", ["itself", "what it runs over"])
+@pytest.mark.parametrize(("act", "code"), [(change, "no_shell"), (remove, "unknown_connection")])
+def test_a_shell_ends_whose_connection_another_daemon_changes(
+    daemons: tuple[Daemon, Daemon], act: Callable[[Client, str], None], code: str, over: str
+) -> None:
+    here, there = (daemon.client for daemon in daemons)
+    host = used = add_local(here, "/bin/dash")
+    if over != "itself":
+        data = {"type": "shellEnvironment", "host": host, "elevated": False}
+        used = str(here.post("/connection/add", name="over it", data=data, validate=False)["connection"])
+    here.post("/shell/start", connection=used)
+    shell = supervisor(here, used)
+    act(there, host)
+    assert refusal(here, used) == code
+    assert gone(shell.pid), "the shell was refused, and still runs"
+    if act is change and over == "itself":
+        here.post("/shell/start", connection=used)
+        assert exec_text(here, used, "echo ${BASH_VERSION:+new}") == "new"
+
+
+def test_a_shell_that_is_started_again_is_one_on_the_data_as_another_daemon_left_it(
+    daemons: tuple[Daemon, Daemon],
+) -> None:
+    here, there = (daemon.client for daemon in daemons)
+    connection = add_local(here, "/bin/dash")
+    here.post("/shell/start", connection=connection)
+    assert exec_text(here, connection, "echo ${BASH_VERSION:+new}") == ""
+    change(there, connection)
+    deadline = time.monotonic() + SECONDS
+    shell = "old"
+    while shell != "new":
+        assert time.monotonic() < deadline, "starting the shell leaves one that runs on what the connection was"
+        here.post("/shell/start", connection=connection)
+        # It may be noticed between the two.
+        with suppress(ClientError):
+            shell = exec_text(here, connection, "echo ${BASH_VERSION:+new}")
