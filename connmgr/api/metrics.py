@@ -69,7 +69,8 @@ def families(found: Services) -> Iterator[Metric]:
 
 def _gauges(found: Services) -> Iterator[tuple[str, str, float]]:
     yield "connmgr_uptime_seconds", "Since the daemon has started.", time.monotonic() - found.counts.began
-    yield "connmgr_open_shells", "Shell sessions that run.", len(found.shells.status())
+    running = [shell for shell in found.shells.status() if shell.state != "lost"]
+    yield "connmgr_open_shells", "Shell sessions that run.", len(running)
     yield "connmgr_slots_in_use", "Requests that wait for machines.", found.slots.in_use
     yield "connmgr_slots", "Requests that may wait for machines.", found.slots.count
     yield "connmgr_blobs", "Blobs that are stored.", found.blobs.number

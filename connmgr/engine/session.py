@@ -80,6 +80,26 @@ class Session:
         """Whether the session can run commands, as far as is known without asking the far side."""
         return not self._lost and not self._stopping.is_set()
 
+    def notice_end(self) -> None:
+        """Look whether the shell or its link has ended while it was idle; the far side is not asked.
+
+        A shell that runs a command notices by itself.
+        """
+        with contextlib.suppress(TimeoutError), self._turns.take(0.0):
+            if self.alive and self._has_ended():
+                self._lost = True
+
+    def _has_ended(self) -> bool:
+        try:
+            self._discard_late_output()
+            # What a command left in the background may hold the streams of a shell that is dead.
+            self._channel.exit_status(0.0)
+        except TimeoutError:
+            return False
+        except (EOFError, OSError):
+            return True
+        return True
+
     @property
     def directory(self) -> bytes:
         """The working directory, as the last command left it."""

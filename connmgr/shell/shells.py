@@ -57,6 +57,7 @@ class Shells:
         self._orphans = Orphans(orphans)
         self._orphans.reap()
         self._table = ShellTable(patience=start_timeout)
+        self._describing = threading.Lock()
         self._closing = threading.Event()
         self._idle_closer = IdleCloser(self._table, self._end, idle_timeout)
 
@@ -144,8 +145,10 @@ class Shells:
         return shell.session.info
 
     def status(self) -> list[ShellStatus]:
-        """Describe the shells that run, without asking them."""
-        return [status_of(connection, shell) for connection, _, shell in self._table.taken()]
+        """Describe the shells that run, without asking them; one that has ended is noticed."""
+        # One at a time: to look at a shell takes its turn, and would show it as busy to another.
+        with self._describing:
+            return [status_of(connection, shell) for connection, _, shell in self._table.taken()]
 
     def refresh(self, connection: str, access: Access) -> None:
         """Find out whether the connection can be opened, and store what was found as its state.
@@ -268,7 +271,9 @@ class Shells:
             shell.admission.check(access)
         except Outdated:
             # Another daemon of the same vault has changed it: this one's changes are marked in the table.
-            self._discard(connection, shell)
+            with contextlib.suppress(ShellBusy):
+                # Whoever holds it finds the same, or ends it.
+                self._discard(connection, shell)
             self._vault.connections.get(connection)
             raise NoShell("The connection was changed, which has ended its shell; start it again.") from None
         return shell

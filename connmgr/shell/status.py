@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from connmgr.engine.start import ShellInfo
 from connmgr.shell.shell import Shell
+
+logger = logging.getLogger("connmgr.shell")
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,12 @@ class ShellStatus:
 
 
 def status_of(connection: str, shell: Shell) -> ShellStatus:
-    """Describe a shell as far as is known."""
+    """Describe a shell, as far as is known without asking it."""
+    try:
+        shell.session.notice_end()
+    except Exception:
+        # A plugin may raise anything, and the other shells are to be described all the same.
+        logger.exception("The shell of connection %s cannot be looked at.", connection)
     idle = shell.session.idle_seconds
     state = "lost" if not shell.session.alive else "idle" if idle else "busy"
     return ShellStatus(connection, state, time.monotonic() - shell.started, idle, shell.session.waiting)

@@ -1,0 +1,85 @@
+"""Shells that die, or whose link does, while nobody uses them: they are shown as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from connmgr.client import Client
+from tests.daemon import Daemon
+from tests.plugins.sshd import Sshd, privilege_separation
+from tests.shell.test_shells import LOCAL, await_true, exec_text, gone, supervisor
+
+
+def states(client: Client) -> dict[str, str]:
+    return {shell.connection: shell.state for shell in client.daemon.status().shells}
+
+
+def await_lost(client: Client, connection: str) -> None:
+    await_true(lambda: states(client)[connection] == "lost", "a shell that has ended is shown as one that runs")
+
+
+def test_a_shell_that_dies_while_idle_is_shown_as_lost(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    shell = supervisor(client, LOCAL)
+    assert states(client) == {LOCAL: "idle"}
+    shell.kill()
+    await_true(lambda: gone(shell.pid), "the shell was killed")
+    await_lost(client, LOCAL)
+    client.post("/shell/start", connection=LOCAL)
+    assert exec_text(client, LOCAL, "echo again") == "again"
+    assert states(client) == {LOCAL: "idle"}
+
+
+def test_a_dead_shell_whose_streams_a_job_holds_is_shown_as_lost(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    job = psutil.Process(int(exec_text(client, LOCAL, "sleep 300 & echo $!")))
+    try:
+        shell = supervisor(client, LOCAL)
+        shell.kill()
+        await_lost(client, LOCAL)
+    finally:
+        job.kill()
+
+
+def test_what_a_background_job_prints_is_no_end(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    release = own_daemon.home / "release"
+    exec_text(client, LOCAL, f"(while ! [ -e {release} ]; do sleep 0.02; done; echo late; echo late >&2) &")
+    assert states(client) == {LOCAL: "idle"}
+    release.touch()
+    for _ in range(20):
+        assert states(client) == {LOCAL: "idle"}
+    assert exec_text(client, LOCAL, "echo hi") == "hi"
+
+
+@pytest.fixture
+def sshd() -> Iterator[Sshd]:
+    with privilege_separation():
+        server = Sshd()
+        yield server
+        server.close()
+
+
+@pytest.mark.needs("sshd")
+def test_a_shell_whose_link_breaks_while_it_is_idle_is_shown_as_lost(own_daemon: Daemon, sshd: Sshd) -> None:
+    client = own_daemon.client
+    key = " ".join(sshd.host_keys[0].with_suffix(".pub").read_text().split()[:2])
+    data = {
+        "type": "ssh",
+        "host": "127.0.0.1",
+        "port": sshd.port,
+        "user": sshd.user,
+        "identity": {"file": str(sshd.client_key)},
+        "hostKey": key,
+    }
+    connection = client.post("/connection/add", name="far", data=data, validate=False)["connection"]
+    client.post("/shell/start", connection=connection)
+    assert states(client) == {connection: "idle"}
+    sshd.kill_sessions()
+    await_lost(client, connection)
