@@ -60,11 +60,23 @@ class Backend(Protocol):
     def prepare(self) -> None:
         """Make the place that the database needs, where there is none yet."""
 
-    def begin(self, connection: sa.Connection) -> str | None:
-        """Begin a transaction that is alone in writing; return its mark for :meth:`outcome`, where that is needed."""
+    def begin(self, connection: sa.Connection) -> None:
+        """Begin a transaction that is alone in writing."""
 
-    def outcome(self, mark: str) -> bool | None:
-        """Whether the transaction was committed, whose commit went unanswered; None while it cannot be said."""
+    def mark(self, connection: sa.Connection) -> str | None:
+        """Leave a mark in a transaction that is about to be committed, for :meth:`outcome`; None where none is needed.
+
+        It is the last that is done in the transaction.
+        """
+
+    def outcome(self, mark: str) -> bool:
+        """Whether the transaction that left ``mark`` was committed; it waits until that has ended."""
+
+    def scrub(self) -> bool:
+        """Take from the disk what was deleted or overwritten, as far as the database lets one.
+
+        Return whether it is done; what readers or another process keep from being taken is taken by a later call.
+        """
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         """Return what an error means, or None for one that is connmgr's own fault."""
@@ -86,6 +98,7 @@ class Database:
         self._backend = backend
         # Writers of this process queue here, fairly and without holding a connection each.
         self._writing = threading.Lock()
+        self._unscrubbed = False
         self.empty = found.revision is None
         """Whether nothing was in it when it was opened."""
         self.key_verifier = found.verifier
@@ -108,9 +121,12 @@ class Database:
         except _Repeat as repeat:
             raise repeat.fault.error from repeat.__cause__
 
-    def write(self, work: Callable[[sa.Connection], Result], *, timeout: float = WRITE_TIMEOUT) -> Result:
+    def write(
+        self, work: Callable[[sa.Connection], Result], *, timeout: float = WRITE_TIMEOUT, erases: bool = False
+    ) -> Result:
         """Return what ``work`` returns, called while nobody else writes; it is stored durably then, or not at all.
 
+        With ``erases``, for work that deletes or overwrites secrets, what it removed leaves the disk as well.
         :raises VaultUnavailable: other writers held the database for ``timeout`` seconds, or it cannot be written to;
             nothing was stored, unless the message says that it is not known.
         """
@@ -118,7 +134,11 @@ class Database:
         if not self._writing.acquire(timeout=timeout):
             raise VaultUnavailable("Other changes to the vault take too long; try again.")
         try:
-            return self._write(work, deadline)
+            result = self._write(work, deadline)
+            self._unscrubbed = self._unscrubbed or erases
+            if self._unscrubbed:
+                self._unscrubbed = not self._backend.scrub()
+            return result
         finally:
             self._writing.release()
 
@@ -156,9 +176,10 @@ class Database:
         mark, committing = None, False
         try:
             with self._backend.writer.connect() as connection:
-                mark = self._backend.begin(connection)
+                self._backend.begin(connection)
                 self.check(connection)
                 result = work(connection)
+                mark = self._backend.mark(connection)
                 committing = True
                 connection.commit()
                 return result
@@ -173,12 +194,9 @@ class Database:
         pause = _PAUSE
         while time.monotonic() < deadline:
             try:
-                outcome = self._backend.outcome(mark)
+                return self._backend.outcome(mark)
             except (DBAPIError, PoolTimeout) as error:
                 self._repeat(error)
-                outcome = None
-            if outcome is not None:
-                return outcome
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise VaultUnavailable(

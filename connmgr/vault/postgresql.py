@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Generator
 from typing import Any
@@ -21,6 +22,9 @@ STATEMENT_TIMEOUT, LOCK_TIMEOUT, IDLE_TIMEOUT = 10, 5, 30
 ANSWER_TIMEOUT = 15.0
 """Seconds after which a server that answers nothing, not even that a statement took too long, counts as lost."""
 
+MARK_SECONDS = 3600
+"""Seconds after which the mark of a change is deleted by the next one: long after anybody can still look for it."""
+
 RECYCLE = 1800
 POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT = 8, 24, 10.0
 
@@ -31,8 +35,12 @@ _SETTINGS = (
 # Taken by every writing transaction, for its length: "connmgr" in ASCII. A vault sees few changes; one writer at a time
 # keeps two daemons from adding equal connections, which no constraint of the database could tell.
 _LOCK = int.from_bytes(b"connmgr", "big")
-_BEGIN = sa.text(f"SELECT pg_current_xact_id()::text FROM pg_advisory_xact_lock({_LOCK})")  # noqa: S608 - a constant
-_OUTCOME = sa.text("SELECT pg_xact_status(CAST(:mark AS xid8))")
+_BEGIN = sa.text(f"SELECT pg_advisory_xact_lock({_LOCK})")
+_MARK = sa.text(
+    f"WITH old AS (DELETE FROM commit_mark WHERE made < now() - interval '{MARK_SECONDS} s')"  # noqa: S608 - a constant
+    " INSERT INTO commit_mark (mark) VALUES (:mark)"
+)
+_OUTCOME = sa.text("SELECT EXISTS (SELECT FROM commit_mark WHERE mark = :mark)")
 
 _LOST = VaultUnavailable("The vault's database server does not answer; try again.")
 # SQLSTATE, or the class that it begins with: https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -117,13 +125,27 @@ class PostgreSQL:
     def prepare(self) -> None:
         pass
 
-    def begin(self, connection: sa.Connection) -> str:
-        return str(connection.scalar(_BEGIN))
+    def begin(self, connection: sa.Connection) -> None:
+        connection.execute(_BEGIN)
 
-    def outcome(self, mark: str) -> bool | None:
-        with self.reader.begin() as connection:
-            status = connection.scalar(_OUTCOME, {"mark": mark})
-        return {"committed": True, "aborted": False}.get(status)
+    def mark(self, connection: sa.Connection) -> str | None:
+        # Not the transaction's number: the server may give that to another one after a crash.
+        if not sa.inspect(connection).has_table("commit_mark"):
+            # A backup of an older schema is being restored, into an empty database.
+            return None
+        mark = secrets.token_hex(16)
+        connection.execute(_MARK, {"mark": mark})
+        return mark
+
+    def outcome(self, mark: str) -> bool:
+        with self.writer.connect() as connection:
+            # Held by the transaction in question until it has ended; the statement after it sees what that left.
+            connection.execute(_BEGIN)
+            return bool(connection.scalar(_OUTCOME, {"mark": mark}))
+
+    def scrub(self) -> bool:
+        # The server clears its tables and its log by itself, when its administrator says.
+        return True
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         state = getattr(error.orig, "sqlstate", None)

@@ -18,6 +18,9 @@ from connmgr.vault.database import Fault, Kind
 BUSY_TIMEOUT = 5.0
 """Seconds to wait for another process that holds the file, such as a running backup."""
 
+SCRUB_TIMEOUT = 0.2
+"""Seconds to wait for readers, before the log is emptied after a later change instead."""
+
 POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT = 8, 56, 10.0
 
 _PRAGMAS = (
@@ -89,8 +92,26 @@ class SQLite:
     def begin(self, connection: sa.Connection) -> None:
         connection.begin()
 
-    def outcome(self, mark: str) -> bool | None:
+    def mark(self, connection: sa.Connection) -> None:
+        pass
+
+    def outcome(self, mark: str) -> bool:
         raise NotImplementedError("a commit to a file is answered, or did not happen")
+
+    def scrub(self) -> bool:
+        # Pages that were freed are zeroed (secure_delete), but older entries of the log of changes hold them yet.
+        connection = self.writer.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {int(SCRUB_TIMEOUT * 1000)}")
+            try:
+                return not cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+        except sqlite3.Error:
+            return False
+        finally:
+            connection.close()
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         text = str(error.orig)

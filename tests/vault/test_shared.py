@@ -149,6 +149,43 @@ def test_a_commit_that_goes_unanswered_happens_once(
         vault.close()
 
 
+def test_a_commit_lost_in_a_crash_is_not_taken_for_another_transaction_s(
+    own_postgres: Postgres, name: str, open_vault: OpenVault
+) -> None:
+    calls: list[int] = []
+    back = threading.Event()
+    with Unreliable(own_postgres.port) as network, ThreadPoolExecutor(1) as pool:
+        vault = open_vault(own_postgres.dsn(name).replace(str(own_postgres.port), str(network.port)))
+        network.cut("before", lambda: back.wait(60))
+        written = pool.submit(vault.database.write, lambda _: calls.append(1), timeout=60)
+        try:
+            assert network.was_cut.wait(60)
+            own_postgres.halt(signal.SIGQUIT)
+            # Here, because the server ends with the thread that starts it.
+            own_postgres.start()
+            with psycopg.connect(own_postgres.dsn(name), autocommit=True) as other:
+                for _ in range(100):
+                    # Each commits, and so is given a number: also that of the transaction that was lost.
+                    other.execute("SELECT pg_current_xact_id()")
+        finally:
+            back.set()
+        written.result(60)
+        assert len(calls) == 2, "a change that a crash undid is acknowledged, because its number was given out again"
+        vault.close()
+
+
+def test_marks_of_commits_are_kept_for_an_hour_alone(own_postgres: Postgres, name: str, shared: Vault) -> None:
+    with psycopg.connect(own_postgres.dsn(name), autocommit=True) as other:
+        other.execute("UPDATE commit_mark SET made = made - interval '61 minutes'")
+        old = {mark for (mark,) in other.execute("SELECT mark FROM commit_mark")}
+        Add(shared)("host")
+        Add(shared)("another")
+        left = {mark for (mark,) in other.execute("SELECT mark FROM commit_mark")}
+    assert old
+    assert len(left) == 2
+    assert not left & old
+
+
 def test_conflicts_are_repeated(own_postgres: Postgres, name: str, shared: Vault) -> None:
     trouble(own_postgres, name, "40001", times=3)
     id = Add(shared)("host")
@@ -198,14 +235,18 @@ class Unreliable:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._moment: str | None = None
+        self._meanwhile: Callable[[], object] = lambda: None
         self.was_cut = threading.Event()
         self._pumps: list[threading.Thread] = []
         self._open: list[socket.socket] = []
         self._accepting = threading.Thread(target=self._accept)
 
-    def cut(self, moment: str) -> None:
-        """Cut the next connection that commits, before the server hears of it or after it has answered."""
-        self._moment = moment
+    def cut(self, moment: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Cut the next connection that commits, before the server hears of it or after it has answered.
+
+        The client learns of it when ``meanwhile`` is done.
+        """
+        self._moment, self._meanwhile = moment, meanwhile
 
     def __enter__(self) -> Unreliable:
         self._accepting.start()
@@ -225,7 +266,11 @@ class Unreliable:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._to))
+                except ConnectionRefusedError:
+                    client.close()
+                    continue
                 self._open += [client, server]
                 self._pumps.append(threading.Thread(target=self._pump, args=[client, server]))
                 self._pumps[-1].start()
@@ -240,7 +285,7 @@ class Unreliable:
                     (server if end is client else client).sendall(data)
 
     def _cuts(self, data: bytes, server: socket.socket) -> bool:
-        moment, commits = self._moment, b"COMMIT" in data
+        moment, commits = self._moment, b"COMMIT\0" in data
         if moment is None or not commits:
             return False
         self._moment = None
@@ -248,4 +293,5 @@ class Unreliable:
         if moment == "after":
             server.sendall(data)
             server.recv(65536)
+        self._meanwhile()
         return True
