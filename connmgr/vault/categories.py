@@ -97,7 +97,7 @@ class Categories:
                 tx.execute(table.delete().where(table.c.id.in_(some)))
             return removed
 
-        return self._database.write(work)
+        return self._database.write(work, erases=contents)
 
     def seed(self, tx: sa.Connection) -> None:
         """Store the categories that every vault has."""

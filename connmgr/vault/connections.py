@@ -177,7 +177,8 @@ class Connections:
         if not isinstance(parent, Unchanged):
             changes["parent"] = parent
         targets = None if references is None else {*references, *([changes["parent"]] if changes["parent"] else [])}
-        self._database.write(lambda tx: self._change(tx, id, changes | {"last_modified": now()}, targets, permits))
+        changes["last_modified"] = now()
+        self._database.write(lambda tx: self._change(tx, id, changes, targets, permits), erases=data is not None)
 
     def remove(self, ids: Iterable[str]) -> list[str]:
         """Remove the connections ``ids`` and all that run over them; return the ids of all that were removed.
@@ -191,7 +192,7 @@ class Connections:
             rows.require(tx, named)
             return self.remove_within(tx, named)
 
-        return self._database.write(work)
+        return self._database.write(work, erases=True)
 
     def with_dependents(self, ids: Iterable[str]) -> list[str]:
         """Return ``ids`` and the ids of all connections that run over them."""

@@ -240,7 +240,7 @@ class Principals:
 
     def _change(self, change: Callable[[sa.Connection], Outcome]) -> Outcome:
         try:
-            return self._database.write(change)
+            return self._database.write(change, erases=True)
         finally:
             # Two changes at once never leave the number of one of them alone standing for both.
             self.changes = next(self._numbers)

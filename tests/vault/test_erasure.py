@@ -1,0 +1,61 @@
+"""What was removed or overwritten is not found in the files of a running vault."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from connmgr.vault import Vault
+from connmgr.vault.record import fingerprint
+from connmgr.vault.wellknown import ALL_CONNECTIONS
+from tests.vault.conftest import Add
+
+SEALED = "sealed-text-of-a-secret-" * 400
+"""Longer than a page, so that its removal frees some."""
+
+
+@pytest.fixture
+def vault(tmp_path: Path, open_vault: Callable[..., Vault]) -> Vault:
+    return open_vault(f"sqlite:///{tmp_path}/vault.db")
+
+
+def remove(vault: Vault, id: str) -> None:
+    vault.connections.remove([id])
+
+
+def overwrite(vault: Vault, id: str) -> None:
+    vault.connections.update(id, data={}, fingerprint=fingerprint({}))
+
+
+def remove_with_category(vault: Vault, id: str) -> None:
+    vault.categories.remove([vault.connections.get(id).category], contents=True)
+
+
+def holding(directory: Path) -> set[str]:
+    return {file.name for file in directory.iterdir() if SEALED[:48].encode() in file.read_bytes()}
+
+
+@pytest.mark.parametrize("erase", [remove, overwrite, remove_with_category])
+def test_a_secret_that_is_removed_leaves_the_files(
+    vault: Vault, add: Add, tmp_path: Path, erase: Callable[[Vault, str], None]
+) -> None:
+    id = add("host", {"password": SEALED}, category=vault.categories.add("Going", ALL_CONNECTIONS))
+    assert holding(tmp_path)
+    erase(vault, id)
+    assert holding(tmp_path) == set(), "a removed secret stays in the vault's files while the daemon runs"
+
+
+def test_what_a_reader_keeps_is_erased_by_the_next_change(vault: Vault, add: Add, tmp_path: Path) -> None:
+    id = add("host", {"password": SEALED})
+    with closing(sqlite3.connect(tmp_path / "vault.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM connection").fetchone() == (2,)
+        vault.connections.remove([id])
+        assert holding(tmp_path)
+        reader.execute("COMMIT")
+    vault.categories.add("any change", ALL_CONNECTIONS)
+    assert holding(tmp_path) == set(), "what could not be erased at once is forgotten"
