@@ -69,7 +69,10 @@ class Settings:
         (), "Further names, with or without a port, that clients may put into the Host header; separated by commas."
     )
     session_ttl: float = _option(
-        0.0, "Seconds of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
+        86400.0, "Seconds of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
+    )
+    unlock_ttl: float = _option(
+        3600.0, "Seconds of idleness after which a session's vault user is locked again; 0: never.", at_least=0
     )
     idle_timeout: float = _option(
         86400.0, "Seconds after which a shell that nobody uses is closed; 0: never.", at_least=0

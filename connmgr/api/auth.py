@@ -18,6 +18,7 @@ from connmgr.secrets.principals import Access
 logger = logging.getLogger("connmgr.api")
 
 MAX_CALLERS = 4096
+SWEEP_SECONDS = 30.0
 FAILURES = 60
 FAILURE_WINDOW = 60.0
 
@@ -29,6 +30,8 @@ class Caller:
     name: str
     access: Access
     last_used: float
+    running: int = 0
+    """How many of its requests are being answered: it is not idle meanwhile."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     """What the log and the audit trail call it."""
 
@@ -77,14 +80,24 @@ class Credentials:
 class Tokens:
     """The bearer tokens that are valid now, kept as digests, with the caller behind each.
 
-    ``ttl`` is the idleness in seconds after which a token expires, 0 for never. Beyond :data:`MAX_CALLERS` the one that
-    was not used for longest makes room. Whoever leaves is locked out of all secrets at once.
+    ``ttl`` is the idleness in seconds after which a token expires, ``unlock_ttl`` that after which a caller's vault
+    user is locked; 0 for never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the
+    one that was not used for longest makes room. Whoever leaves is locked out of all secrets at once; what became idle
+    without being used again leaves within :data:`SWEEP_SECONDS`, while :meth:`watch` was called.
     """
 
-    def __init__(self, ttl: float) -> None:
-        self._ttl = ttl
+    def __init__(self, ttl: float, unlock_ttl: float = 0.0, anonymous: Caller | None = None) -> None:
+        self._ttl, self._unlock_ttl = ttl, unlock_ttl
         self._lock = threading.Lock()
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
+        self._anonymous = [anonymous] if anonymous else []
+        self._closing = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, name="idle-sessions", daemon=True)
+
+    def watch(self) -> None:
+        """Begin to look for idle sessions, until :meth:`close`."""
+        if self._ttl or self._unlock_ttl:
+            self._sweeper.start()
 
     def issue(self, name: str) -> str:
         """Return a new token, of 256 random bits, for a client called ``name``."""
@@ -119,13 +132,30 @@ class Tokens:
             if expired:
                 del self._callers[digest]
             elif found is not None:
-                found.last_used = now
+                self._use(found, now)
                 self._callers.move_to_end(digest)
         if found is None or expired:
             if found is not None:
                 found.access.lock()
             raise InvalidToken("The bearer token is not valid, or no longer; shake hands again.")
         return found
+
+    def begin(self, caller: Caller) -> None:
+        """Note that a request of ``caller`` begins; a user that it left unlocked for too long is locked before."""
+        with self._lock:
+            self._use(caller, time.monotonic())
+            caller.running += 1
+
+    def end(self, caller: Caller) -> None:
+        """Note that a request of ``caller`` was answered."""
+        with self._lock:
+            caller.running -= 1
+            caller.last_used = time.monotonic()
+
+    def _use(self, caller: Caller, now: float) -> None:
+        if self._idle(caller, self._unlock_ttl, now):
+            caller.access.lock()
+        caller.last_used = now
 
     def accepts(self, authorization: str) -> bool:
         """Whether an ``Authorization`` header holds a token that is valid, without counting as its use."""
@@ -140,7 +170,10 @@ class Tokens:
         return len(self._callers)
 
     def close(self) -> None:
-        """Make every token invalid."""
+        """Make every token invalid, and end the thread."""
+        self._closing.set()
+        if self._sweeper.is_alive():
+            self._sweeper.join()
         with self._lock:
             leaving = list(self._callers.values())
             self._callers.clear()
@@ -148,7 +181,23 @@ class Tokens:
             one.access.lock()
 
     def _expired(self, caller: Caller, now: float) -> bool:
-        return bool(self._ttl) and now - caller.last_used > self._ttl
+        return self._idle(caller, self._ttl, now)
+
+    def _idle(self, caller: Caller, ttl: float, now: float) -> bool:
+        return bool(ttl) and not caller.running and now - caller.last_used > ttl
+
+    def _sweep(self) -> None:
+        shortest = min(ttl for ttl in (self._ttl, self._unlock_ttl) if ttl)
+        while not self._closing.wait(min(SWEEP_SECONDS, shortest / 4)):
+            with self._lock:
+                now = time.monotonic()
+                for digest, caller in list(self._callers.items()):
+                    if self._expired(caller, now):
+                        del self._callers[digest]
+                        caller.access.lock()
+                for caller in (*self._callers.values(), *self._anonymous):
+                    if self._idle(caller, self._unlock_ttl, now):
+                        caller.access.lock()
 
 
 def _digest(token: str) -> bytes:

@@ -90,9 +90,11 @@ class Endpoint:
 
     def _caller(self, found: Services) -> Caller:
         header = flask.request.headers.get("Authorization")
-        if header is None and found.settings.no_auth:
-            return found.anonymous
-        return found.tokens.find(header or "")
+        anonymous = header is None and found.settings.no_auth
+        caller = found.anonymous if anonymous else found.tokens.find(header or "")
+        # Until the request is recorded as answered.
+        found.tokens.begin(caller)
+        return caller
 
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):

@@ -81,7 +81,7 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
     """Exchange a credential for a session token.
 
     Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon
-    stops, or until it was not used for `session-ttl` seconds where that is set.
+    stops, or until it was not used for `session-ttl` seconds.
     """
     account().client = request["client"]["name"]
     auth = request["auth"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import flask
 
-from connmgr.api.account import account
+from connmgr.api.account import Account, account
 from connmgr.api.services import Services, services
 
 logger = logging.getLogger("connmgr.request")
@@ -38,7 +38,7 @@ def finish(response: flask.Response) -> flask.Response:
         "code": known.code,
     }
     about = known.about if known.audited and caller is not None else None
-    record = partial(_record, services(), facts, rule, about, known.details, known.began)
+    record = partial(_record, services(), facts, rule, about, known)
     if response.is_streamed:
         response.call_on_close(record)
     else:
@@ -51,14 +51,16 @@ def _record(
     facts: dict[str, Any],
     rule: str,
     about: Mapping[str, Any] | None,
-    details: Mapping[str, Any],
-    began: float,
+    known: Account,
 ) -> None:
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - known.began
+    if known.caller is not None:
+        services.tokens.end(known.caller)
     facts["ms"] = round(seconds * 1000, 3)
     services.counts.add(rule, facts["status"], seconds)
     if about is not None:
-        services.audit.record(facts, {name: value for name, value in about.items() if name != "connection"}, details)
+        about = {name: value for name, value in about.items() if name != "connection"}
+        services.audit.record(facts, about, known.details)
     if logger.isEnabledFor(logging.INFO):
         # By hand, because the logger would look through the stack for the caller, which takes longer than all the rest.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)

@@ -66,14 +66,18 @@ def serve(settings: Settings) -> None:
         cleanup.callback(blobs.close)
         audit = AuditTrail(settings.data_dir / "audit.log", vault.audit_mac, commands=settings.audit_commands)
         cleanup.callback(audit.close)
+        anonymous = Caller("anonymous", Access(), time.monotonic())
+        tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous)
+        cleanup.callback(tokens.close)
+        tokens.watch()
         services = Services(
             settings=settings,
             vault=vault,
             registry=registry,
             shells=shells,
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-            tokens=Tokens(settings.session_ttl),
-            anonymous=Caller("anonymous", Access(), time.monotonic()),
+            tokens=tokens,
+            anonymous=anonymous,
             slots=RequestSlots(settings.threads),
             blobs=blobs,
             audit=audit,
@@ -90,7 +94,6 @@ def serve(settings: Settings) -> None:
         guard(found_by.close)
         found_by.close()
         _finish(server, shells)
-        services.tokens.close()
     ignore_signals()
 
 

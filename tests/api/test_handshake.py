@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from connmgr.api.auth import MAX_CALLERS, Tokens
+from connmgr.client import Client
 from connmgr.errors import InvalidToken
+from connmgr.secrets.principals import new_principal
 from tests.api.wire import send, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -129,6 +132,37 @@ def test_a_token_expires_when_it_is_idle_and_not_while_it_is_used(clock: list[fl
     assert not tokens.accepts(f"Bearer {used}")
     with pytest.raises(InvalidToken):
         tokens.find(f"Bearer {used}")
+
+
+def test_what_an_idle_session_unlocked_is_locked_and_not_while_a_request_runs(clock: list[float]) -> None:
+    tokens = Tokens(ttl=0, unlock_ttl=60)
+    token = tokens.issue("n")
+    caller = tokens.find(f"Bearer {token}")
+    caller.access.grant(*new_principal("alice", bytes(32)))
+    tokens.begin(caller)
+    clock[0] += 3600
+    assert tokens.find(f"Bearer {token}").access.principal, "a request that runs for long loses the user that it needs"
+    tokens.end(caller)
+    clock[0] += 59
+    assert tokens.find(f"Bearer {token}").access.principal
+    clock[0] += 61
+    assert tokens.find(f"Bearer {token}").access.principal is None, "an idle session keeps its vault user unlocked"
+
+
+def test_a_session_that_was_left_ends_by_itself_and_its_client_begins_another(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--session-ttl", "1", "--unlock-ttl", "1")
+    passphrase = "alice's long passphrase"
+    with (
+        Client(daemon.url, auth_file=daemon.auth_file) as left,
+        Client(daemon.url, auth_file=daemon.auth_file) as other,
+    ):
+        left.post("/vault/user/add", user="alice", passphrase=passphrase)
+        left.post("/vault/unlock", user="alice", passphrase=passphrase)
+        until = time.monotonic() + 30
+        while other.post("/daemon/status")["clients"] > 1:
+            assert time.monotonic() < until, "the token of a session that was left stays valid"
+        status = left.post("/vault/status")
+        assert (status["hasUsers"], status["user"]) == (True, None)
 
 
 def test_without_a_limit_a_token_lives_as_long_as_the_daemon(clock: list[float]) -> None:
