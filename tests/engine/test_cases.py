@@ -201,6 +201,7 @@ def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
 
 
 @pytest.mark.local("the shell is a program of the test's own")
+@pytest.mark.local("what is compared is printed into one stream on a terminal")
 @pytest.mark.parametrize(
     "text",
     [
@@ -270,7 +271,7 @@ SEPARATORS = {
 }
 
 
-@pytest.mark.parametrize("exported", [True, False], ids=["exported", "not exported"])
+@pytest.mark.parametrize("exported", [True, False])
 @pytest.mark.parametrize("separators", SEPARATORS)
 def test_field_separators_split_no_word_of_the_sessions(posix: Session, separators: str, exported: bool) -> None:
     assignment = b"IFS=" + quote(SEPARATORS[separators])
@@ -282,6 +283,7 @@ def test_field_separators_split_no_word_of_the_sessions(posix: Session, separato
     assert out(posix, "cat; true", stdin=b"as it is") == "as it is"
 
 
+@pytest.mark.local("elsewhere by test_field_separators_split_no_word_of_the_sessions")
 def test_each_character_may_separate_fields(posix: Session) -> None:
     for character in CHARACTERS:
         run(posix, b"export IFS=" + quote(character))
