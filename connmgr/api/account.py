@@ -25,6 +25,9 @@ class Account:
     audited: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    removals: list[dict[str, str]] = field(default_factory=list)
+    """What it removed, a connection or a category each, for an entry of its own in the audit trail."""
+
     client: str | None = None
     caller: Caller | None = None
     code: str | None = None
@@ -45,6 +48,11 @@ def account() -> Account:
 def detail(**details: Any) -> None:
     """Add to the details of this request."""
     account().details.update(details)
+
+
+def removal(**what: str) -> None:
+    """Note that this request removed something, a ``connection`` or a ``category``."""
+    account().removals.append(what)
 
 
 def caller() -> Caller:

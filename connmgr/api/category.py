@@ -7,6 +7,7 @@ from typing import Any
 from marshmallow import fields
 
 from connmgr import errors
+from connmgr.api.account import removal
 from connmgr.api.group import Group
 from connmgr.api.schemas import Filter, Id, Ids, UtcTime
 from connmgr.api.services import services
@@ -169,4 +170,8 @@ def remove(request: dict[str, Any]) -> None:
         children=request["removeChildrenCategories"],
         contents=request["removeContents"],
     )
-    services().shells.forget(removed)
+    for connection in removed.connections:
+        removal(connection=connection)
+    for category in removed.categories:
+        removal(category=category)
+    services().shells.forget(removed.connections)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
+from connmgr.api.account import caller, detail, removal
 from connmgr.api.connection_data import ConnectionData
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
@@ -190,6 +190,7 @@ def update(request: dict[str, Any]) -> None:
             "permits": partial(services().vault.principals.permit, access=caller().access),
         }
     connections.update(id, **changes)
+    detail(changed=_changed(stored, changes))
     if "data" in request:
         services().shells.forget(connections.with_dependents([id]))
 
@@ -206,6 +207,9 @@ def update(request: dict[str, Any]) -> None:
 def remove(request: dict[str, Any]) -> None:
     """Remove connections and all that run over them, and stop their shells; the local machine stays."""
     removed = services().vault.connections.remove(request["connections"])
+    for connection in removed:
+        if connection not in request["connections"]:
+            removal(connection=connection)
     services().shells.forget(removed)
 
 
@@ -264,6 +268,14 @@ def types() -> dict[str, Any]:
         ],
         "problems": services().registry.problems,
     }
+
+
+def _changed(stored: Connection, changes: dict[str, Any]) -> list[str]:
+    """Return the names of what ``changes`` make other than it was stored; a secret that was given anew is one."""
+    own = [name for name in ("name", "category") if name in changes and changes[name] != getattr(stored, name)]
+    data = changes.get("data", stored.data)
+    fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
+    return [*own, *(f"data.{name}" for name in fields)]
 
 
 def _check_category(request: dict[str, Any]) -> None:

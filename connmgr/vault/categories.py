@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -20,6 +21,14 @@ from connmgr.vault.tables import category as table
 from connmgr.vault.tables import connection
 from connmgr.vault.tree import chunks, closure
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The ids of what went."""
+
+    connections: list[str]
+    categories: list[str]
 
 
 class Categories:
@@ -69,8 +78,8 @@ class Categories:
 
         return self._database.write(work)
 
-    def remove(self, ids: Iterable[str], *, children: bool = False, contents: bool = False) -> list[str]:
-        """Remove the categories ``ids``; return the ids of the connections that were removed with them.
+    def remove(self, ids: Iterable[str], *, children: bool = False, contents: bool = False) -> Removed:
+        """Remove the categories ``ids``; return the ids of all that was removed.
 
         With ``children`` the categories below go too; otherwise they move up to the nearest that stays. With
         ``contents`` the connections in what is removed go too, and those that run over them, but for the local machine;
@@ -82,7 +91,7 @@ class Categories:
         """
         named = dict.fromkeys(ids)
 
-        def work(tx: sa.Connection) -> list[str]:
+        def work(tx: sa.Connection) -> Removed:
             going = category_rows.stored(tx, closure(tx, named, table, "id", "parent") if children else named)
             # Where a changed one lies is not known, and whether it was meant to go: that is for the caller to say.
             for some in chunks(id for id in going if id not in named):
@@ -95,7 +104,7 @@ class Categories:
             _move_up(tx, going, self._key)
             for some in chunks(going):
                 tx.execute(table.delete().where(table.c.id.in_(some)))
-            return removed
+            return Removed(removed, list(going))
 
         return self._database.write(work, erases=contents)
 

@@ -53,6 +53,47 @@ def test_a_command_is_recorded_with_its_outcome_and_without_its_text(own_daemon:
     assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
 
 
+def test_an_update_tells_what_it_changed_and_no_value(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    data = {"type": "ssh", "host": "old.example", "user": "u", "password": "canary"}
+    id = client.post("/connection/add", name="c", data=data, validate=False)["connection"]
+    changed = data | {"host": "new.example", "password": "canary too"}
+    client.post("/connection/update", connection=id, name="d", data=changed, validate=False)
+    client.post("/connection/update", connection=id, name="d", validate=False)
+    own_daemon.stop()
+    _, updated, same = _trail(own_daemon)
+    assert updated.get("changed") == ["name", "data.host", "data.password"], "the trail hides what an update changed"
+    assert same["changed"] == []
+    text = (own_daemon.data_dir / "audit.log").read_text()
+    assert not any(value in text for value in ("canary", "new.example"))
+
+
+def test_a_removal_tells_all_that_went(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    root = client.post("/category/query", filter="*")["found"][0]
+    outer = client.post("/category/add", name="outer", parent=root)["category"]
+    inner = client.post("/category/add", name="inner", parent=outer)["category"]
+
+    def add(name: str, **data: Any) -> str:
+        data = {"type": "ssh", "host": name, "user": "u", **data}
+        added = client.post("/connection/add", name=name, data=data, category=inner, validate=False)
+        return str(added["connection"])
+
+    first, second = add("first"), add("second")
+    over = add("over", gateway=second)
+    client.post("/connection/remove", connections=[second])
+    client.post("/category/remove", categories=[outer], removeChildrenCategories=True, removeContents=True)
+    own_daemon.stop()
+    gone = [entry for entry in _trail(own_daemon) if entry.get("removed")]
+    told = {(entry["path"], entry.get("connection") or entry["category"]) for entry in gone}
+    assert told == {
+        ("/connection/remove", over),
+        ("/category/remove", first),
+        ("/category/remove", outer),
+        ("/category/remove", inner),
+    }, "connections or categories vanish without an entry"
+
+
 def test_the_text_of_commands_is_kept_where_it_is_asked_for(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--audit-commands")
     daemon.client.post("/shell/start", connection=LOCAL)

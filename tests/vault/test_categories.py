@@ -54,7 +54,7 @@ def test_contents_that_stay_move_to_the_default_category(vault: Vault, add: Add)
     team = vault.categories.add("Team", ALL_CONNECTIONS)
     web = vault.categories.add("Web", team)
     in_team, in_web = add("a", category=team), add("b", category=web)
-    assert vault.categories.remove([team]) == []
+    assert vault.categories.remove([team]).connections == []
     assert vault.categories.infos([web])[0].path == ("all connections", "web")
     assert vault.connections.get(in_team).category == DEFAULT
     assert vault.connections.get(in_web).category == web
@@ -66,7 +66,7 @@ def test_children_and_contents_go_where_asked(vault: Vault, add: Add) -> None:
     in_web = add("a", category=web)
     over_it = add("b", {"host": in_web}, parent=in_web)
     vault.connections.update(LOCAL, category=web)
-    assert set(vault.categories.remove([team], children=True, contents=True)) == {in_web, over_it}
+    assert set(vault.categories.remove([team], children=True, contents=True).connections) == {in_web, over_it}
     assert vault.categories.query() == [ALL_CONNECTIONS, DEFAULT]
     assert vault.connections.query() == [LOCAL]
     assert vault.connections.get(LOCAL).category == DEFAULT

@@ -99,7 +99,7 @@ def test_a_changed_category_can_be_removed_and_what_it_held_stays(vault: Vault, 
     change(behind, bad, parent=elsewhere)
     with pytest.raises(IntegrityError, match=bad):
         vault.categories.remove([elsewhere], children=True, contents=True)
-    assert vault.categories.remove([bad]) == []
+    assert vault.categories.remove([bad]).connections == []
     assert vault.categories.infos([below])[0].path == ("all connections", "below")
     assert [found.category for found in vault.connections.infos([inside, deeper])] == [DEFAULT, below]
     assert checkup.faults(behind, KEY) == []
