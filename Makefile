@@ -18,10 +18,11 @@ test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make tes
 test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
 	@.venv/$*/bin/pytest $(PYTEST_ARGS)
 
-check: $(INSTALLED)check ## Check style, formatting and types
+check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck connmgr/*/far/*.sh scripts/setup scripts/install-packages
 
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
 	@$(BIN)/python -m benchmarks

@@ -11,21 +11,10 @@ from dataclasses import dataclass, field
 
 from connmgr.engine.dialects import quote
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import encoded, script_argv
+from connmgr.engine.script import Source, encoded, script_argv
 from connmgr.plugin import Channel, Transport
 
-# What is no line for it, such as the rest of a file that could not be written, ends it.
-_LOOP = r"""
-cd /
-run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
-feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark"; }
-while IFS= read -r line; do
-  case $line in "$word "*) ;; *) exit;; esac
-  # Where printf is a program, there is a limit to what it takes.
-  text=$(printf %b "${line#* }") || exit
-  eval "$text"
-done
-"""
+_LOOP = Source(__package__, "helper")
 
 
 @dataclass(frozen=True)
@@ -36,15 +25,19 @@ class Program:
     """
 
     name: str
-    library: str
-    body: str
-    setup: str = ""
+    library: Source
+    body: tuple[Source, ...]
+    setup: Source | None = None
+    opening: str = ""
+    """The first line of the function."""
     fed: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What a helper must have read to call it."""
-        return self.library, self.setup, f"{self.name}() {{\n{self.body}\n}}\n"
+        body = "".join(source.text for source in self.body)
+        prepared = self.setup.text if self.setup else ""
+        return self.library.text, prepared, f"{self.name}() {{\n{self.opening}\n{body}}}\n"
 
 
 @dataclass
@@ -62,7 +55,7 @@ class Helper:
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
         """
         word = new_nonce()
-        script = f"word={word}\n{''.join(program.parts)}{_LOOP}"
+        script = f"word={word}\n{''.join(program.parts)}{_LOOP.text}"
         return cls(transport.open_channel(script_argv(script), timeout=timeout), word, set(program.parts))
 
     def call(self, program: Program, arguments: Sequence[str | bytes], timeout: float) -> bytes:

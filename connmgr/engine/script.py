@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
 
 from connmgr.engine.dialects import quote
 
 # Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in ways of their own.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program, or a part of one, in the language of sh: the file ``far/NAME.sh`` of a package."""
+
+    package: str
+    name: str
+
+    @cached_property
+    def text(self) -> str:
+        """What the far side is sent of it: all lines but those that are blank or hold a comment alone."""
+        content = (files(self.package) / "far" / f"{self.name}.sh").read_text(encoding="utf-8")
+        lines = content.splitlines(keepends=True)
+        return "".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
 def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from connmgr.engine.script import script_argv
+from connmgr.engine.script import Source, script_argv
 from connmgr.plugin import Channel, Transport
 
 PIECE = 1 << 20
@@ -20,15 +20,7 @@ END_TIMEOUT = 5.0
 
 _LINE_LIMIT = 1 << 16
 
-_SCRIPT = r"""
-umask 077
-d=$(mktemp -d "${TMPDIR:-/tmp}/connmgr-XXXXXXXXXX") || exit 1
-trap 'rm -rf "$d"' EXIT
-trap 'exit 1' HUP INT TERM PIPE
-mkfifo "$d/stdin" || exit 1
-echo "ok $d/stdin"
-if [ -t 0 ]; then head -c "$1"; else cat; fi >"$d/stdin" 2>/dev/null
-"""
+_SCRIPT = Source(__package__, "stdin_pipe")
 
 
 @contextlib.contextmanager
@@ -38,7 +30,7 @@ def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
     :raises connmgr.errors.OperationError: no channel could be had for it.
     :raises EOFError: the far side could not make the pipe.
     """
-    channel = transport.open_channel(script_argv(_SCRIPT, [str(len(data))]), timeout=timeout)
+    channel = transport.open_channel(script_argv(_SCRIPT.text, [str(len(data))]), timeout=timeout)
     writer = threading.Thread(target=_write, args=(channel, data, timeout), name="stdin", daemon=True)
     try:
         path = _path(channel, time.monotonic() + timeout)

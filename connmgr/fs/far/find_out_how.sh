@@ -1,0 +1,5 @@
+# GNU find takes half of stat's time.
+if find / -prune -printf ""; then how=find
+elif stat -c %n /; then how=-c
+elif stat -f %N /; then how=-f
+else how=; fi </dev/null >/dev/null 2>&1

@@ -1,0 +1,112 @@
+# Whoever else may write to the directory may put another file, a link or a directory in the place of ours, of the
+# target or of the directory at any moment. So the directory is entered before anything in it is looked at. The file is
+# received beside its target, and is reached by its open descriptor alone until it is renamed, whole and on disk; then
+# it is compared with what bears the name. A target is written in place, where it must be, by the descriptor of the file
+# that was looked at. What a killed writer left is cleared by the next one, when the process in its name is gone or
+# after a silent hour: files of the user's own, and of so many names as take milliseconds.
+size=$2 sum=$3 mode=$4 block=$6 blocks=$7 rest=$8
+{ read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
+alive() {
+  if read -r w <"/proc/$1/stat"; then w=${w##*") "}; case $w in [ZX]*) return 1;; esac
+  else kill -0 "$1" || { [ ! -d "/proc/$$" ] && ps -p "$1" >/dev/null; }; fi
+}
+clear_litter() {
+  looked=0 dead= silent=
+  for t in ./.connmgr-[0-9]*; do
+    [ $looked -lt 1000 ] || break
+    looked=$((looked + 1))
+    case ${t#./} in *[!A-Za-z0-9._-]*) continue;; esac
+    [ -O "$t" ] && [ -f "$t" ] && [ ! -L "$t" ] || continue
+    w=${t##*/.connmgr-}
+    case $w in
+      *-"$host"-*) if alive "${w%%-*}"; then silent="$silent $t"; else dead="$dead $t"; fi;;
+      *) silent="$silent $t";;
+    esac
+  done
+  [ ! "$dead" ] || rm -f -- $dead
+  [ ! "$silent" ] || find $silent -prune -mmin +60 -exec rm -f -- {} \;
+} 2>/dev/null
+checksum() {
+  case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
+  sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
+} 2>/dev/null
+flush() { why=$(sync -- "$1" 2>&1) || unflushed "$1"; }
+unflushed() {
+  case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) because "$why";; esac
+  fsync "$1" 2>/dev/null || sync
+}
+verify_and_flush() {
+  found=$(echo "/sum/$(checksum "$f")." & why=$(sync -- "$f" 2>&1) && why=done; wait; echo "/sync/$why")
+  case $found in /sum/.*|*"$sum"*) ;; *) no transfer_failed;; esac
+  why=${found##*/sync/}
+  [ "$why" = done ] || unflushed "$f"
+}
+identity() { stat -L -c %d:%i /proc/self/fd/0 || stat -f %d:%i; } 2>/dev/null
+overwrite() {
+  { in_place; } 4>>"$p" 2>/dev/null
+  no permission_denied
+}
+in_place() {
+  [ "$(identity <&4)" = "$found_at" ] || swapped
+  to=/proc/self/fd/4; [ -e "$to" ] || to=$p
+  why=$( { cat <"$f" >"$to"; } 2>&1) || because "$why"
+  flush "$to"; tidy; say ok; exit 0
+}
+swapped() { no file_operation_failed "Somebody else replaced the file or its directory meanwhile."; }
+arrived() {
+  if [ "$f" = "$t" ]; then [ "$(stat -f %d:%i <&3)" = "$(stat -f %d:%i -- "$p")" ] && return
+  else [ "$f" -ef "$p" ] && return; fi
+  # It may have arrived, and been replaced by the next writer.
+  o=$(readlink "$f"); o=${o%" (deleted)"}
+  [ "${o##*/}" = "$b" ]
+} 2>/dev/null
+has_blocks() { [ "$blocks" != 0 ] && dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; }
+content() {
+  if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
+  { [ "$rest" = 0 ] || head -c "$rest"; }
+}
+receive() {
+  set +C
+  f=/proc/self/fd/3 nofollow=
+  [ -e "$f" ] || f=$t nofollow=-h
+  receiving=1
+  say ok
+  why=$( { content >&3; } 2>&1) || because "$why"
+  [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
+  verify_and_flush
+  case $kept in
+    "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
+    unknown) overwrite;;
+    *) labels=; [ ! -e /sys/fs/selinux/enforce ] || labels=,context
+      cp --attributes-only --preserve="mode,xattr$labels" -- "$p" "$f" 2>/dev/null
+      chown $nofollow "${kept#* }" "$f" 2>/dev/null || overwrite
+      why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
+  esac
+  [ ! -d "$p" ] || no wrong_file_type
+  replace "$t" "$p" || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
+  arrived || swapped
+  flush .; say ok; exit 0
+}
+resolve "$1"
+if [ -L "$p" ]; then p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}; fi
+parent
+case $b in ""|.|..) no wrong_file_type;; esac
+cd -P "$d" 2>/dev/null || no permission_denied
+p=./$b
+[ ! -L "$p" ] || swapped
+kept= found_at=
+if [ -e "$p" ]; then
+  [ -f "$p" ] || no wrong_file_type
+  [ -w "$p" ] || no permission_denied
+  kept=$( { stat -c '%a %u:%g %d:%i' -- "$p" || stat -f '%Mp%Lp %u:%g %d:%i' -- "$p"; } 2>/dev/null) || kept=unknown
+  case $kept in *:*:*) found_at=${kept##* } kept=${kept% *};; esac
+fi
+clear_litter
+{ read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
+t=./.connmgr-$self-$host-$5
+tidy() { rm -f -- "$t"; }
+trap '[ ! -e "$t" ] || tidy' EXIT
+trap 'exit 1' HUP INT TERM PIPE
+mask=$(umask); umask 077; set -C
+receive 3>"$t" 2>/dev/null
+why=$( { : 3>"$t"; } 2>&1); because "$why"
