@@ -56,6 +56,15 @@ def own_daemon(start_daemon: StartDaemon) -> Daemon:
     return start_daemon()
 
 
+WORKERS_PER_CORE = 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers ``-n auto`` starts: more than cores, since many tests wait for a deadline to pass."""
+    return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         reason = missing(marker.args)
