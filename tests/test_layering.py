@@ -238,3 +238,29 @@ def test_importing_everything_starts_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr
+
+
+def _circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or by way of others."""
+    reached: dict[str, set[str]] = {}
+    for start in arrows:
+        seen: set[str] = set()
+        pending = [start]
+        while pending:
+            for further in arrows.get(pending.pop(), set()) - seen:
+                seen.add(further)
+                pending.append(further)
+        reached[start] = seen
+    groups = {frozenset(other for other in reached[one] if one in reached.get(other, ())) for one in arrows}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def test_no_modules_import_each_other() -> None:
+    modules = {_module_name(path) for path in _sources()}
+    arrows: dict[str, set[str]] = {module: set() for module in modules}
+    for each in _imports():
+        # A name imported from a package is one of its modules, or defined in the package itself.
+        imported = each.imported if each.imported in modules else each.imported.rpartition(".")[0]
+        if imported in modules and imported != each.importer:
+            arrows[each.importer].add(imported)
+    assert _circles(arrows) == [], "Each of these groups needs an order: who knows whom?"

@@ -26,6 +26,7 @@ from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
+from connmgr.links.chain import Target
 from connmgr.vault import Connection
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
@@ -286,6 +287,6 @@ def _check_category(request: dict[str, Any]) -> None:
 
 def _validate(data: ConnectionData, way: str | None) -> None:
     try:
-        services().shells.probe(data.kind.name, data.sealed, way, caller().access)
+        services().shells.probe(Target(data.kind.name, data.sealed, way=way), caller().access)
     except OperationError as error:
         raise ValidationFailed(error) from error

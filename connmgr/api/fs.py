@@ -146,7 +146,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     may not be executed from there, give the path to an interpreter.
     """
     shells = services().shells
-    with _stored(request) as blob, shells.borrowed(request["connection"], caller().access) as session:
+    with _stored(request) as blob, shells.using(request["connection"], caller().access) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
         place = _place_of(session)
         directory = files.make_temporary(place)
@@ -260,7 +260,7 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 @contextmanager
 def _place(request: Mapping[str, Any]) -> Iterator[Place]:
-    with services().shells.borrowed(request["connection"], caller().access) as session:
+    with services().shells.using(request["connection"], caller().access) as session:
         yield _place_of(session)
 
 

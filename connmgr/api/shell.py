@@ -17,6 +17,7 @@ from connmgr.api.group import Group
 from connmgr.api.schemas import Id, Members
 from connmgr.api.services import services
 from connmgr.api.store import Located
+from connmgr.engine.frame import Command
 from connmgr.fields import Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
@@ -190,21 +191,17 @@ def execute(request: dict[str, Any]) -> flask.Response:
     other; the working directory and exported variables last from one to the next. When the client goes away, the
     command is killed.
     """
-    stdin, encoding = request.get("stdin", ""), request["encoding"]
-    try:
-        result = services().shells.exec(
-            request["connection"],
-            request["command"],
-            caller().access,
-            timeout=request.get("timeout"),
-            stdin=base64.b64decode(stdin) if encoding == "base64" else stdin.encode(),
-            cwd=request.get("cwd"),
-            env=request.get("env"),
-            abandoned=_client_is_gone(),
-        )
-    except errors.CommandTimeout as timeout:
-        timeout.details = _printed_until(timeout, encoding)
-        raise
+    encoding = request["encoding"]
+    timeout = request.get("timeout", services().settings.command_timeout)
+    with (
+        services().shells.using(request["connection"], caller().access) as session,
+        session.begin(_command(request), timeout, _client_is_gone()) as running,
+    ):
+        try:
+            result = running.result()
+        except errors.CommandTimeout as error:
+            error.details = _printed_until(error, encoding)
+            raise
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
     return output.respond(result, encoding)
 
@@ -226,6 +223,16 @@ def stop(request: dict[str, Any]) -> None:
     or without `nohup`, as after logging out of ssh.
     """
     services().shells.stop(request["connection"], caller().access)
+
+
+def _command(request: dict[str, Any]) -> Command:
+    stdin, cwd = request.get("stdin", ""), request.get("cwd")
+    return Command(
+        request["command"].encode(),
+        base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
+        directory=None if cwd is None else cwd.encode(),
+        environment=request.get("env"),
+    )
 
 
 def _printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:

@@ -109,7 +109,6 @@ def _open_shells(settings: Settings, vault: Vault, registry: Registry, cleanup: 
         vault,
         registry,
         max_output=settings.max_output,
-        command_timeout=settings.command_timeout,
         idle_timeout=settings.idle_timeout,
         start_timeout=settings.start_timeout,
         orphans=settings.data_dir / "shells.json",

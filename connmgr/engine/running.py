@@ -35,6 +35,15 @@ class Result:
     truncated: bool
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What bounds a command: seconds, bytes that are kept of each stream, and whether nobody waits for it any more."""
+
+    timeout: float
+    max_output: int
+    abandoned: Callable[[], bool]
+
+
 class Holder(Protocol):
     """The session that holds a running command."""
 
@@ -54,30 +63,21 @@ class Holder(Protocol):
 class Running:
     """A command that a session has begun. One thread reads its :meth:`events` or its :meth:`result`, once.
 
-    ``timeout`` is in seconds from now; ``abandoned`` is asked about once a second whether nobody waits any more.
+    The time of its ``limits`` counts from now; whether it is abandoned is asked about once a second.
     """
 
     def __init__(
-        self,
-        session: Holder,
-        channel: Channel,
-        command: Command,
-        nonce: str,
-        cookie: str,
-        *,
-        max_output: int,
-        timeout: float,
-        abandoned: Callable[[], bool],
+        self, session: Holder, channel: Channel, command: Command, nonce: str, cookie: str, limits: Limits
     ) -> None:
         self.command = command
         self.cookie = cookie
-        self.stdout, self.stderr = MarkedStream(nonce, max_output), MarkedStream(nonce, max_output, stderr=True)
+        self.stdout = MarkedStream(nonce, limits.max_output)
+        self.stderr = MarkedStream(nonce, limits.max_output, stderr=True)
         self.stderr.ended = channel.merged
         self._session = session
         self._channel = channel
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
-        self._abandoned = abandoned
+        self._limits = limits
+        self._deadline = time.monotonic() + limits.timeout
 
     @property
     def ended(self) -> bool:
@@ -125,7 +125,7 @@ class Running:
 
     def _reads(self) -> Iterator[None]:
         with self._session.guarded():
-            reason = yield from self._until(self._deadline, self._abandoned)
+            reason = yield from self._until(self._deadline, self._limits.abandoned)
             if reason:
                 yield from self._killed()
             self._session.settle(self)
@@ -177,7 +177,7 @@ class Running:
         if reason == "abandoned":
             return CommandCancelled("The client went away; the command was killed.")
         return CommandTimeout(
-            f"The command ran longer than {self._timeout:g} s and was killed.",
+            f"The command ran longer than {self._limits.timeout:g} s and was killed.",
             self.stdout.output,
             self.stderr.output,
             truncated=self._truncated,

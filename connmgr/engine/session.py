@@ -17,7 +17,7 @@ from connmgr.engine.helper import Helpers
 from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import nonces
-from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Result, Running
+from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, Running
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import State
 from connmgr.engine.stdin_pipe import fed
@@ -149,8 +149,19 @@ class Session:
         :raises ShellLost: the shell is gone; whether the command ran is not known.
         """
         with self._turn(timeout), self._input_beside(command) as prepared:
+            nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
+            frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
+            self._running = cookie
             try:
-                running = self._sent(prepared, timeout, abandoned)
+                with self.guarded():
+                    self._discard_late_output()
+                    try:
+                        self._channel.sendall(frame, SEND_TIMEOUT)
+                    except TimeoutError:
+                        self.give_up(cookie)
+                        raise
+                limits = Limits(timeout, self._max_output, abandoned)
+                running = Running(self, self._channel, prepared, nonce, cookie, limits)
                 try:
                     yield running
                 finally:
@@ -260,33 +271,6 @@ class Session:
                 command = replace(command, stdin=b"", stdin_pipe=pipe)
             yield command
 
-    def _sent(self, command: Command, timeout: float, abandoned: Callable[[], bool]) -> Running:
-        nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
-        frame = self._frame(command, nonce, cookie)
-        if self._moved or self._state.directory != self._entered:
-            # To enter one sets OLDPWD, for which `cd -` goes.
-            previous = self._state.variables.get(b"OLDPWD", b"")
-            frame = enter_directory(self._supervisor.supervising, self._state.directory, nonce, previous + frame)
-        frame, self._restore = self._restore + frame, b""
-        self._running = cookie
-        with self.guarded():
-            self._discard_late_output()
-            try:
-                self._channel.sendall(frame, SEND_TIMEOUT)
-            except TimeoutError:
-                self.give_up(cookie)
-                raise
-        return Running(
-            self,
-            self._channel,
-            command,
-            nonce,
-            cookie,
-            max_output=self._max_output,
-            timeout=timeout,
-            abandoned=abandoned,
-        )
-
     def settle(self, running: Running) -> None:
         """Take over the state that a command has left, and raise why it did not run.
 
@@ -306,6 +290,14 @@ class Session:
             )
 
     def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
+        frame = self._frame_of(command, nonce, cookie)
+        if not self._moved and self._state.directory == self._entered:
+            return frame
+        # To enter one sets OLDPWD, for which `cd -` goes.
+        previous = self._state.variables.get(b"OLDPWD", b"")
+        return enter_directory(self._supervisor.supervising, self._state.directory, nonce, previous + frame)
+
+    def _frame_of(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
         # FPATH is where shells look for functions that they load when one is called.
         if supervisor.pure and not command.has_options and b"FPATH" not in self._state.variables:

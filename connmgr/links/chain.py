@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +10,25 @@ from typing import Any
 from connmgr.errors import ConnectionCycle, ConnectTimeout, IntegrityError, OperationError
 from connmgr.fields import map_secrets, references
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import Transport, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Deadline, Transport, Wrapper
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.vault import Vault
+from connmgr.vault import Connection, Vault
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a link leads to: the data of a connection. ``id`` and ``way`` are those of a stored one, None otherwise."""
+
+    type: str
+    data: Mapping[str, Any]
+    id: str | None = None
+    way: str | None = None
+
+    @classmethod
+    def stored(cls, record: Connection) -> Target:
+        """Return the target that a stored connection is."""
+        return cls(record.type, record.data, record.id, record.way)
 
 
 @dataclass
@@ -34,25 +48,16 @@ class Chain:
         self._links.close()
 
 
-def open_chain(
-    vault: Vault,
-    registry: Registry,
-    kind: str,
-    data: Mapping[str, Any],
-    way: str | None,
-    access: Access,
-    timeout: float,
-) -> Chain:
-    """Open ``data`` of the connection type ``kind``, and before it whatever it runs over, within ``timeout`` seconds.
+def open_chain(vault: Vault, registry: Registry, target: Target, access: Access, timeout: float) -> Chain:
+    """Open ``target``, and before it whatever it runs over, within ``timeout`` seconds.
 
-    ``way`` is that of the stored connection; None stands for data that are not stored.
     :raises OperationError: a link could not be opened; the message names it where it is not the connection itself.
     :raises ConnectionCycle: the connection runs over itself.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; none was opened.
     :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
     """
-    deadline = time.monotonic() + timeout
-    hops = list(_hops(vault, registry, kind, data, way))
+    deadline = Deadline(timeout)
+    hops = list(_hops(vault, registry, target))
     sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
     vault.principals.require(sealed, access)
     with contextlib.ExitStack() as links:
@@ -62,7 +67,7 @@ def open_chain(
             with _naming(hop.label):
                 transport = _open_link(registry, hop.type, plain, transport, deadline)
                 links.callback(transport.close)
-                if time.monotonic() > deadline:
+                if deadline.passed:
                     raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
         if transport is None:
             raise ConnectionCycle("The connection leads nowhere.")
@@ -78,11 +83,11 @@ class _Hop:
     label: str = ""
 
 
-def _hops(vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], way: str | None) -> Iterator[_Hop]:
+def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[_Hop]:
     """Yield what is to be opened, from the connection itself to the one that runs over nothing."""
-    hop, seen = _Hop(kind, data), set[str]()
+    hop, seen = _Hop(target.type, target.data), set[str]()
     # What secrets are sent to is what was looked at, whoever changes it meanwhile.
-    known = vault.connections.way(references(registry.get(kind).schema(), data), way)
+    known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)
     while True:
         yield hop
         via = registry.get(hop.type).via
@@ -115,18 +120,14 @@ def _opened(vault: Vault, registry: Registry, hop: _Hop, access: Access) -> dict
 
 
 def _open_link(
-    registry: Registry, kind: str, plain: Mapping[str, Any], via: Transport | None, deadline: float
+    registry: Registry, kind: str, plain: Mapping[str, Any], via: Transport | None, deadline: Deadline
 ) -> Transport:
     connection_type = registry.get(kind)
     if isinstance(connection_type, Wrapper):
         if via is None:
             raise OperationError(f"A connection of type {kind} needs one to run in.")
         return WrappedTransport(connection_type, plain, via)
-    return connection_type.open(plain, via, timeout=_left(deadline))
-
-
-def _left(deadline: float) -> float:
-    return max(0.1, deadline - time.monotonic())
+    return connection_type.open(plain, via, timeout=deadline.left(LEAST_SECONDS))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from connmgr.fields import (
     validates_schema,
 )
 from connmgr.plugin.channel import ByteStream, Channel
-from connmgr.plugin.deadline import Deadline
+from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     AnyConnectionType,
@@ -39,6 +39,7 @@ from connmgr.plugin.types import (
 )
 
 __all__ = [
+    "LEAST_SECONDS",
     "AnyConnectionType",
     "Boolean",
     "ByteStream",

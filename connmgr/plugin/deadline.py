@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+LEAST_SECONDS = 0.1
+"""What a step gets that begins when the time of its operation is nearly over: it then fails for a reason of its own."""
+
 
 class Deadline:
     """The moment ``seconds`` from now, by the clock that nobody sets (``time.monotonic``)."""

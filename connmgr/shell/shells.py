@@ -6,16 +6,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from connmgr.engine.frame import Command
-from connmgr.engine.running import Result
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
-from connmgr.errors import ConnmgrError, NoShell, OperationError, ShellBusy, ShellLost, Stopping, VaultUnavailable
+from connmgr.errors import NoShell, OperationError, ShellBusy, Stopping, VaultUnavailable
+from connmgr.links.chain import Target
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.idle import IdleCloser
@@ -44,7 +42,6 @@ class Shells:
         registry: Registry,
         *,
         max_output: int,
-        command_timeout: float,
         idle_timeout: float,
         start_timeout: float,
         orphans: Path,
@@ -52,7 +49,6 @@ class Shells:
         self._vault = vault
         self._registry = registry
         self._max_output = max_output
-        self._command_timeout = command_timeout
         self._start_timeout = start_timeout
         self._orphans = Orphans(orphans)
         self._orphans.reap()
@@ -82,48 +78,21 @@ class Shells:
             logger.warning("The state of connection %s is not stored: %s", connection, error.message)
         return info
 
-    def exec(
-        self,
-        connection: str,
-        command: str,
-        access: Access,
-        *,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        abandoned: Callable[[], bool] = lambda: False,
-    ) -> Result:
-        """Run ``command`` in the connection's shell; see :meth:`connmgr.engine.session.Session.exec`.
-
-        With ``cwd`` or ``env`` it runs in a copy of the session, whose directory and variables it does not change.
-        :raises NoShell: none is running.
-        """
-        shell = self._admitted(connection, access)
-        directory = cwd.encode() if cwd is not None else None
-        try:
-            return shell.session.exec(
-                Command(command.encode(), stdin, directory=directory, environment=env),
-                self._command_timeout if timeout is None else timeout,
-                abandoned,
-            )
-        except Exception as error:
-            if isinstance(error, ShellLost) or not isinstance(error, ConnmgrError):
-                self._discard(connection, shell)
-            raise
-        finally:
-            self._vault.connections.touch(connection)
-
     @contextlib.contextmanager
-    def borrowed(self, connection: str, access: Access) -> Iterator[Session]:
-        """Lend the session of the connection's running shell, for channels of its transport.
+    def using(self, connection: str, access: Access) -> Iterator[Session]:
+        """Lend the session of the connection's running shell, for commands and for files; one that is lost is ended.
 
         :raises NoShell: none is running.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
         """
         shell = self._admitted(connection, access)
-        with shell.session.borrowed():
-            yield shell.session
-        self._vault.connections.touch(connection)
+        try:
+            with shell.session.borrowed():
+                yield shell.session
+        finally:
+            if not shell.session.alive:
+                self._discard(connection, shell)
+            self._vault.connections.touch(connection)
 
     def stop(self, connection: str, access: Access) -> None:
         """End the connection's shell with what runs in it, and return once it has exited.
@@ -134,13 +103,12 @@ class Shells:
         with self._holding(connection) as entry:
             self._end(entry)
 
-    def probe(self, kind: str, data: Mapping[str, Any], way: str | None, access: Access) -> ShellInfo:
-        """Open a shell as ``data`` of the connection type ``kind`` says, describe it, and close it again.
+    def probe(self, target: Target, access: Access) -> ShellInfo:
+        """Open a shell on ``target``, describe it, and close it again.
 
-        ``way`` is that of the stored connection whose data they are, None where they are not stored.
         :raises connmgr.errors.OperationError: it could not be opened.
         """
-        shell = self._open(kind, data, way, access)
+        shell = self._open(target, access)
         shell.stop(STOP_TIMEOUT)
         return shell.session.info
 
@@ -215,8 +183,8 @@ class Shells:
             record = self._vault.connections.get(connection)
             shell = self._answering(entry, access)
             if shell is None:
-                shell = entry.shell = self._open(record.type, record.data, record.way, access, connection)
-                if shell.chain.transport.runs_locally:
+                shell = entry.shell = self._open(Target.stored(record), access)
+                if shell.lease.link.transport.runs_locally:
                     self._orphans.remember(shell.session.pid)
             if not entry.stale:
                 return shell
@@ -235,12 +203,16 @@ class Shells:
         self._end(entry)
         return None
 
-    def _open(
-        self, kind: str, data: Mapping[str, Any], way: str | None, access: Access, connection: str | None = None
-    ) -> Shell:
+    def _open(self, target: Target, access: Access) -> Shell:
         self._refuse_when_closing()
-        limits = self._start_timeout, self._max_output
-        shell = open_shell(self._vault, self._registry, kind, data, way, access, *limits, connection)
+        shell = open_shell(
+            self._vault,
+            self._registry,
+            target,
+            access,
+            timeout=self._start_timeout,
+            max_output=self._max_output,
+        )
         try:
             # Whoever closes the others did not see this one.
             self._refuse_when_closing()
@@ -284,7 +256,7 @@ class Shells:
             session = self._admitted(record.id, access).session
             if session.probe(PROBE_TIMEOUT):
                 return session.info
-        return self.probe(record.type, record.data, record.way, access)
+        return self.probe(Target.stored(record), access)
 
     def _discard(self, connection: str, lost: Shell) -> None:
         with self._holding(connection) as entry:

@@ -11,7 +11,7 @@ import pytest
 
 from connmgr.engine.frame import Command
 from connmgr.engine.marks import STATE_LIMIT, MarkedStream, UnknownMark
-from connmgr.engine.running import Running
+from connmgr.engine.running import Limits, Running
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ShellLost, ShellStartFailed
 from tests.engine.shells import local_session, run
@@ -169,7 +169,7 @@ def test_a_flood_on_both_streams_is_read_in_linear_time() -> None:
     flood = fill(MARK[:-1])
     # A link that ends is no session's business here.
     session: Any = SimpleNamespace(guarded=nullcontext)
-    limits: dict[str, Any] = {"max_output": 1 << 20, "timeout": 60, "abandoned": lambda: False}
-    running = Running(session, Prints(flood, flood), Command(b""), NONCE, "cookie", **limits)
+    limits = Limits(timeout=60, max_output=1 << 20, abandoned=lambda: False)
+    running = Running(session, Prints(flood, flood), Command(b""), NONCE, "cookie", limits)
     with quickly(), pytest.raises(EOFError):
         running.result()

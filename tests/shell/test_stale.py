@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from connmgr.engine.frame import Command
 from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import VaultKey
@@ -39,8 +40,8 @@ class Held:
         self._open: Callable[..., Shell] = module.open_shell
         monkeypatch.setattr(module, "open_shell", self)
 
-    def __call__(self, *arguments: Any) -> Shell:
-        shell = self._open(*arguments)
+    def __call__(self, *arguments: Any, **limits: Any) -> Shell:
+        shell = self._open(*arguments, **limits)
         self.opened.append(shell.session.pid)
         self.waits.set()
         assert self.go_on.wait(WAIT)
@@ -61,7 +62,6 @@ def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         vault,
         Registry.load(),
         max_output=1 << 20,
-        command_timeout=WAIT,
         idle_timeout=0,
         start_timeout=WAIT,
         orphans=tmp_path / "shells.json",
@@ -76,8 +76,13 @@ def connection(vault: Vault) -> str:
     return vault.connections.add("one", "local", data, fingerprint=fingerprint(data), same=lambda _: False)[0]
 
 
+def run(shells: Shells, connection: str, command: bytes) -> bytes:
+    with shells.using(connection, Access()) as session:
+        return bytes(session.exec(Command(command), WAIT).stdout)
+
+
 def bash(shells: Shells, connection: str) -> bool:
-    return bool(shells.exec(connection, "echo $BASH_VERSION", Access()).stdout.strip())
+    return bool(run(shells, connection, b"echo $BASH_VERSION").strip())
 
 
 def changed_while_started(shells: Shells, connection: str, held: Held, change: Callable[[], object]) -> list[object]:
@@ -125,7 +130,7 @@ def test_a_shell_of_a_connection_that_is_removed_while_it_is_started_ends(
         shells, connection, held, lambda: vault.connections.remove([connection]) and None
     )
     with pytest.raises(UnknownConnection):
-        shells.exec(connection, "true", Access())
+        run(shells, connection, b"true")
     assert isinstance(refusal, UnknownConnection)
     assert [gone(pid) for pid in held.opened] == [True]
     assert not shells.status()
@@ -154,7 +159,7 @@ def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
     with pytest.raises(ShellBusy):
         shells.forget([connection])
     with pytest.raises(NoShell):
-        shells.exec(connection, "true", Access())
+        run(shells, connection, b"true")
     go_on.set()
     starter.join(WAIT)
     assert gone(pid)
