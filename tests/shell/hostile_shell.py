@@ -32,7 +32,7 @@ def main() -> None:
         nonce = end[1]
         named = next((name for name in FLOODS if b"flood " + name in text), None)
         if b"facts " + nonce in text:
-            facts = b"facts %s %d\nLinux\nHostile\n/tmp\n" % (nonce, os.getpid())
+            facts = b"facts %s %d\nLinux\nHostile\nbash\n/tmp\n" % (nonce, os.getpid())
             write(8, facts + b":%sc\n/\n:%sv\n:%sx\n:%s 0\n".replace(b"%s", nonce))
         elif named is None:
             write(8, b":%s 0\n" % nonce)
