@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from connmgr.errors import ConnmgrError
 
 if TYPE_CHECKING:
     from connmgr_ssh.config import Destination, Hop
+    from connmgr_ssh.config_file import ConfigFiles
 
 USUAL = Path("~/.ssh/config")
 
@@ -76,7 +78,10 @@ class _Known:
         kind = next(one for one in client.connection.types() if one.name == "ssh")
         properties = kind.schema["properties"].items()
         self._defaults = {name: one["default"] for name, one in properties if one.get("default") is not None}
-        self._infos = described(client, "*", kind="ssh")
+        infos = described(client, "*", kind="ssh")
+        self._names = {tuple(info["name"]) for info in infos}
+        # The first of equal ones is taken, as they are listed.
+        self._stored = {self._whole(info["rawData"]): info["connection"] for info in reversed(infos)}
         self._judged: dict[str, Host] = {}
 
     def judge(self, host: Host) -> None:
@@ -84,13 +89,12 @@ class _Known:
         self._judged[host.name] = host
         if host.outcome == LEFT_OUT or not self._gateway_is_there(host):
             return
-        wanted = self._whole(host.data)
         # What goes through a connection that is not stored yet is not stored either.
-        stored = self._infos if host.via is None or "gateway" in host.data else []
-        same = next((info for info in stored if self._whole(info["rawData"]) == wanted), None)
+        may_be_stored = host.via is None or "gateway" in host.data
+        same = self._stored.get(self._whole(host.data)) if may_be_stored else None
         if same is not None:
-            host.outcome, host.id = PRESENT, same["connection"]
-        elif any(info["name"] == [host.name.lower()] for info in self._infos):
+            host.outcome, host.id = PRESENT, same
+        elif (host.name.lower(),) in self._names:
             host.outcome, host.note = DIFFERENT, "another SSH connection has this name: change or remove it first"
 
     def _gateway_is_there(self, host: Host) -> bool:
@@ -105,58 +109,70 @@ class _Known:
             host.data["gateway"] = gateway.id
         return True
 
-    def _whole(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self._defaults, **{name: value for name, value in data.items() if value is not None}}
+    def _whole(self, data: Mapping[str, Any]) -> str:
+        """Return ``data`` with defaults filled in, as a text that is the same for equal data."""
+        given = {name: value for name, value in data.items() if value is not None}
+        return json.dumps({**self._defaults, **given}, sort_keys=True)
 
 
 def _read(file: Path | None) -> Iterator[Host]:
     """Yield the hosts of ``file``, each after those that it goes through."""
-    from connmgr_ssh.config import resolve
-    from connmgr_ssh.config_file import aliases
+    from connmgr_ssh.config_file import ConfigFiles
 
     path = file or USUAL.expanduser()
     usual = path.resolve() == USUAL.expanduser().resolve()
-    named = aliases(path)
-    seen: dict[str, Host] = {}
+    files = ConfigFiles()
+    named = files.aliases(path)
+    hosts = _Hosts(None if usual else path, files, set(named))
     for alias in named:
         try:
-            destination = resolve(alias, file=None if usual else path)
-            if usual:
-                seen[alias] = Host(alias, {"type": "ssh", "host": alias}, note=_note(destination))
-                yield seen[alias]
-            else:
-                yield from _explicit(alias, destination, path, named, seen)
+            yield from hosts.usual(alias) if usual else hosts.explicit(alias)
         except ConnmgrError as error:
-            seen[alias] = Host(alias, note=error.message, outcome=LEFT_OUT)
-            yield seen[alias]
+            yield hosts.left_out(alias, error.message)
 
 
-def _explicit(
-    name: str, destination: Destination, file: Path, named: list[str], seen: dict[str, Host]
-) -> Iterator[Host]:
-    """Yield ``name`` and, before it, the hosts of its ProxyJump that were not ``seen`` yet."""
-    if name in seen:
-        return
-    # Before those that it goes through, so that a circle comes to an end.
-    seen[name] = host = Host(name, _data(destination), note=_note(destination))
-    for hop in destination.jumps:
-        jump = _name(hop)
-        yield from _through(hop, jump, host.via, file, named, seen)
-        host.via = jump
-    yield host
+class _Hosts:
+    """The hosts of ``file``, or, where it is None, of the usual files; ``named`` are those that it names."""
 
+    def __init__(self, file: Path | None, files: ConfigFiles, named: set[str]) -> None:
+        self._file = file
+        self._files = files
+        self._named = named
+        self._seen: dict[str, Host] = {}
 
-def _through(
-    hop: Hop, name: str, via: str | None, file: Path, named: list[str], seen: dict[str, Host]
-) -> Iterator[Host]:
-    from connmgr_ssh.config import resolve
+    def left_out(self, name: str, note: str) -> Host:
+        self._seen[name] = host = Host(name, note=note, outcome=LEFT_OUT)
+        return host
 
-    destination = resolve(hop.host, hop.port, hop.user, file=file)
-    if name in named:
-        yield from _explicit(name, destination, file, named, seen)
-    elif name not in seen:
-        seen[name] = Host(name, _data(destination), via, _note(destination))
-        yield seen[name]
+    def usual(self, name: str) -> Iterator[Host]:
+        """Yield the host ``name``, as which the daemon will look it up in the usual files."""
+        yield Host(name, {"type": "ssh", "host": name}, note=_note(self._resolve(name)))
+
+    def explicit(self, name: str, destination: Destination | None = None) -> Iterator[Host]:
+        """Yield ``name`` and, before it, the hosts of its ProxyJump that were not yielded yet."""
+        destination = destination or self._resolve(name)
+        if name in self._seen:
+            return
+        # Before those that it goes through, so that a circle comes to an end.
+        self._seen[name] = host = Host(name, _data(destination), note=_note(destination))
+        for hop in destination.jumps:
+            jump = _name(hop)
+            yield from self._through(hop, jump, host.via)
+            host.via = jump
+        yield host
+
+    def _through(self, hop: Hop, name: str, via: str | None) -> Iterator[Host]:
+        destination = self._resolve(hop.host, hop.port, hop.user)
+        if name in self._named:
+            yield from self.explicit(name, destination)
+        elif name not in self._seen:
+            self._seen[name] = Host(name, _data(destination), via, _note(destination))
+            yield self._seen[name]
+
+    def _resolve(self, host: str, port: int | None = None, user: str | None = None) -> Destination:
+        from connmgr_ssh.config import resolve
+
+        return resolve(host, port, user, file=self._file, files=self._files)
 
 
 def _name(hop: Hop) -> str:

@@ -12,12 +12,12 @@ import getpass
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from connmgr.errors import TransportUnsupported
-from connmgr_ssh.config_file import home_expanded, included, lines, matches, shown
+from connmgr_ssh.config_file import Block, ConfigFiles, Criteria, Patterns, home_expanded, shown
 
 SYSTEM = Path("/etc/ssh")
 DEPTH = 16
@@ -57,13 +57,21 @@ class Destination:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def resolve(host: str, port: int | None = None, user: str | None = None, *, file: Path | None = None) -> Destination:
+def resolve(
+    host: str,
+    port: int | None = None,
+    user: str | None = None,
+    *,
+    file: Path | None = None,
+    files: ConfigFiles | None = None,
+) -> Destination:
     """Return how to reach ``host``; a given ``port`` or ``user`` outranks the configuration.
 
-    ``file`` is read instead of the user's and the system's, as ``ssh -F`` does.
+    ``file`` is read instead of the user's and the system's, as ``ssh -F`` does; ``files`` are what was read for other
+    hosts already, and are not read anew.
     :raises TransportUnsupported: the configuration cannot be read, or asks for what this program does not do.
     """
-    options = _Options(host, user, file)
+    options = _Options(host, user, file, files or ConfigFiles())
     final = options.read_files(final=False)
     if final:
         options.read_files(final=True)
@@ -73,9 +81,10 @@ def resolve(host: str, port: int | None = None, user: str | None = None, *, file
 class _Options:
     """The options that apply to one host, gathered file by file: the first value of each wins."""
 
-    def __init__(self, alias: str, user: str | None, file: Path | None = None) -> None:
+    def __init__(self, alias: str, user: str | None, file: Path | None, files: ConfigFiles) -> None:
         self._alias = alias
         self._file = file
+        self._files = files
         self._user = user
         self._local_user = getpass.getuser()
         self._values: dict[str, list[str]] = {}
@@ -85,53 +94,53 @@ class _Options:
     def read_files(self, *, final: bool) -> bool:
         """Read the user's and the system's file; return whether some block waits for the final reading."""
         self._final = final
-        self._read(self._file or Path.home() / ".ssh" / "config", Path.home() / ".ssh", active=True, depth=0)
+        self._read(self._file or Path.home() / ".ssh" / "config", Path.home() / ".ssh", depth=0)
         if self._file is None:
-            self._read(SYSTEM / "ssh_config", SYSTEM, active=True, depth=0)
+            self._read(SYSTEM / "ssh_config", SYSTEM, depth=0)
         return self._wants_final
 
-    def _read(self, path: Path, base: Path, *, active: bool, depth: int) -> None:
-        enclosing = active
-        for number, keyword, arguments in lines(path, strict=base != SYSTEM):
-            if keyword == "host":
-                active = enclosing and matches(arguments, self._alias)
-            elif keyword == "match":
-                active = enclosing and self._matches(arguments)
-            elif keyword == "include" and active:
+    def _read(self, path: Path, base: Path, *, depth: int) -> None:
+        for block in self._files.read(path, strict=base != SYSTEM).blocks_of(self._alias):
+            if self._applies(block):
+                self._take(block, path, base, depth)
+
+    def _applies(self, block: Block) -> bool:
+        if block.keyword == "host":
+            return block.hosts.mean(self._alias)
+        return block.keyword != "match" or self._matches(block.criteria)
+
+    def _take(self, block: Block, path: Path, base: Path, depth: int) -> None:
+        for number, keyword, arguments in block.lines:
+            if keyword == "include":
                 if depth == DEPTH:
                     raise TransportUnsupported(f"{shown(path)}:{number}: more than {DEPTH} files include one another.")
-                for path_within in included(arguments, base):
-                    self._read(path_within, base, active=True, depth=depth + 1)
-            elif active and keyword in _GATHERED:
+                for path_within in self._files.included(arguments, base):
+                    self._read(path_within, base, depth=depth + 1)
+            elif keyword in _GATHERED:
                 gathered = self._values.setdefault(keyword, [])
                 gathered += [argument for argument in arguments[:1] if argument not in gathered]
-            elif active:
+            else:
                 self._values.setdefault(keyword, arguments)
 
-    def _matches(self, criteria: Sequence[str]) -> bool:
-        words = iter(criteria)
+    def _matches(self, criteria: Criteria) -> bool:
         outcome = True
-        for word in words:
-            criterion = word.lower().removeprefix("!")
+        for criterion, negated, patterns in criteria:
             if criterion not in _NEGATABLE:
                 return False
-            patterns = [] if criterion in ("all", "final") else next(words, "").split(",")
-            outcome = outcome and self._meets(criterion, patterns) != word.startswith("!")
+            outcome = outcome and self._meets(criterion, patterns) != negated
         return outcome
 
-    def _meets(self, criterion: str, patterns: Sequence[str]) -> bool:
+    def _meets(self, criterion: str, patterns: Patterns) -> bool:
         if criterion == "all":
             return True
         if criterion == "final":
             self._wants_final = True
             return self._final
-        subjects = {
-            "host": self._host(),
-            "originalhost": self._alias,
-            "user": self._remote_user(),
-            "localuser": self._local_user,
-        }
-        return matches(patterns, subjects[criterion])
+        if criterion == "host":
+            return patterns.mean(self._host())
+        if criterion == "originalhost":
+            return patterns.mean(self._alias)
+        return patterns.mean(self._remote_user() if criterion == "user" else self._local_user)
 
     def _first(self, keyword: str) -> str | None:
         values = self._values.get(keyword)

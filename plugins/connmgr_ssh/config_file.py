@@ -8,6 +8,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from connmgr.errors import TransportUnsupported
@@ -16,15 +17,29 @@ from connmgr_ssh import local_file
 _LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
 
 
-def matches(patterns: Sequence[str], subject: str) -> bool:
-    """Whether ``patterns`` of ``*``, ``?`` and leading ``!`` mean ``subject``; a negated one that fits decides."""
-    found = False
-    for pattern in patterns:
-        if _fits(pattern.removeprefix("!").lower(), subject.lower()):
-            if pattern.startswith("!"):
-                return False
-            found = True
-    return found
+_SPECIAL = frozenset("*?!")
+
+
+class Patterns:
+    """Patterns of ``*``, ``?`` and leading ``!``, made ready once: a negated one that fits decides."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.names = [pattern.lower() for pattern in patterns]
+        self.are_names = not any(_SPECIAL & set(name) for name in self.names)
+        self._parts = [] if self.are_names else [(name.startswith("!"), name.removeprefix("!")) for name in self.names]
+
+    def mean(self, subject: str) -> bool:
+        """Whether they mean ``subject``."""
+        subject = subject.lower()
+        if self.are_names:
+            return subject in self.names
+        found = False
+        for negated, pattern in self._parts:
+            if _fits(pattern, subject):
+                if negated:
+                    return False
+                found = True
+        return found
 
 
 def _fits(pattern: str, subject: str) -> bool:
@@ -51,7 +66,117 @@ def _begins(part: str, subject: str, at: int) -> bool:
     return all(wanted in ("?", found) for wanted, found in zip(part, subject[at : at + len(part)], strict=True))
 
 
-def lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
+def matches(patterns: Sequence[str], subject: str) -> bool:
+    """Whether ``patterns`` mean ``subject``."""
+    return Patterns(patterns).mean(subject)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands from one ``Host`` or ``Match`` to the next; ``keyword`` is empty before the first.
+
+    ``hosts`` are the patterns of ``Host``, ``written`` the same as they stand there, ``criteria`` those of ``Match``.
+    Each of ``lines`` is a number, a keyword in lower case, and arguments.
+    """
+
+    keyword: str
+    hosts: Patterns
+    written: list[str]
+    criteria: Criteria
+    lines: list[tuple[int, str, list[str]]] = field(default_factory=list)
+
+
+Criteria = list[tuple[str, bool, Patterns]]
+"""Of each criterion its name in lower case, whether it is negated, and the patterns that it has."""
+
+WITHOUT_PATTERNS = ("all", "final")
+
+
+class ConfigFile:
+    """One file, taken apart: of thousands of blocks, few are looked at for one host."""
+
+    def __init__(self, path: Path, *, strict: bool) -> None:
+        self.blocks = [Block("", Patterns([]), [], [])]
+        # A block that names hosts is found by their names; others are to be looked at for every host.
+        self._named: dict[str, list[int]] = {}
+        self._others = [0]
+        for number, keyword, arguments in _lines(path, strict=strict):
+            if keyword in ("host", "match"):
+                self._begin(keyword, arguments)
+            else:
+                self.blocks[-1].lines.append((number, keyword, arguments))
+
+    def _begin(self, keyword: str, arguments: list[str]) -> None:
+        written = arguments if keyword == "host" else []
+        hosts = Patterns(written)
+        if keyword == "host" and hosts.are_names:
+            for name in dict.fromkeys(hosts.names):
+                self._named.setdefault(name, []).append(len(self.blocks))
+        else:
+            self._others.append(len(self.blocks))
+        self.blocks.append(Block(keyword, hosts, written, _criteria(arguments) if keyword == "match" else []))
+
+    def blocks_of(self, host: str) -> Iterator[Block]:
+        """Yield, in their order, the blocks that may be about ``host``."""
+        for index in sorted([*self._others, *self._named.get(host.lower(), ())]):
+            yield self.blocks[index]
+
+
+class ConfigFiles:
+    """The files that one or several hosts are looked up in: each is read once, and so is what it includes."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[Path, bool], ConfigFile] = {}
+        self._included: dict[tuple[tuple[str, ...], Path], list[Path]] = {}
+
+    def read(self, path: Path, *, strict: bool) -> ConfigFile:
+        """Return the file at ``path``; one that does not exist has nothing in it.
+
+        :param strict: whether a file that others than its owner, this user or root, may write to is refused.
+        :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
+        """
+        if (path, strict) not in self._files:
+            self._files[path, strict] = ConfigFile(path, strict=strict)
+        return self._files[path, strict]
+
+    def included(self, names: Sequence[str], base: Path) -> list[Path]:
+        """Return the files that the patterns ``names`` mean, those that are not absolute below ``base``."""
+        key = (tuple(names), base)
+        if key not in self._included:
+            self._included[key] = list(_included(names, base))
+        return self._included[key]
+
+    def aliases(self, path: Path) -> list[str]:
+        """Return the hosts that the file at ``path``, or one that it includes, names without a pattern, in their order.
+
+        :raises TransportUnsupported: a file is refused, cannot be read, or cannot be understood.
+        """
+        found: dict[str, None] = {}
+        self._collect(path, found, set())
+        return list(found)
+
+    def _collect(self, path: Path, found: dict[str, None], seen: set[Path]) -> None:
+        seen.add(path)
+        for block in self.read(path, strict=True).blocks:
+            found |= dict.fromkeys(name for name in block.written if not _SPECIAL & set(name))
+            for _, keyword, arguments in block.lines:
+                if keyword == "include":
+                    for file in self.included(arguments, Path.home() / ".ssh"):
+                        if file not in seen:
+                            self._collect(file, found, seen)
+
+
+def _criteria(words: Sequence[str]) -> Criteria:
+    remaining = iter(words)
+    found = []
+    for word in remaining:
+        criterion = word.lower().removeprefix("!")
+        patterns = [] if criterion in WITHOUT_PATTERNS else next(remaining, "").split(",")
+        found.append((criterion, word.startswith("!"), Patterns(patterns)))
+    return found
+
+
+def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
     """Yield number, lower-case keyword and arguments of each line; a file that does not exist has none.
 
     :param strict: whether a file that others than its owner, this user or root, may write to is refused.
@@ -87,22 +212,7 @@ def _arguments(text: str) -> list[str]:
     return words[:comment]
 
 
-def aliases(path: Path, depth: int = 16) -> list[str]:
-    """Return the hosts that the file at ``path``, or one that it includes, names without a pattern; in their order.
-
-    :raises TransportUnsupported: a file is refused, cannot be read, or cannot be understood.
-    """
-    found: dict[str, None] = {}
-    for _, keyword, arguments in lines(path, strict=True):
-        if keyword == "host":
-            found |= dict.fromkeys(name for name in arguments if not set(name) & set("*?!"))
-        elif keyword == "include" and depth:
-            for file in included(arguments, Path.home() / ".ssh"):
-                found |= dict.fromkeys(aliases(file, depth - 1))
-    return list(found)
-
-
-def included(names: Sequence[str], base: Path) -> Iterator[Path]:
+def _included(names: Sequence[str], base: Path) -> Iterator[Path]:
     """Yield the files that the patterns ``names`` mean, those that are not absolute below ``base``."""
     for name in names:
         pattern = home_expanded(name)

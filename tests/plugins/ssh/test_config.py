@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from connmgr.errors import TransportUnsupported
-from connmgr_ssh import Ssh
+from connmgr_ssh import Ssh, local_file
 from connmgr_ssh.config import Hop, resolve
+from connmgr_ssh.config_file import ConfigFiles
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_authentication import admit, whoami
 from tests.plugins.sshd import Sshd, keygen
@@ -251,3 +252,27 @@ def test_the_host_key_alias_is_what_known_hosts_call_it(
     config.write_text("HostKeyAlias Farm\n")
     (home / ".ssh" / "known_hosts").write_text(server.known_hosts("farm"))
     connect(server, hostKey=None)
+
+
+def test_a_file_is_read_once_for_all_its_hosts_and_few_blocks_are_looked_at_for_each(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2000
+    hosts = "".join(f"Host h{number}\n  HostName {number}.example\n" for number in range(count))
+    config.write_text(f"Include more\nHost *\n  User all\n{hosts}")
+    more = config.with_name("more")
+    more.write_text("Host h7\n  Port 7\n")
+    reads: list[Path] = []
+    read = local_file.read
+    monkeypatch.setattr(local_file, "read", lambda path: (reads.append(path), read(path))[1])
+    files = ConfigFiles()
+    assert len(files.aliases(config)) == count
+    found = {alias: resolve(alias, files=files) for alias in ("h7", "h8", f"h{count - 1}")}
+    assert [(one.host, one.port, one.user) for one in found.values()] == [
+        ("7.example", 7, "all"),
+        ("8.example", 22, "all"),
+        (f"{count - 1}.example", 22, "all"),
+    ]
+    assert reads.count(config) == reads.count(more) == 1
+    blocks = list(files.read(config, strict=True).blocks_of("h8"))
+    assert [block.written for block in blocks] == [[], ["*"], ["h8"]], "blocks of other hosts are looked at"
