@@ -75,28 +75,33 @@ def test_a_server_that_is_down_is_told_and_survived(own_postgres: Postgres, shar
 
 def test_a_crash_of_the_server_loses_and_doubles_nothing(own_postgres: Postgres, shared: Vault) -> None:
     acknowledged: dict[str, str] = {}
-    enough, stop = threading.Event(), threading.Event()
+    changed, stop = threading.Condition(), threading.Event()
 
     def run(writer: int) -> None:
         number = 0
         while not stop.is_set():
             name = f"{writer}-{number}"
             with contextlib.suppress(VaultUnavailable):
-                acknowledged[name] = Add(shared)(name)
+                id = Add(shared)(name)
                 number += 1
-                if len(acknowledged) % 15 == 14:
-                    enough.set()
+                with changed:
+                    acknowledged[name] = id
+                    changed.notify()
+
+    def await_more() -> None:
+        with changed:
+            enough = len(acknowledged) + 15
+            assert changed.wait_for(lambda: len(acknowledged) >= enough, 60), f"only {len(acknowledged)} were stored"
 
     threads = [threading.Thread(target=run, args=[writer]) for writer in range(3)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(3):
-            assert enough.wait(60)
+            await_more()
             own_postgres.halt(signal.SIGQUIT)
-            enough.clear()
             own_postgres.start()
-        assert enough.wait(60)
+        await_more()
     finally:
         stop.set()
         for thread in threads:
