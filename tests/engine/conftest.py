@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,12 @@ interpreted = pytest.fixture(params=SESSIONS["interpreted"])(_session)
 fish = pytest.fixture(params=SESSIONS["fish"])(_session)
 tcsh = pytest.fixture(params=SESSIONS["tcsh"])(_session)
 bash = pytest.fixture(params=SESSIONS["bash"])(_session)
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    """A symlink to ``old``, beside which is ``new``."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "link").symlink_to("old")
+    return tmp_path / "link"

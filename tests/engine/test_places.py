@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +15,7 @@ from tests.engine.shells import ALL, assert_usable, local_session, out, run
 FOLLOWING = [case for case in ALL if case.id != "ksh93"]
 
 
-@pytest.fixture(params=FOLLOWING)
-def following(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """A session of each shell whose ``cd`` looks where a name leads."""
-    with local_session(request.param) as session:
-        yield session
-
-
-@pytest.fixture
-def link(tmp_path: Path) -> Path:
-    """A symlink to ``old``, beside which is ``new``."""
-    (tmp_path / "old").mkdir()
-    (tmp_path / "new").mkdir()
-    (tmp_path / "link").symlink_to("old")
-    return tmp_path / "link"
+following = pytest.mark.parametrize("any_shell", FOLLOWING, indirect=True)
 
 
 def turn(link: Path) -> None:
@@ -41,27 +27,30 @@ def place(session: Session) -> str:
     return out(session, "env -u PWD /bin/pwd -P").removesuffix("\n")
 
 
-def test_cd_follows_a_link_that_was_turned(following: Session, link: Path) -> None:
-    run(following, f"cd {link}")
-    assert place(following) == str(link.parent / "old")
+@following
+def test_cd_follows_a_link_that_was_turned(any_shell: Session, link: Path) -> None:
+    run(any_shell, f"cd {link}")
+    assert place(any_shell) == str(link.parent / "old")
     turn(link)
-    run(following, f"cd {link}")
-    assert place(following) == str(link.parent / "new"), "cd to the same name, which leads elsewhere, went nowhere"
-    assert_usable(following)
+    run(any_shell, f"cd {link}")
+    assert place(any_shell) == str(link.parent / "new"), "cd to the same name, which leads elsewhere, went nowhere"
+    assert_usable(any_shell)
 
 
-def test_cd_follows_a_link_that_the_command_itself_turned(following: Session, link: Path) -> None:
-    run(following, f"cd {link}")
-    run(following, f"ln -sfn new {link}; cd {link}")
-    assert place(following) == str(link.parent / "new")
+@following
+def test_cd_follows_a_link_that_the_command_itself_turned(any_shell: Session, link: Path) -> None:
+    run(any_shell, f"cd {link}")
+    run(any_shell, f"ln -sfn new {link}; cd {link}")
+    assert place(any_shell) == str(link.parent / "new")
 
 
-def test_cd_enters_a_directory_that_was_made_anew(following: Session, link: Path) -> None:
+@following
+def test_cd_enters_a_directory_that_was_made_anew(any_shell: Session, link: Path) -> None:
     directory = link.parent / "old"
-    run(following, f"cd {directory}")
-    assert place(following) == str(directory)
-    run(following, f"rmdir {directory}; mkdir {directory}; cd {directory}; touch first")
-    run(following, "touch second")
+    run(any_shell, f"cd {directory}")
+    assert place(any_shell) == str(directory)
+    run(any_shell, f"rmdir {directory}; mkdir {directory}; cd {directory}; touch first")
+    run(any_shell, "touch second")
     assert sorted(entry.name for entry in directory.iterdir()) == ["first", "second"]
 
 
@@ -75,10 +64,11 @@ def test_a_session_stays_where_it_is_until_it_is_told_to_go(any_shell: Session, 
     assert place(any_shell) == str(link.parent / "old"), "the session followed a link without a cd"
 
 
-def test_a_directory_that_the_command_moved_is_followed(following: Session, link: Path) -> None:
+@following
+def test_a_directory_that_the_command_moved_is_followed(any_shell: Session, link: Path) -> None:
     old, moved = link.parent / "old", link.parent / "moved"
-    run(following, f"cd {old}; mv {old} {moved}; mkdir {old}")
-    assert place(following) == str(moved), "the session is in another directory than its command was"
+    run(any_shell, f"cd {old}; mv {old} {moved}; mkdir {old}")
+    assert place(any_shell) == str(moved), "the session is in another directory than its command was"
 
 
 @pytest.fixture(params=ALL)

@@ -19,7 +19,7 @@ from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Transport
 from connmgr_ssh import Ssh
-from tests.engine import test_cases, test_state, test_time_and_size
+from tests.engine import test_cases, test_places, test_state, test_time_and_size
 from tests.engine.everywhere import cases_of, marks_of, over, session_of
 from tests.engine.shells import ALL, SESSIONS, assert_usable, only, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine
@@ -131,7 +131,7 @@ def tmp_path() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-CASES = cases_of(test_cases, test_state, test_time_and_size)
+CASES = cases_of(test_cases, test_places, test_state, test_time_and_size)
 globals().update({name: pytest.fixture(kept_session) for name in SESSIONS})
 RUNS = over(NEEDS, CASES, {"ksh93"})  # on a terminal it loses its place in a command of several lines
 globals().update(RUNS)
