@@ -64,12 +64,10 @@ def _spread(test: Test, ways: Mapping[str, Sequence[str]], without: Collection[s
         if mark.args[0] == session:
             shells = list(mark.args[1])
         else:
-            assert not mark.kwargs, f"{test.__name__}: only one plain parameter a mark is understood"
-            assert "," not in mark.args[0]
-            names += (
-                [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
-            )
-            tables.append([_parameter(value) for value in mark.args[1]])
+            wanted, values = mark.args[0], mark.args[1]
+            several = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
+            names += several
+            tables.append(_parameters(list(values), mark.kwargs.get("ids"), several))
     shells = [shell for shell in shells if shell.id not in without]
     runs = [
         pytest.param((way, shell.values[0]), *values, id="-".join([way, str(shell.id), *ids]), marks=marks)
@@ -86,11 +84,22 @@ def _runs(cases: Iterator[Any], ways: Mapping[str, Sequence[str]], shells: list[
     for index, case in enumerate(cases):
         values = [value for parameter in case for value in parameter.values]
         ids = [parameter.id for parameter in case]
+        own = [mark for parameter in case for mark in parameter.marks]
         for number in range(max(len(ways), len(shells))):
             way = list(ways)[(index + offset + number) % len(ways)]
             shell = shells[number % len(shells)]
-            yield way, shell, values, ids, [*shell.marks, pytest.mark.needs(*ways[way])]
+            yield way, shell, values, ids, [*shell.marks, *own, pytest.mark.needs(*ways[way])]
 
 
-def _parameter(value: Any) -> Any:
-    return value if hasattr(value, "values") and hasattr(value, "marks") else pytest.param(value, id=repr(value))
+def _parameters(values: list[Any], ids: Any, names: list[str]) -> list[Any]:
+    """Return what a mark gives ``names``, each as pytest.param with an id."""
+    given = [ids(value) for value in values] if callable(ids) else ids or [None] * len(values)
+    parameters = []
+    for value, id in zip(values, given, strict=True):
+        if hasattr(value, "values") and hasattr(value, "marks"):
+            label = value.id or "-".join(map(repr, value.values))
+            parameters.append(pytest.param(*value.values, id=label, marks=value.marks))
+        else:
+            parts = [value] if len(names) == 1 else list(value)
+            parameters.append(pytest.param(*parts, id=str(id or "-".join(map(repr, parts)))))
+    return parameters
