@@ -200,7 +200,6 @@ def test_a_function_named_exit_changes_nothing_in_fish(fish: Session) -> None:
     assert out(fish, "pwd") == "/usr\n"
 
 
-@pytest.mark.local("the shell is a program of the test's own")
 @pytest.mark.local("what is compared is printed into one stream on a terminal")
 @pytest.mark.parametrize(
     "text",
@@ -234,6 +233,7 @@ def test_fish_ends_a_command_as_it_does_by_itself(fish: Session, text: str) -> N
     assert bytes(result.stdout) == alone.stdout
 
 
+@pytest.mark.local("the shell is a program of the test's own")
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("limit", [64, 250])
 def test_a_limit_of_open_files_leaves_every_command_its_streams(tmp_path: Path, limit: int) -> None:
