@@ -16,9 +16,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.exec import in_shell
 from connmgr.cli.exits import Failure
 from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.outcome import in_shell
 from connmgr.client import Client, ClientError, FileEntry, Progress
 
 STREAM = "-"

@@ -17,9 +17,8 @@ import click
 
 from connmgr import paths
 from connmgr.cli.exits import FAILED
-from connmgr.cli.names import visible
 from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.cli.output import json_option, print_json, print_table, visible
 from connmgr.errors import ConnmgrError
 
 if TYPE_CHECKING:

@@ -5,23 +5,19 @@ from __future__ import annotations
 import errno
 import math
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.outcome import KILLED, as_object, in_shell, printed_until, write
 from connmgr.cli.output import json_option
-from connmgr.client import Client, ClientError, RawResult
+from connmgr.client import ClientError, RawResult
 from connmgr.errors import ConnmgrError
 
-Returned = TypeVar("Returned")
-
 JOBS = 16
-KILLED = "command_timeout"
-"""The code of the error that holds what a command has printed until its time was over."""
 
 
 class ExecCommand(click.Command):
@@ -123,42 +119,6 @@ def exec(
     raise click.exceptions.Exit(result.exit_code)
 
 
-def in_shell(client: Client, connection: str, work: Callable[[], Returned]) -> Returned:
-    """Do ``work`` in a connection's shell, which is started first where it does not run."""
-    try:
-        return work()
-    except ClientError as error:
-        if error.code != "no_shell":
-            raise
-    client.shell.start(connection)
-    return work()
-
-
-def printed_until(error: ClientError) -> RawResult | None:
-    """Return what a command has printed that was killed for its time; None where ``error`` tells of something else."""
-    return RawResult.read({**error.details, "exitCode": exits.TIMED_OUT}) if error.code == KILLED else None
-
-
-def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
-    """Return an outcome for JSON: the exit code, or an error's code and message, and output where there is any.
-
-    Output is text without its final newline.
-    """
-    if isinstance(outcome, ClientError):
-        head: dict[str, Any] = {"error": {"code": outcome.code, "message": outcome.message}}
-        until = printed_until(outcome)
-        return head if until is None else {**head, **_texts(until)}
-    return {"exitCode": outcome.exit_code, **_texts(outcome)}
-
-
-def _texts(result: RawResult) -> dict[str, Any]:
-    texts = {
-        name: output.decode(errors="replace").removesuffix("\n")
-        for name, output in (("stdout", result.stdout), ("stderr", result.stderr))
-    }
-    return {**texts, **({"truncated": True} if result.truncated else {})}
-
-
 def _print(result: RawResult, shown: dict[str, Any] | None) -> None:
     """Write ``result`` as it came, or the JSON object ``shown`` in its place."""
     if shown is None:
@@ -167,17 +127,6 @@ def _print(result: RawResult, shown: dict[str, Any] | None) -> None:
     from connmgr.cli.output import print_json
 
     print_json(shown)
-
-
-def write(result: RawResult, *, whole_lines: bool = False) -> None:
-    """Write output to where the command wrote it, byte by byte; with ``whole_lines`` each stream ends a line."""
-    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-        stream.buffer.write(output)
-        if whole_lines and output and not output.endswith(b"\n"):
-            stream.buffer.write(b"\n")
-        stream.flush()
-    if result.truncated:
-        click.echo("connmgr: output beyond the daemon's max-output is missing", err=True)
 
 
 def _variables(assignments: tuple[str, ...]) -> dict[str, str] | None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from connmgr.cli.output import visible
+
 if TYPE_CHECKING:
     from connmgr.client import ClientError
 
@@ -61,9 +63,6 @@ def io_failure(error: OSError | UnicodeError) -> Failure:
 
 def failure(error: ClientError) -> Failure:
     """Return what the command line makes of an error of the daemon's."""
-    # Loaded here, because that module needs this one.
-    from connmgr.cli.names import visible
-
     # What a machine has printed may be quoted in it.
     return Failure("\n".join(map(visible, _advised(error).splitlines())), _code(error))
 

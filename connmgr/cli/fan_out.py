@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from connmgr.cli.exec import as_object, in_shell
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
 from connmgr.cli.ls import described
-from connmgr.cli.names import qualified, visible
-from connmgr.cli.output import counted, print_json
+from connmgr.cli.names import qualified
+from connmgr.cli.outcome import as_object, in_shell
+from connmgr.cli.output import counted, print_json, visible
 from connmgr.client import Client, ClientError, Connection, RawResult
 
 PATIENCE = 60.0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import is_text, visible
-from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised
+from connmgr.cli.names import is_text
+from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised, visible
 from connmgr.client import Client, Connection
 
 if TYPE_CHECKING:

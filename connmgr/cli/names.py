@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.output import visible
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -103,11 +104,6 @@ def escape(name: str) -> str:
 def is_text(name: str) -> bool:
     """Whether ``name`` can be one of the vault's: an argument that is not UTF-8 cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with what would control a terminal made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _completions(context: click.Context, incomplete: str) -> list[str]:

@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
-from connmgr.cli.names import visible
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _STEPS = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with what would control a terminal made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def json_option(command: Command) -> Command:

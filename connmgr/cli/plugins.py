@@ -7,8 +7,7 @@ import json
 
 import click
 
-from connmgr.cli.names import visible
-from connmgr.cli.output import print_table
+from connmgr.cli.output import print_table, visible
 
 
 @click.command()

@@ -7,7 +7,8 @@ import sys
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, find, qualified, visible
+from connmgr.cli.names import ConnectionName, find, qualified
+from connmgr.cli.output import visible
 
 
 @click.command()

@@ -11,9 +11,10 @@ import click
 
 from connmgr import paths
 from connmgr.cli.daemon import connect
-from connmgr.cli.exec import in_shell, printed_until, write
 from connmgr.cli.exits import INTERRUPTED, failure
-from connmgr.cli.names import ConnectionName, find, visible
+from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.outcome import in_shell, printed_until, write
+from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
 HISTORY_LENGTH = 5000

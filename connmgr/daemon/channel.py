@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.task import Task, WSGITask
 
 from connmgr.daemon.memory import LARGE_BLOCK
-from connmgr.daemon.parser import Parser
+from connmgr.daemon.parser import Parser, Uploads
 from connmgr.daemon.rejection import RejectTask
-
-if TYPE_CHECKING:
-    from connmgr.daemon.server import Server
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response for so long is gone."""
@@ -35,6 +34,19 @@ UPLOAD_BYTES = LARGE_BLOCK - 4096
 ROOM_SECONDS = 1.0
 
 
+class Server(Protocol):
+    """What a channel needs of the server that it belongs to."""
+
+    trusted: Callable[[str], bool]
+    uploads: Uploads
+    keepers: threading.BoundedSemaphore
+
+    @property
+    def crowded(self) -> bool: ...
+    def add_task(self, channel: Channel) -> None: ...
+    def pull_trigger(self) -> None: ...
+
+
 class Channel(HTTPChannel):
     """Closes what stays silent for too long, but for a client that waits for its answer.
 
@@ -42,7 +54,7 @@ class Channel(HTTPChannel):
     other times to the main thread, which waits for all clients at once.
     """
 
-    server: Server
+    server: Server  # type: ignore[assignment] # waitress declares its own, which does less
     request: Parser | None
     requests: list[Parser]
     rejected = False

@@ -7,16 +7,14 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from waitress import wasyncore
+from waitress.server import TcpWSGIServer
 
 from connmgr.daemon.channel import Channel
 from connmgr.paths import socket_of
 from connmgr.peers import is_trusted, peer_uid
-
-if TYPE_CHECKING:
-    from connmgr.daemon.server import Server
 
 ADDRESS = ("localhost", 0)
 """What stands for the address of a client that has none."""
@@ -72,7 +70,7 @@ def _left_beside(auth_file: Path) -> Iterator[Path]:
 class Door(wasyncore.dispatcher):
     """Lets the clients of ``server`` in that connect to a bound Unix socket, those of this user and of root alone."""
 
-    def __init__(self, server: Server, bound: socket.socket, sockets: dict[int, Any]) -> None:
+    def __init__(self, server: TcpWSGIServer, bound: socket.socket, sockets: dict[int, Any]) -> None:
         super().__init__(bound, map=sockets)
         self._server = server
         self._sockets = sockets

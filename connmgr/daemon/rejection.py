@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from waitress.task import WSGITask
 
@@ -11,14 +11,11 @@ from connmgr import errors
 from connmgr.api.body import REFUSAL, Refusal
 from connmgr.daemon.parser import Parser
 
-if TYPE_CHECKING:
-    from connmgr.daemon.channel import Channel
-
 
 class RejectTask(WSGITask):
     """Has the application answer a request that the HTTP parser refused, and closes the connection."""
 
-    channel: Channel
+    channel: Any
     request: Parser  # type: ignore[assignment]
 
     def execute(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from connmgr.vault.categories import Categories
 from connmgr.vault.category_rows import Category
 from connmgr.vault.connections import Connections
-from connmgr.vault.database import Database, open_database
+from connmgr.vault.database import Database
 from connmgr.vault.lock import VaultLock
+from connmgr.vault.opening import open_database
 from connmgr.vault.record import Connection
 from connmgr.vault.vault import Vault
 

@@ -18,7 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from connmgr.errors import BackupFailed, StartupError
 from connmgr.vault import schema
-from connmgr.vault.database import FILE_NAME, Database, open_database
+from connmgr.vault.database import FILE_NAME, Database
+from connmgr.vault.opening import open_database
 from connmgr.vault.sqlite import inspect, sync_directory
 from connmgr.vault.tables import category, commit_mark, connection, metadata
 

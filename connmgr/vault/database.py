@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
+from connmgr.errors import ConnmgrError, VaultUnavailable
 from connmgr.vault import schema
 
 Result = TypeVar("Result")
@@ -212,36 +211,3 @@ class Database:
         if fault is None:
             raise error
         return _Repeat(fault)
-
-
-def open_database(url: str) -> Database:
-    """Open the database that ``url`` names in SQLAlchemy's form, as it is: nothing is created or changed.
-
-    ``sqlite:///`` and a path, or ``postgresql+psycopg://``.
-    :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
-    """
-    try:
-        parsed = sa.make_url(url)
-    except (ArgumentError, ValueError):
-        # Without the reason: it would quote the URL, with a password in it.
-        raise StartupError(
-            "The database URL cannot be read; it looks like postgresql+psycopg://user@host/name."
-        ) from None
-    backend: Backend
-    if parsed.get_backend_name() == "sqlite":
-        from connmgr.vault.sqlite import SQLite
-
-        if not parsed.database or parsed.database == ":memory:":
-            raise StartupError("A vault on SQLite needs a file: sqlite:////absolute/path/vault.db")
-        backend = SQLite(Path(parsed.database))
-    elif parsed.get_backend_name() == "postgresql":
-        from connmgr.vault.postgresql import PostgreSQL
-
-        backend = PostgreSQL(parsed)
-    else:
-        raise StartupError(f"A vault cannot be kept in {parsed.get_backend_name()}: only in SQLite or PostgreSQL.")
-    try:
-        return Database(backend, backend.probe())
-    except BaseException:
-        backend.writer.dispose()
-        raise

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from connmgr_ssh.hostkeys import CERTIFICATE
+CERTIFICATE = "-cert-v01@openssh.com"
+"""What OpenSSH appends to an algorithm's name where the key comes with a certificate."""
 
 KEY_EXCHANGES = (
     # paramiko has it since 5.0, where the cryptography library does.

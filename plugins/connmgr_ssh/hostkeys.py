@@ -11,12 +11,12 @@ from pathlib import Path
 
 from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
 from connmgr_ssh import local_file
+from connmgr_ssh.certificates import refusal
 from connmgr_ssh.config import Destination
 from connmgr_ssh.config_file import shown
 from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.known_hosts import Entry, HostKey, host_name, means_itself, read
 
-CERTIFICATE = "-cert-v01@openssh.com"
 _FINGERPRINT = "SHA256:"
 
 
@@ -144,8 +144,6 @@ class Judge:
             )
 
     def _why_not_certified(self, certificate: bytes) -> str | None:
-        from connmgr_ssh.certificates import refusal
-
         principal = self._destination.host_key_alias or self._destination.host
         return refusal(certificate, principal, _keys(self._authorities), _keys(self._revoked))
 

@@ -10,9 +10,9 @@ import signal
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from paramiko.common import (
     MSG_CHANNEL_CLOSE,
@@ -26,9 +26,8 @@ from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
 from connmgr_ssh.deadline import Deadline
-
-if TYPE_CHECKING:
-    from connmgr_ssh.link import Link
+from connmgr_ssh.packets import Payload
+from connmgr_ssh.reading import Reading
 
 WINDOW = 2 * 1024 * 1024
 """Bytes that a channel may hold unread; it bounds what a session costs, and a link's speed over long distances."""
@@ -57,6 +56,19 @@ class Refused(Exception):
         super().__init__(reason, text)
         self.reason = reason
         self.text = text
+
+
+class Link(Protocol):
+    """What a channel needs of the connection that carries it."""
+
+    abandoned: set[Stream]
+
+    @property
+    def reading(self) -> Reading: ...
+    def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None: ...
+    def post_all(self, payloads: Iterable[Payload], deadline: Deadline, of: Stream) -> None: ...
+    def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None: ...
+    def forget(self, stream: Stream) -> None: ...
 
 
 class Stream:
