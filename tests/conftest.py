@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,23 +32,26 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
+def start_daemon() -> Iterator[StartDaemon]:
     """A function that starts a daemon of the test's own: ``start_daemon(*options, home=..., environment=...)``.
 
     Without ``home`` each call has new directories; with that of an earlier daemon it continues on the same vault.
     Those still running at the end of the test must stop cleanly.
     """
     started: list[Daemon] = []
+    # Not below tmp_path: the path of a Unix socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True) as directory:
 
-    def start(*options: str, home: Path | None = None, environment: dict[str, str] | None = None) -> Daemon:
-        started.append(Daemon(home or tmp_path / f"daemon{len(started)}", *options, environment=environment))
-        return started[-1]
+        def start(*options: str, home: Path | None = None, environment: dict[str, str] | None = None) -> Daemon:
+            own = home or Path(directory) / f"daemon{len(started)}"
+            started.append(Daemon(own, *options, environment=environment))
+            return started[-1]
 
-    yield start
-    for running in started:
-        if running.running:
-            running.stop()
-        running.close()
+        yield start
+        for running in started:
+            if running.running:
+                running.stop()
+            running.close()
 
 
 @pytest.fixture
