@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +11,7 @@ from connmgr.engine.dialects import DIALECTS
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
 from connmgr.errors import UnsupportedShell
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Deadline
 
 NUDGES = (1.0, 2.0, 4.0)
 """Seconds after which a shell that is still silent is given its command on standard input too: its start-up files may
@@ -94,8 +93,8 @@ class _Output:
         self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)
         return None
 
-    def read(self, until: float) -> None:
-        stdout, stderr = self._channel.recv(max(0.0, until - time.monotonic()))
+    def read(self, timeout: float) -> None:
+        stdout, stderr = self._channel.recv(timeout)
         self._stdout += stdout
         self._stderr += stderr
         # To drop some from each piece would be to copy all that is kept for each.
@@ -110,23 +109,22 @@ class _Output:
         return f" It printed: {text}" if text else ""
 
 
-def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: float) -> Announcement:
+def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
     """Return what the boot script ``boot``, the channel's argv, announces after ``nonce``.
 
-    :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline`` (of ``time.monotonic``).
+    :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline``.
     """
     output, mark = _Output(channel), nonce.encode() + b" "
-    nudges = [time.monotonic() + seconds for seconds in NUDGES]
+    nudges = [Deadline(seconds) for seconds in NUDGES]
     try:
         while (line := output.line(mark)) is None:
-            now = time.monotonic()
-            if now >= deadline:
+            if deadline.passed:
                 reason = "the far side's shell runs no commands"
                 raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
-            if nudges and now >= nudges[0]:
+            if nudges and nudges[0].passed:
                 del nudges[0]
-                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline - now)
-            output.read(min([deadline, *nudges[:1]]))
+                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline.left())
+            output.read(min(each.left() for each in (deadline, *nudges[:1])))
     except (EOFError, OSError):
         reason = "the far side's shell ended without running a command"
         raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
@@ -134,12 +132,12 @@ def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadli
     return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGES))
 
 
-def await_reader(channel: Channel, deadline: float) -> None:
+def await_reader(channel: Channel, deadline: Deadline) -> None:
     """Return when the supervisor has read all that was sent to it before it ran; what it sends meanwhile is dropped.
 
     A nudge starts it anew, and what the one before had read ahead is lost then.
     """
     output, mark = _Output(channel), new_nonce().encode()
-    while output.line(mark) is None and time.monotonic() < deadline:
+    while output.line(mark) is None and not deadline.passed:
         channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", PATIENCE)
-        output.read(min(deadline, time.monotonic() + PATIENCE))
+        output.read(deadline.within(PATIENCE).left())

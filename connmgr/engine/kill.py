@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import time
 
 from connmgr.engine.script import Source, script_argv
 from connmgr.errors import OperationError
-from connmgr.plugin import Transport
+from connmgr.plugin import Deadline, Transport
 
 _TREE = Source(__package__, "kill_tree")
 _SUPERVISOR = Source(__package__, "kill_supervisor")
@@ -32,7 +31,7 @@ def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -
 
 
 def _run(transport: Transport, argv: list[str], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     try:
         channel = transport.open_channel(argv, timeout=timeout)
     except OperationError:
@@ -40,9 +39,9 @@ def _run(transport: Transport, argv: list[str], timeout: float) -> bool:
     try:
         # A start-up file may have replaced the shell by one that reads its commands from standard input.
         with contextlib.suppress(OSError):
-            channel.sendall(b"exec " + shlex.join(argv).encode() + b"\n", max(0.0, deadline - time.monotonic()))
+            channel.sendall(b"exec " + shlex.join(argv).encode() + b"\n", deadline.left())
             channel.shutdown_write()
-        return channel.exit_status(max(0.0, deadline - time.monotonic())) == 0
+        return channel.exit_status(deadline.left()) == 0
     except (OSError, EOFError):
         return False
     finally:

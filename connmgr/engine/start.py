@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
 from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Deadline, Transport
 
 FACTS_LIMIT = 64 << 10
 PATH_LIMIT = 4096
@@ -82,12 +81,12 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
     :raises UnsupportedShell: the far side's shell is none that the engine speaks, or does not run commands.
     :raises connmgr.errors.OperationError: the channel could not be opened.
     """
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     nonce = new_nonce()
     argv = _words(shell) if shell else []
     boot = ["/bin/sh", "-c", boot_script(), "sh", nonce, *argv]
     channel = transport.open_channel(boot, timeout=timeout)
-    if time.monotonic() > deadline:
+    if deadline.passed:
         channel.close()
         raise ConnectTimeout(f"Nothing could be started there within {timeout:.0f} s.")
     try:
@@ -104,7 +103,7 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor:
+def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
         raise UnsupportedShell("The shell that the connection asks for does not exist there.")
     dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_LIMIT]
@@ -115,12 +114,11 @@ def _greet(channel: Channel, shell: Announcement, deadline: float) -> Supervisor
     try:
         if shell.nudged:
             await_reader(channel, deadline)
-        channel.sendall(supervising.hello(greeting, merged=channel.merged), max(0.0, deadline - time.monotonic()))
+        channel.sendall(supervising.hello(greeting, merged=channel.merged), deadline.left())
         while not (stdout.ended and stderr.ended):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if deadline.passed:
                 raise UnsupportedShell(f"The shell {path} does not answer.")
-            out, err = channel.recv(remaining)
+            out, err = channel.recv(deadline.left())
             stdout.feed(out)
             stderr.feed(err)
     except (EOFError, OSError) as error:

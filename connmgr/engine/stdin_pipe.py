@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
 from connmgr.engine.script import Source, script_argv
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Deadline, Transport
 
 PIECE = 1 << 20
 END_TIMEOUT = 5.0
@@ -33,7 +32,7 @@ def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
     channel = transport.open_channel(script_argv(_SCRIPT.text, [str(len(data))]), timeout=timeout)
     writer = threading.Thread(target=_write, args=(channel, data, timeout), name="stdin", daemon=True)
     try:
-        path = _path(channel, time.monotonic() + timeout)
+        path = _path(channel, Deadline(timeout))
         writer.start()
         yield path
         with contextlib.suppress(TimeoutError, EOFError, OSError):
@@ -44,13 +43,12 @@ def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
             writer.join(END_TIMEOUT)
 
 
-def _path(channel: Channel, deadline: float) -> bytes:
+def _path(channel: Channel, deadline: Deadline) -> bytes:
     seen = bytearray()
     while not seen.endswith(b"\n") and len(seen) < _LINE_LIMIT:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
+        if deadline.passed:
             raise EOFError
-        seen += channel.recv(remaining)[0]
+        seen += channel.recv(deadline.left())[0]
     # Start-up files of the login shell may have printed before.
     _, said, path = seen.rpartition(b"ok /")
     if not said:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from connmgr import errors
 from connmgr.engine.helper import Helper, Helpers, Program
 from connmgr.engine.printable import printable
-from connmgr.plugin import Transport
+from connmgr.plugin import Deadline, Transport
 
 OPEN_TIMEOUT = 30.0
 STALL_TIMEOUT = 60.0
@@ -78,7 +77,7 @@ class Exchange:
 
         :raises connmgr.errors.ConnmgrError: the program said ``no``; the error of that code.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         line = self._answer_line(deadline)
         self._answered = True
         verdict, _, facts = line.rstrip(b"\r").partition(b" ")
@@ -90,7 +89,7 @@ class Exchange:
             self._fail("The far side did not answer as it should.")
         raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_LIMIT]}".rstrip())
 
-    def _answer_line(self, deadline: float) -> bytes:
+    def _answer_line(self, deadline: Deadline) -> bytes:
         lead, looked = self.mark + b" ", 0
         while True:
             at = self._seen.find(lead, looked)
@@ -102,7 +101,7 @@ class Exchange:
                 del self._seen[: end + 1]
                 return line
             too_long = at >= 0 and len(self._seen) - start >= ANSWER_LIMIT
-            if too_long or len(self._seen) > NOISE_LIMIT or not self._more(deadline - time.monotonic()):
+            if too_long or len(self._seen) > NOISE_LIMIT or not self._more(deadline.left()):
                 self._fail("The far side did not answer as it should." + self._quoted_complaint())
 
     def send(self, pieces: Iterable[bytes], size: int) -> None:
@@ -174,13 +173,12 @@ class Exchange:
 
     def _more(self, timeout: float) -> bool:
         """Wait for more output; return False at its end."""
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while not self._ended:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if deadline.passed:
                 self._fail("The far side sends nothing any more.")
             try:
-                stdout, stderr = self._channel.recv(remaining)
+                stdout, stderr = self._channel.recv(deadline.left())
             except EOFError:
                 self._ended = True
                 break

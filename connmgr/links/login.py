@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from pexpect.spawnbase import SpawnBase
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
 from connmgr.errors import ConnectTimeout, ElevationFailed
-from connmgr.plugin import Channel, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper
 
 PRINTED_LIMIT = 300
 """How many characters of what a program printed an error's message quotes."""
@@ -35,9 +34,9 @@ _AS_IT_IS = '[ -t 2 ] || echo "$0." >&2; echo; echo "$0"; exec "$@"'
 
 
 class Login:
-    """One login: the words by which its stages are recognised, and its deadline (of ``time.monotonic``)."""
+    """One login: the words by which its stages are recognised, and its deadline."""
 
-    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], deadline: float) -> None:
+    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], deadline: Deadline) -> None:
         self.prompt = f"connmgr-{new_nonce()}:"
         self._mark = new_nonce()
         self._wrapper = wrapper
@@ -64,7 +63,7 @@ class Login:
         try:
             self._wrapper.login(dialogue, self._data)
             if dialogue.matched != ready:
-                dialogue.expect([ready], max(0.0, self._deadline - time.monotonic()))
+                dialogue.expect([ready], self._deadline.left())
         except BaseException:
             channel.close()
             raise
@@ -93,10 +92,10 @@ class _ChannelSpawn(_BytesSpawn):
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
         if len(self.out) + len(self.err) > LOGIN_LIMIT:
             raise _TalksOn
-        deadline = time.monotonic() + max(0.0, timeout or 0.0)
+        deadline = Deadline(timeout or 0.0)
         while True:
             try:
-                stdout, stderr = self._channel.recv(max(0.0, deadline - time.monotonic()))
+                stdout, stderr = self._channel.recv(deadline.left())
             except (EOFError, OSError) as error:
                 self.flag_eof = True
                 raise pexpect.EOF(str(error)) from error
@@ -104,7 +103,7 @@ class _ChannelSpawn(_BytesSpawn):
                 self.out += stdout
                 self.err += stderr
                 return stderr + stdout
-            if time.monotonic() >= deadline:
+            if deadline.passed:
                 raise pexpect.TIMEOUT("nothing came")
 
 
@@ -139,7 +138,7 @@ class _Searcher(_BytesSearcher):
 class ChannelDialogue:
     """A :class:`connmgr.plugin.Dialogue` on a channel."""
 
-    def __init__(self, channel: Channel, prompt: bytes, ready: bytes, deadline: float) -> None:
+    def __init__(self, channel: Channel, prompt: bytes, ready: bytes, deadline: Deadline) -> None:
         self.prompt = prompt
         self.ready = ready
         self.matched: bytes | None = None
@@ -170,7 +169,7 @@ class ChannelDialogue:
         return printable(text)
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
-        seconds = max(0.0, min(timeout, self._deadline - time.monotonic()))
+        seconds = max(0.0, min(timeout, self._deadline.left()))
         try:
             index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready), timeout=seconds))
         except pexpect.TIMEOUT:
@@ -185,7 +184,7 @@ class ChannelDialogue:
 
     def send_secret(self, secret: str) -> None:
         self._secrets.append(secret)
-        self._channel.sendall(secret.encode() + b"\n", max(0.1, self._deadline - time.monotonic()))
+        self._channel.sendall(secret.encode() + b"\n", self._deadline.left(LEAST_SECONDS))
 
     def _failure(self, reason: str) -> str:
         return f"{reason} It printed: {self.printed[-PRINTED_LIMIT:]}" if self.printed else reason
@@ -202,15 +201,15 @@ class ResumedChannel(Channel):
         self._login = b""
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while self._mark or any(self._early):
             (stdout, stderr), self._early = self._early, (b"", b"")
             if not (stdout or stderr):
-                stdout, stderr = self._channel.recv(max(0.0, deadline - time.monotonic()))
+                stdout, stderr = self._channel.recv(deadline.left())
             stderr = self._past_login(stderr)
-            if stdout or stderr or time.monotonic() >= deadline:
+            if stdout or stderr or deadline.passed:
                 return stdout, stderr
-        return self._channel.recv(max(0.0, deadline - time.monotonic()))
+        return self._channel.recv(deadline.left())
 
     def _past_login(self, stderr: bytes) -> bytes:
         if not self._mark:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from connmgr.errors import ChannelRefused, ConnectTimeout, RequestError, ShellLost
 from connmgr.links.chain import Chain
-from connmgr.plugin import ByteStream, Channel, Transport
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Transport
 
 PATIENCE = 5.0
 """Seconds to wait for a link to be free."""
@@ -41,7 +41,7 @@ class SpareTransport(Transport):
         self._closed = False
 
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         try:
             return self._first.open_channel(argv, pty=pty, timeout=timeout)
         except ChannelRefused as refusal:
@@ -72,32 +72,32 @@ class SpareTransport(Transport):
                 second.close()
 
     def _once_free(
-        self, open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, patience: float, deadline: float
+        self, open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, patience: float, deadline: Deadline
     ) -> Channel:
         """Start ``argv`` on a link on which the last channel may not have ended until ``patience`` seconds from now."""
-        until = min(deadline, time.monotonic() + patience)
+        until = deadline.within(patience)
         while True:
             try:
-                return open_channel(argv, pty=pty, timeout=_left(deadline))
+                return open_channel(argv, pty=pty, timeout=deadline.left(LEAST_SECONDS))
             except ChannelRefused:
-                if time.monotonic() >= until:
+                if until.passed:
                     raise
             # The one that was in the way may have become one that can be spared.
             self._give_up()
             time.sleep(RETRY)
 
     def _on_second(self, argv: Sequence[str], *, pty: bool, timeout: float) -> Channel:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         chain = self._opened(deadline)
         try:
-            return chain.transport.open_channel(argv, pty=pty, timeout=_left(deadline))
+            return chain.transport.open_channel(argv, pty=pty, timeout=deadline.left(LEAST_SECONDS))
         except ShellLost:
             chain = self._opened(deadline, instead_of=chain)
-        return chain.transport.open_channel(argv, pty=pty, timeout=_left(deadline))
+        return chain.transport.open_channel(argv, pty=pty, timeout=deadline.left(LEAST_SECONDS))
 
-    def _opened(self, deadline: float, *, instead_of: Chain | None = None) -> Chain:
+    def _opened(self, deadline: Deadline, *, instead_of: Chain | None = None) -> Chain:
         """Return the second link, opened where it is not, or is the lost one ``instead_of``."""
-        if not self._lock.acquire(timeout=_left(deadline)):
+        if not self._lock.acquire(timeout=deadline.left(LEAST_SECONDS)):
             raise ConnectTimeout("A second connection is still being opened.")
         try:
             if self._closed:
@@ -106,7 +106,7 @@ class SpareTransport(Transport):
                 self._second = None
                 instead_of.close()
             if self._second is None:
-                self._second = self._open_another(_left(deadline))
+                self._second = self._open_another(deadline.left(LEAST_SECONDS))
             second = self._second
         finally:
             self._lock.release()
@@ -115,7 +115,3 @@ class SpareTransport(Transport):
         if self._closed:
             raise ShellLost("The session was stopped.")
         return second
-
-
-def _left(deadline: float) -> float:
-    return max(0.1, deadline - time.monotonic())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ElevationFailed
 from connmgr.links.login import Login
-from connmgr.plugin import Channel, TerminalRequired, Transport, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, TerminalRequired, Transport, Wrapper
 
 
 class WrappedTransport(Transport):
@@ -28,7 +27,7 @@ class WrappedTransport(Transport):
         return over or self._terminal or self._wrapper.needs_pty(self._data)
 
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         terminal = pty or self.on_terminal
         try:
             return self._start(argv, deadline, terminal=terminal, raw=terminal and not pty)
@@ -38,7 +37,7 @@ class WrappedTransport(Transport):
         self._terminal = True
         return self._start(argv, deadline, terminal=True, raw=True)
 
-    def _start(self, argv: Sequence[str], deadline: float, *, terminal: bool, raw: bool) -> Channel:
+    def _start(self, argv: Sequence[str], deadline: Deadline, *, terminal: bool, raw: bool) -> Channel:
         """Start ``argv`` through all logins, on one terminal or none; only the last of them makes it ``raw``."""
         login = Login(self._wrapper, self._data, deadline)
         holds_login = raw or self._wrapper.needs_login(self._data)
@@ -47,7 +46,7 @@ class WrappedTransport(Transport):
         if isinstance(self._inner, WrappedTransport):
             channel = self._inner._start(wrapped, deadline, terminal=terminal, raw=False)
         else:
-            channel = self._inner.open_channel(wrapped, pty=terminal, timeout=max(0.1, deadline - time.monotonic()))
+            channel = self._inner.open_channel(wrapped, pty=terminal, timeout=deadline.left(LEAST_SECONDS))
         return login.hold(channel) if holds_login else channel
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
 from connmgr.errors import NoShell, OperationError, ShellBusy, Stopping, VaultUnavailable
 from connmgr.links.chain import Target
+from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.idle import IdleCloser
@@ -176,7 +176,7 @@ class Shells:
 
     def _started(self, connection: str, entry: Entry, access: Access) -> Shell:
         """Return the shell of ``entry``, which the caller holds: the one that runs, or one on the data as it is now."""
-        deadline = time.monotonic() + self._start_timeout
+        deadline = Deadline(self._start_timeout)
         while True:
             self._renew(entry)
             # What is changed from here on marks the entry.
@@ -188,7 +188,7 @@ class Shells:
                     self._orphans.remember(shell.session.pid)
             if not entry.stale:
                 return shell
-            if time.monotonic() > deadline:
+            if deadline.passed:
                 raise ShellBusy("The connection is changed again and again while its shell is started; try again.")
 
     def _answering(self, entry: Entry, access: Access) -> Shell | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from connmgr.errors import ShellBusy
+from connmgr.plugin import Deadline
 from connmgr.shell.shell import Shell
 
 
@@ -42,11 +42,11 @@ class ShellTable:
 
         :raises ShellBusy: another thread holds it for longer than ``patience`` seconds, by default the table's.
         """
-        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        deadline = Deadline(self._patience if patience is None else patience)
         while True:
             with self._lock:
                 entry = self._entries.setdefault(connection, Entry())
-            if not entry.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if not entry.lock.acquire(timeout=deadline.left()):
                 raise ShellBusy("The connection's shell is being started or stopped; try again.")
             try:
                 # Who waited for an entry that was dropped meanwhile would start a shell that nobody finds.

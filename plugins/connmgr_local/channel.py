@@ -11,11 +11,10 @@ import struct
 import subprocess
 import termios
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from connmgr.errors import TransportUnsupported
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Deadline
 
 READ_SIZE = 1 << 18
 PIPE_SIZE = 1 << 16
@@ -69,7 +68,7 @@ class LocalChannel(Channel):
             return stdout, stderr
 
     def sendall(self, data: bytes, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         rest = memoryview(data)
         with self._using:
             while rest:
@@ -143,11 +142,11 @@ class LocalChannel(Channel):
             with contextlib.suppress(PermissionError):
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE_PIPE_SIZE)
 
-    def _await_room(self, deadline: float) -> None:
+    def _await_room(self, deadline: Deadline) -> None:
         writer = select.poll()
         writer.register(self._stdin, select.POLLOUT)
         writer.register(self._wake, select.POLLIN)
-        if not writer.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if not writer.poll(deadline.left() * 1000):
             raise TimeoutError
 
 

@@ -8,8 +8,8 @@ import struct
 from paramiko.message import Message
 
 from connmgr.errors import AuthFailed
+from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.keys import Identity, Sign
 from connmgr_ssh.known_hosts import HostKey
 from connmgr_ssh.stream import packed

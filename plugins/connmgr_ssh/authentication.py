@@ -17,7 +17,7 @@ from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import AuthFailed
-from connmgr_ssh.deadline import Deadline
+from connmgr.plugin import Deadline
 from connmgr_ssh.keys import Identity
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import packed

@@ -7,8 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from connmgr.errors import ShellStartFailed, TransportUnsupported
-from connmgr.plugin import Channel
-from connmgr_ssh.deadline import Deadline
+from connmgr.plugin import Channel, Deadline
 from connmgr_ssh.stream import STDERR, STDOUT, UNHURRIED, Stream, packed
 
 PIECE = 160 * 1024

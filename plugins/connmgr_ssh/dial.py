@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from connmgr.errors import ConnectTimeout, HostRefused, HostUnreachable, HostUnresolved, OperationError
-from connmgr_ssh.deadline import Deadline
+from connmgr.plugin import Deadline
+from connmgr_ssh.faults import expired
 
 
 def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
@@ -41,7 +42,7 @@ def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -
     if any(isinstance(failure, ConnectionError) for failure in failures):
         return HostRefused(f"{where} refused the connection: nothing listens there, or a firewall rejects it.")
     if any(isinstance(failure, TimeoutError) for failure in failures):
-        return deadline.expired(where, "connecting")
+        return expired(deadline, where, "connecting")
     reason = failures[-1].strerror or str(failures[-1])
     return HostUnreachable(f"{where} cannot be reached: {reason}.")
 

@@ -31,7 +31,7 @@ from connmgr.errors import (
     OperationError,
     TransportUnsupported,
 )
-from connmgr_ssh.deadline import Deadline
+from connmgr.plugin import Deadline
 from connmgr_ssh.stream import Refused
 
 _FORBIDDEN = 1
@@ -43,6 +43,11 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
     ("no address", HostUnresolved),
 )
 """Words of the reason that a gateway's sshd gives for a stream it could not open: strerror or gai_strerror."""
+
+
+def expired(deadline: Deadline, subject: str, doing: str) -> ConnectTimeout:
+    """Return the error for ``subject`` not having answered by ``deadline`` while ``doing`` something."""
+    return ConnectTimeout(f"{subject} did not answer within {deadline.seconds:g} seconds, while {doing}.")
 
 
 @contextmanager
@@ -57,7 +62,7 @@ def mapped(subject: str, doing: str, deadline: Deadline) -> Iterator[None]:
     except ConnmgrError:
         raise
     except TimeoutError as error:
-        raise deadline.expired(subject, doing) from error
+        raise expired(deadline, subject, doing) from error
     except (OSError, EOFError, ssh_exception.SSHException) as error:
         raise operation_error(error, subject, doing) from error
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
+from connmgr.plugin import Deadline
 from connmgr_ssh import local_file
 from connmgr_ssh.certificates import refusal
 from connmgr_ssh.config import Destination
 from connmgr_ssh.config_file import shown
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.known_hosts import Entry, HostKey, host_name, means_itself, read
 
 _FINGERPRINT = "SHA256:"

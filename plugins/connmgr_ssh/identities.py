@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.errors import AuthFailed
+from connmgr.plugin import Deadline
 from connmgr_ssh import local_file
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.config import Destination
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.keys import Identity, certified, load
 from connmgr_ssh.known_hosts import HostKey
 

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from paramiko.message import Message
 
 from connmgr.errors import AuthFailed
+from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.known_hosts import HostKey
 
 Sign = Callable[[bytes, str, Deadline], bytes]

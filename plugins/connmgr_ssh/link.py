@@ -15,8 +15,8 @@ from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import TransportUnsupported
+from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.packets import Packets, Payload
 from connmgr_ssh.stream import PACKET, STDOUT, WINDOW, Stream, packed
 from connmgr_ssh.wire import SILENCES, Wire

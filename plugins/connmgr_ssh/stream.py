@@ -25,7 +25,7 @@ from paramiko.common import (
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
-from connmgr_ssh.deadline import Deadline
+from connmgr.plugin import Deadline
 from connmgr_ssh.packets import Payload
 from connmgr_ssh.reading import Reading
 

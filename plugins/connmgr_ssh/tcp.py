@@ -6,7 +6,7 @@ import errno
 import socket
 import threading
 
-from connmgr_ssh.deadline import Deadline
+from connmgr.plugin import Deadline
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import STDOUT, Stream
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ChannelRefused, ShellLost, TransportUnsupported
-from connmgr.plugin import ByteStream, Transport
+from connmgr.plugin import ByteStream, Deadline, Transport
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
 from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config import DEPTH, Destination, Hop, resolve
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.dial import dial
 from connmgr_ssh.faults import mapped, quoted, refused_stream
 from connmgr_ssh.hostkeys import AcceptedKeys, Judge
