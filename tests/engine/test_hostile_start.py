@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from connmgr.engine.boot import KEPT, Announcement, await_announcement
 from connmgr.engine.stdin_pipe import fed
 from connmgr.errors import UnsupportedShell
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Deadline, Transport
 from tests.hostile import Prints, fill, quickly
 
 NONCE = "0123456789abcdef" * 2
@@ -19,7 +18,7 @@ LEAD = b"\n" + NONCE.encode() + b" "
 
 
 def announcement(channel: Channel) -> Announcement:
-    return await_announcement(channel, NONCE, ["/bin/sh"], sys.maxsize)
+    return await_announcement(channel, NONCE, ["/bin/sh"], Deadline(600))
 
 
 @pytest.mark.parametrize(

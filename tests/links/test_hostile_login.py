@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from connmgr.errors import AuthFailed, ConnmgrError, ElevationFailed
 from connmgr.links.login import KEPT, LOGIN_LIMIT, PRINTED_LIMIT, WINDOW, Login
-from connmgr.plugin import Dialogue
+from connmgr.plugin import Deadline, Dialogue
 from connmgr_elevated import ShellEnvironment
 from tests.hostile import Prints, fill, quickly
 
@@ -23,7 +22,7 @@ def data(method: str) -> dict[str, Any]:
 
 def login(method: str) -> tuple[Login, bytes]:
     """Return a login, and the line that ends it."""
-    held = Login(ShellEnvironment(), data(method), sys.maxsize)
+    held = Login(ShellEnvironment(), data(method), Deadline(600))
     return held, b"\n" + held.announcing(["true"], raw=False)[3].encode() + b"\n"
 
 
@@ -87,7 +86,7 @@ class Expects:
 
 
 def test_an_expression_of_another_plugin_is_searched_for_in_a_window() -> None:
-    held = Login(Expects(), {}, sys.maxsize)  # type: ignore[arg-type] - all that a login asks of a wrapper
+    held = Login(Expects(), {}, Deadline(600))  # type: ignore[arg-type] - all that a login asks of a wrapper
     with quickly(), pytest.raises(ElevationFailed):
         held.hold(Prints(fill(b"answer"), piece=LOGIN_LIMIT))
 
