@@ -53,8 +53,9 @@ def test_a_time_that_is_none_is_a_failed_transfer(time: bytes) -> None:
 
 def describe(fields: list[bytes]) -> None:
     answer = b"MARK ok\nMARK " + b":".join([*fields, b"/link\n"]) + b"MARK target \nxMARK over 0\n"
+    far_side = place(answer, scripts.STAT)
     with quickly(), pytest.raises(errors.TransferFailed):
-        files.stat_file(place(answer, scripts.STAT), b"/link", follow=False)
+        files.stat_file(far_side, b"/link", follow=False)
 
 
 def test_a_size_below_zero_is_a_failed_transfer() -> None:
@@ -64,5 +65,6 @@ def test_a_size_below_zero_is_a_failed_transfer() -> None:
 
 def test_a_description_of_one_file_has_no_megabytes() -> None:
     answer = b"MARK ok\nMARK " + b":".join([*GOOD, b"/link\n"]) + b"MARK target " + fill(b"x") + b"\nxMARK over 0\n"
+    far_side = place(answer, scripts.STAT)
     with quickly(), pytest.raises(errors.TransferFailed):
-        files.stat_file(place(answer, scripts.STAT), b"/link", follow=False)
+        files.stat_file(far_side, b"/link", follow=False)
