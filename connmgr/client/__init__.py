@@ -61,28 +61,24 @@ LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 ROOT_CATEGORY = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
 
-NAME = "connmgr client"
-DEFAULT_TIMEOUT = 86400.0 + 60.0
-"""Seconds to wait for an answer by default: as long as a command may run."""
+CLIENT_NAME = "connmgr client"
+TIMEOUT_SECONDS = 86400.0 + 60.0
+"""Seconds to wait for an answer by default: the longest time of a command, and a minute."""
 
 
 class Client:
-    """A session with the daemon over one kept connection.
+    """A session with the daemon over one kept-alive connection, for one thread; :meth:`clone` makes another thread's.
 
-    Without ``base_url`` it talks to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, by default 127.0.0.1:21721. It authenticates
-    with ``api_key`` where it is given one, else with the auth file, by default ``CONNMGR_AUTH_FILE`` or the one that
-    this user's daemon makes. ``session_token`` continues a session that another client has begun.
+    Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, by default 127.0.0.1:21721, and prefers
+    the Unix socket beside the auth file. It authenticates with ``api_key``, or else with the auth file: ``auth_file``,
+    ``CONNMGR_AUTH_FILE``, or the one of this user's daemon. ``session_token`` continues another client's session.
 
-    It goes by the Unix socket beside the auth file where there is one, else by the port. Nothing is sent to a program
-    on this machine that another user runs, which may have taken the port of a daemon that has ended; of a port, Linux
-    alone tells. Where the daemon is another user's, who has given its API key, say so with ``foreign``.
+    It sends nothing to a program of another user on this machine, which may have taken a dead daemon's port; only Linux
+    tells who owns a port. ``foreign`` allows a daemon of another user, whose API key you have.
 
-    It shakes hands before the first request, and again when the token is not valid any more, because it has expired or
-    the daemon was restarted; the request, with which nothing was done then, is repeated. Nothing else ever is: where a
-    connection breaks while a request is under way, :class:`Unreachable` says so. Closing it or being interrupted in the
-    middle of :meth:`Shells.exec` kills the command.
-
-    For one thread at a time; :meth:`clone` makes one for another thread.
+    It shakes hands before the first request, and when the daemon rejects the token as expired or unknown; only then
+    does it repeat a request. When a connection breaks during a request it raises :class:`Unreachable`. The daemon kills
+    the command of :meth:`Shells.exec` when the client is closed or interrupted meanwhile.
     """
 
     def __init__(
@@ -91,8 +87,8 @@ class Client:
         auth_file: str | os.PathLike[str] | None = None,
         api_key: str | None = None,
         *,
-        name: str = NAME,
-        timeout: float = DEFAULT_TIMEOUT,
+        name: str = CLIENT_NAME,
+        timeout: float = TIMEOUT_SECONDS,
         session_token: str | None = None,
         foreign: bool = False,
     ) -> None:
@@ -142,11 +138,7 @@ class Client:
         return self._session.token
 
     def post(self, path: str, /, **fields: Any) -> Any:
-        """Send ``fields`` as a JSON object to the endpoint ``path`` and return its answer.
-
-        That is a dict, empty where the endpoint has nothing to say, or bytes where it answers with raw content.
-        :raises ClientError: the answer is an error, or there is none.
-        """
+        """Send ``fields`` as a JSON object to ``path``, return a dict or raw bytes, or raise :class:`ClientError`."""
         return self._session.send(path, self._session.encoded(**fields))
 
     def send(self, path: str, body: bytes, content_type: str) -> Any:

@@ -44,11 +44,11 @@ class Categories(Group):
         return [Category.read(one) for one in self._post("/category/info", categories=list(categories))["infos"]]
 
     def add(self, name: str, parent: str) -> str:
-        """Return the id of the category ``name`` under ``parent``, which is added where there is none."""
+        """Return the id of the category ``name`` under ``parent``; add it if it is missing."""
         return str(self._post("/category/add", name=name, parent=parent)["category"])
 
     def remove(self, categories: Sequence[str], *, children: bool = False, contents: bool = False) -> None:
-        """Remove categories; what lies below moves up, and connections to the default one, unless they go too."""
+        """Remove categories. By default their children move up, and their connections to the default category."""
         options = {"removeChildrenCategories": children, "removeContents": contents}
         self._post("/category/remove", categories=list(categories), **options)
 
@@ -66,7 +66,7 @@ class Connections(Group):
         return [Connection.read(one) for one in self._post("/connection/info", connections=list(connections))["infos"]]
 
     def add(self, name: str, data: Mapping[str, Any], *, validate: bool = False, category: str | None = None) -> str:
-        """Store a connection, or find the equivalent one, and return its id; ``data`` holds its ``type`` too."""
+        """Store a connection, or find the equivalent one, and return its id; ``data`` includes its ``type``."""
         more = {} if category is None else {"category": category}
         return str(self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)["connection"])
 
@@ -79,17 +79,17 @@ class Connections(Group):
         category: str | None = None,
         validate: bool = False,
     ) -> None:
-        """Change what is given; ``data`` replaces all of it, with its ``type``."""
+        """Change what is given; ``data`` replaces all stored data and includes the ``type``."""
         changes = {"name": name, "data": None if data is None else dict(data), "category": category}
         given = {key: value for key, value in changes.items() if value is not None}
         self._post("/connection/update", connection=connection, validate=validate, **given)
 
     def remove(self, connections: Sequence[str]) -> None:
-        """Remove connections, and those that run over them."""
+        """Remove connections, and all that run over them."""
         self._post("/connection/remove", connections=list(connections))
 
     def refresh(self, connection: str) -> None:
-        """Open a connection to see whether it can be, and store what is found."""
+        """Open a connection as a test, and store what it shows."""
         self._post("/connection/refresh", connection=connection)
 
     def types(self) -> list[ConnectionType]:
@@ -114,10 +114,7 @@ class Shells(Group):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Result:
-        """Run a command in a connection's running shell; ``timeout`` in seconds.
-
-        :raises ClientError: it was not run, or not to its end; not because it failed.
-        """
+        """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end."""
         options = _given(timeout=timeout, stdin=stdin, cwd=cwd, env=env)
         return Result.read(self._post("/shell/exec", connection=connection, command=command, **options))
 
@@ -151,12 +148,12 @@ class Secrets(Group):
         return dict(self._post("/secret/encrypt", value=value, **options)["encrypted"])
 
     def decrypt(self, encrypted: Mapping[str, Any]) -> str:
-        """Return the value of what :meth:`encrypt` has returned."""
+        """Return the value that :meth:`encrypt` encrypted."""
         return str(self._post("/secret/decrypt", encrypted=dict(encrypted))["decrypted"])
 
 
 class Vault(Group):
-    """``/vault``; what is unlocked is unlocked for this client's session alone."""
+    """``/vault``; unlocking affects this client's session alone."""
 
     def status(self) -> VaultStatus:
         """Return whether the vault has users, and what this session may decrypt."""
@@ -179,7 +176,7 @@ class Vault(Group):
         self._post("/vault/user/passphrase", user=user, passphrase=passphrase, newPassphrase=new)
 
     def remove_user(self, user: str, *, force: bool = False) -> list[str]:
-        """Remove a user, and return the ids of connections with secrets that the user could read."""
+        """Remove a user, and return the ids of the connections whose secrets the user could read."""
         return list(self._post("/vault/user/remove", user=user, force=force)["connections"])
 
 
@@ -191,7 +188,7 @@ class DaemonItself(Group):
         return Version.read(self._post("/daemon/version"))
 
     def status(self) -> DaemonStatus:
-        """Describe the running daemon: its shells, and what it has in use."""
+        """Describe the running daemon: its shells and the resources in use."""
         return DaemonStatus.read(self._post("/daemon/status"))
 
     def stop(self) -> None:

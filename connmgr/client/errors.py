@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 
 
 class ClientError(Exception):
-    """The daemon refused a request or could not carry it out, or cannot be reached.
+    """The daemon refused a request or failed to carry it out, or cannot be reached.
 
-    ``code`` is the stable name of the cause as docs/API.md lists them, ``status`` the HTTP status (0 where no answer
-    came), ``details`` holds all further members of the error, and ``retry_after`` the seconds after which an
-    unavailable daemon wants to be asked again, or None.
+    ``code`` is the stable name of the cause (docs/API.md), ``status`` the HTTP status (0 without an answer),
+    ``details`` all other members of the error, and ``retry_after`` the seconds to wait before the next attempt, or
+    None.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ClientError(Exception):
 class Unreachable(ClientError):
     """No answer came: the daemon does not run, or the connection to it broke.
 
-    ``sent`` is false where the request surely did not reach it, so that it may be repeated without harm.
+    ``sent`` is false if the request certainly did not reach the daemon; repeating it is then harmless.
     """
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -42,13 +42,13 @@ class Unreachable(ClientError):
 
 
 class AccessDenied(ClientError):
-    """The daemon does not accept the credential, or no longer the token."""
+    """The daemon rejects the credential or the token."""
 
 
 class Answer(dict[str, Any]):
-    """An object of an answer; a member that it lacks shows that it is not the daemon's.
+    """An object of an answer; a missing member shows that another program answered.
 
-    :raises ClientError: from a look-up of a member that is not there.
+    :raises ClientError: from a look-up of a missing member.
     """
 
     def __missing__(self, name: str) -> NoReturn:
@@ -59,7 +59,7 @@ _DENIED = {"invalid_credential", "invalid_token", "not_authenticated"}
 
 
 def from_answer(status: int, content: bytes, retry_after: str | None = None) -> ClientError:
-    """Return the error that the body ``content`` of an answer with ``status`` tells of."""
+    """Return the error that an answer with ``status`` and the body ``content`` reports."""
     try:
         body = json.loads(content)
         shown = dict(body.get("error", body))

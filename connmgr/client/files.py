@@ -1,4 +1,4 @@
-"""``client.fs``: the files of the machines that running shells are on."""
+"""``client.fs``: files of the machines that running shells are on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Files(Group):
         self._session = session
 
     def blob(self, source: bytes | Source, progress: Progress | None = None) -> str:
-        """Store bytes, what is left of a file, or what another client downloads, and return the blob's id."""
+        """Store bytes, the rest of a file, or another client's download, and return the blob's id."""
         if isinstance(source, bytes):
             return str(self._session.send("/fs/blob", source, BYTES)["blob"])
         upload = Upload(source, progress)
         return str(self._session.finish(self._session.open("/fs/blob", upload, BYTES, upload.length))["blob"])
 
     def write(self, connection: str, blob: str, path: Path, *, mode: int | None = None) -> None:
-        """Put a blob into a file; ``mode`` is that of a new one."""
+        """Put a blob into a file; a new file gets ``mode``."""
         options = {} if mode is None else {"mode": f"{mode:04o}"}
         self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
 
@@ -41,11 +41,11 @@ class Files(Group):
         mode: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Put bytes, or what is left of a file that is open for reading, into a file of the far side."""
+        """Put bytes, or the rest of a file that is open for reading, into a file of the far side."""
         self.write(connection, self.blob(source, progress), path, mode=mode)
 
     def open(self, connection: str, path: Path) -> Download:
-        """Begin to read a file; to be closed before the client's next request."""
+        """Begin to read a file; close it before the client's next request."""
         body = self._session.encoded(connection=connection, path=to_path(path))
         return Download(self._session.open("/fs/read", body), self._session.close)
 
@@ -55,7 +55,7 @@ class Files(Group):
             return b"".join(content)
 
     def download(self, connection: str, path: Path, target: IO[bytes], progress: Progress | None = None) -> int:
-        """Write the content of a file to ``target``, and return how many bytes it has."""
+        """Write the content of a file to ``target``, and return its size in bytes."""
         with self.open(connection, path) as content:
             received = 0
             for piece in content:
@@ -66,7 +66,7 @@ class Files(Group):
         return received
 
     def script(self, connection: str, blob: str) -> str:
-        """Put a blob into a new executable file that goes with the shell, and return its path."""
+        """Put a blob into a new executable file, which is removed with the shell, and return its path."""
         return str(self._post("/fs/script", connection=connection, blob=blob)["path"])
 
     def list(self, connection: str, path: Path) -> list[FileEntry]:
@@ -89,6 +89,6 @@ class Files(Group):
         self._post("/fs/mkdir", connection=connection, path=to_path(path), parents=parents, **options)
 
     def move(self, connection: str, source: Path, target: Path, *, overwrite: bool = False) -> None:
-        """Give a file another path on the same machine."""
+        """Rename a file within one machine."""
         paths = {"source": to_path(source), "target": to_path(target)}
         self._post("/fs/move", connection=connection, overwrite=overwrite, **paths)

@@ -1,4 +1,4 @@
-"""Requests to the daemon over one kept connection, with the handshake that they need."""
+"""Requests to the daemon over one kept-alive connection, and the handshake before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connmgr import paths
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import connect_beside, read_auth_file, stranger
 
-BLOCK = 256 * 1024
+BLOCK_BYTES = 256 * 1024
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -28,9 +28,9 @@ Body = bytes | IO[bytes] | Iterable[bytes]
 class HttpSession:
     """A session with the daemon; for one thread at a time.
 
-    ``token`` is that of a session which exists already. Without one, or when it is not valid any more, the first
-    request is preceded by a handshake. Unless the daemon may be ``foreign``, nothing is sent to a program on this
-    machine that another user runs, and the Unix socket beside the auth file is preferred to the port.
+    ``token`` continues an existing session. Without a valid one, a handshake precedes the first request. Unless the
+    daemon may be ``foreign``, nothing is sent to a program of another user on this machine, and the Unix socket beside
+    the auth file is preferred to the port.
     """
 
     def __init__(
@@ -58,10 +58,7 @@ class HttpSession:
         self._connection.close()
 
     def send(self, path: str, body: bytes, content_type: str = JSON) -> Any:
-        """Send ``body`` and return the answer: a dict, empty where there is nothing to say, or raw bytes.
-
-        :raises ClientError: the answer is an error, or there is none.
-        """
+        """Send ``body`` and return a dict or raw bytes, or raise :class:`ClientError`."""
         return self.finish(self.open(path, body, content_type))
 
     def finish(self, response: http.client.HTTPResponse) -> Any:
@@ -89,10 +86,10 @@ class HttpSession:
     def open(
         self, path: str, body: Body, content_type: str = JSON, length: int | None = None
     ) -> http.client.HTTPResponse:
-        """Send ``body`` and return the answer, whose content is still to be read before the next request.
+        """Send ``body`` and return the answer; read its content before the next request.
 
-        A ``body`` that is not bytes is sent as it is read, ``length`` bytes of it where that is given; for one that
-        cannot be sent twice the token is tried beforehand.
+        A ``body`` other than bytes is streamed, ``length`` bytes of it if given. A stream can be sent only once, so the
+        token is tried beforehand.
         :raises ClientError: the answer is an error, or there is none.
         """
         fresh = self.token is None
@@ -103,7 +100,7 @@ class HttpSession:
         try:
             return self._request(path, body, content_type, length)
         except AccessDenied as error:
-            # The daemon was restarted, or the token not used for long; nothing was done with the request.
+            # The daemon did nothing with the request: it restarted, or the token expired.
             if error.code != "invalid_token" or fresh or not isinstance(body, bytes):
                 raise
         self.shake_hands()
@@ -151,7 +148,7 @@ class HttpSession:
             connected = self._connection.connect()
             uid = None if self.foreign else stranger(connected)
         except (OSError, UnicodeError) as error:
-            # The latter where the host is no name that could be looked up.
+            # UnicodeError: the host cannot be a name.
             self._connection.close()
             raise Unreachable(f"No daemon answers at {self.base_url}: {_reason(error)}", sent=False) from error
         if uid is not None:
@@ -165,14 +162,14 @@ class HttpSession:
             try:
                 connection.request("POST", path, body, headers, encode_chunked="Content-Length" not in headers)
             except (BrokenPipeError, ConnectionResetError):
-                # Refused before it was sent whole: the answer may be there to read.
+                # The daemon may have refused before the whole body was sent; its answer is there to read.
                 return connection.getresponse()
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise self._lost(error) from error
         except BaseException:
-            # Interrupted: what the daemon still sends must not be taken for the next answer.
+            # A late answer must not be taken for the next request's.
             connection.close()
             raise
 
@@ -192,7 +189,7 @@ class HttpSession:
 
 class _Connection(http.client.HTTPConnection):
     beside: Path | None = None
-    """The Unix socket of a daemon of one's own at this address, preferred where it is there."""
+    """The Unix socket of this user's daemon at this address, preferred to the port."""
 
     def connect(self) -> socket.socket:  # type: ignore[override]
         found = connect_beside(self.beside, self.timeout) if self.beside is not None else None
@@ -204,7 +201,7 @@ class _Connection(http.client.HTTPConnection):
         return self.sock
 
     def close_if_stale(self) -> None:
-        """Close the connection if the daemon has: sending on it would fail when the request is under way already."""
+        """Close the connection if the daemon closed it: sending would fail only when the request is under way."""
         if self.sock is None:
             return
         poll = select.poll()
@@ -217,7 +214,7 @@ def _connection(url: str, timeout: float, auth_file: Path | None) -> _Connection
     try:
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname:
-            connection = _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK)
+            connection = _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK_BYTES)
             if auth_file is not None and (parts.hostname in LOOPBACK or parts.hostname.startswith("127.")):
                 connection.beside = paths.socket_of(auth_file, connection.port)
             return connection
@@ -238,12 +235,12 @@ def default_url() -> str:
 
 
 def default_auth_file() -> Path:
-    """Return the path of the auth file that ``CONNMGR_AUTH_FILE`` names, by default that of this user's daemon."""
+    """Return the path of the auth file: ``CONNMGR_AUTH_FILE``, or that of this user's daemon."""
     return Path(os.environ.get("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
 
 
 def url_of(host: str, port: int | str) -> str:
-    """Return the URL of a daemon that listens on ``host``; an address that means all is reached on this machine."""
+    """Return the URL of a daemon that listens on ``host``; a wildcard address is reached over loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -1,4 +1,4 @@
-"""Tells whose the program is that a client has connected to, before it is told a secret."""
+"""Tells which user's program listens at an address, before a client sends it a secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from connmgr.peers import is_trusted, is_unmapped, peer_uid
 
-LISTENING = "0A"
+TCP_LISTEN = "0A"
 AUTH_FILE_BYTES = 4096
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IPV4_BYTES = 4
@@ -22,10 +22,7 @@ Address = tuple[bytes, int]
 
 
 def connect_beside(path: Path, timeout: float | None) -> socket.socket | None:
-    """Return a connection to the Unix socket at ``path``; None where there is none that a trusted user's daemon serves.
-
-    A socket that a killed daemon has left refuses at once.
-    """
+    """Connect to the Unix socket at ``path``; return None unless a trusted user's daemon serves it."""
     try:
         status = path.lstat()
         if not stat.S_ISSOCK(status.st_mode) or not is_trusted(status.st_uid):
@@ -43,10 +40,9 @@ def connect_beside(path: Path, timeout: float | None) -> socket.socket | None:
 
 
 def stranger(connected: socket.socket) -> int | None:
-    """Return the user id of whoever listens where ``connected`` leads, if it is neither this process' user nor root.
+    """Return the user id of the listener behind ``connected``, or None if it is this process' user or root.
 
-    None where it is one of them, or cannot be told: on another machine or in another network namespace, or where the
-    system has no ``/proc/net/tcp``.
+    None also if nothing tells: on another machine, in another network namespace, or without ``/proc/net/tcp``.
     :raises OSError: the system does not tell who is at the other end of a Unix socket.
     """
     if connected.family == socket.AF_UNIX:
@@ -63,15 +59,15 @@ def stranger(connected: socket.socket) -> int | None:
 
 
 def _owners(own: Address, far: Address) -> Iterator[int]:
-    """Yield the user ids of the connection's other end, once it was accepted, and of the listening socket."""
-    # Reading a table takes milliseconds; the one for IPv6 has sockets that take IPv4 too.
+    """Yield the user ids of the accepted end of the connection, if it was accepted, and of the listening socket."""
+    # Reading a table takes milliseconds. The table of IPv6 also lists sockets that take IPv4.
     for table in _TABLES if len(far[0]) == _IPV4_BYTES else _TABLES[1:]:
         listeners: dict[bytes, int] = {}
         for local, remote, state, uid in _sockets(table, far[1]):
             if local == far and remote == own:
-                # Who listens now need not be who did when the connection was made.
+                # The listener may have changed since it accepted the connection.
                 yield uid
-            elif state == LISTENING:
+            elif state == TCP_LISTEN:
                 listeners.setdefault(local[0], uid)
         for address in (far[0], bytes(_IPV4_BYTES), bytes(16)):
             if address in listeners:
@@ -80,14 +76,14 @@ def _owners(own: Address, far: Address) -> Iterator[int]:
 
 
 def _sockets(table: Path, port: int) -> Iterator[tuple[Address, Address, str, int]]:
-    """Yield the local address, the remote one, the state and the owner of the sockets at a local ``port``."""
+    """Yield local address, remote address, state and owner of the sockets at a local ``port``."""
     mark = f":{port:04X} "
     try:
         lines = table.read_text().splitlines()[1:]
     except OSError:
         return
     for line in lines:
-        # There may be thousands, and few are looked for.
+        # Parsing every one of thousands of lines would be slow.
         if mark not in line:
             continue
         _, local, remote, state, _, _, _, uid, *_ = line.split()
@@ -96,7 +92,7 @@ def _sockets(table: Path, port: int) -> Iterator[tuple[Address, Address, str, in
 
 
 def _parsed(text: str) -> Address:
-    """Read ``0100007F:54D9``: words of 32 bits as the machine has them, and the port."""
+    """Read ``0100007F:54D9``: 32-bit words in the machine's byte order, and the port."""
     words, _, port = text.partition(":")
     address = b"".join(
         int(words[start : start + 8], 16).to_bytes(4, sys.byteorder) for start in range(0, len(words), 8)
@@ -109,13 +105,13 @@ def _address(family: int, name: tuple[str, int]) -> Address:
 
 
 def read_auth_file(path: Path, *, foreign: bool) -> str:
-    """Return what the auth file at ``path`` holds.
+    """Return the content of the auth file at ``path``.
 
-    :raises PermissionError: it may not be read, is no file, or, unless its daemon may be ``foreign``, is neither this
-        user's nor root's: who made it might be told what is meant for one's own daemon.
+    :raises PermissionError: it is no file, may not be read, or belongs neither to this user nor to root. Only a
+        ``foreign`` daemon's may: another owner could collect secrets that are meant for this user's daemon.
     :raises OSError: it cannot be read.
     """
-    # O_NONBLOCK: a FIFO at this place must be refused, not waited for.
+    # O_NONBLOCK: a FIFO must be refused, not waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

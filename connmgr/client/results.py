@@ -1,4 +1,4 @@
-"""What the daemon's answers hold: named tuples, which are made ten times faster than dataclasses at the import."""
+"""The daemon's answers as named tuples, which import ten times faster than dataclasses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Category(NamedTuple):
-    """A category; ``name`` is its path from the root, ``parent`` None at a root."""
+    """A category; ``name`` is its path from the root, ``parent`` is None at a root."""
 
     id: str
     parent: str | None
@@ -35,7 +35,7 @@ class Connection(NamedTuple):
     """A stored connection.
 
     ``name`` and ``category`` are paths, the latter without the root. ``data`` holds the type's fields, secrets in
-    their encrypted form. ``usage`` is None where no installed plugin offers the type.
+    encrypted form. ``usage`` is None if no installed plugin offers the type.
     """
 
     id: str
@@ -107,7 +107,7 @@ class ShellInfo(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a command has printed, as text without its final newline; ``truncated`` where some of it was dropped."""
+    """Output of a command as text without the final newline; ``truncated`` if some was dropped."""
 
     exit_code: int
     stdout: str
@@ -120,7 +120,7 @@ class Result(NamedTuple):
 
 
 class RawResult(NamedTuple):
-    """What a command has printed, byte by byte; ``truncated`` where some of it was dropped."""
+    """Output of a command as bytes; ``truncated`` if some was dropped."""
 
     exit_code: int
     stdout: bytes
@@ -136,7 +136,7 @@ class RawResult(NamedTuple):
 class FileEntry(NamedTuple):
     """A file on the far side; ``size`` in bytes, ``mode`` its permission bits, ``target`` where a link leads.
 
-    Names that are not UTF-8 hold surrogates, as those of :mod:`os` do.
+    Bytes of names that are not UTF-8 are surrogates, as in :mod:`os`.
     """
 
     name: str
@@ -167,7 +167,7 @@ class FileEntry(NamedTuple):
 
 
 class VaultStatus(NamedTuple):
-    """Whether the vault has users, the one that this session has unlocked, and whose secrets it can decrypt."""
+    """Whether the vault has users, the user that this session unlocked, and whose secrets it can decrypt."""
 
     has_users: bool
     user: str | None
@@ -180,7 +180,7 @@ class VaultStatus(NamedTuple):
 
 
 class Version(NamedTuple):
-    """The level of the API, with and without connmgr's version, that version alone, and the runtime."""
+    """The API level with connmgr's version and without, the daemon's version, and its runtime."""
 
     api: str
     canonical: str
@@ -193,7 +193,7 @@ class Version(NamedTuple):
 
 
 class RunningShell(NamedTuple):
-    """A shell that runs: its ``state`` (``idle``, ``busy`` or ``lost``), times in seconds, and commands that queue."""
+    """A running shell: ``state`` is ``idle``, ``busy`` or ``lost``, times in seconds, ``waiting`` counts commands."""
 
     connection: str
     state: str
@@ -203,7 +203,7 @@ class RunningShell(NamedTuple):
 
 
 class DaemonStatus(NamedTuple):
-    """How the daemon is: times in seconds, ``slots`` and ``slots_in_use`` of requests that wait for machines."""
+    """The daemon's load: times in seconds; ``slots`` bounds the requests that wait for machines."""
 
     version: str
     runtime: str
@@ -239,7 +239,7 @@ class DaemonStatus(NamedTuple):
 
 
 def to_path(path: str | os.PathLike[str]) -> str | dict[str, str]:
-    """Return ``path`` as the daemon takes it; surrogates stand for bytes that are not UTF-8."""
+    """Return ``path`` as the API takes it; surrogates stand for bytes that are not UTF-8."""
     text = os.fspath(path)
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""Files that are sent and received piece by piece."""
+"""Files that are sent and received in pieces."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import IO
 
 from connmgr.client.errors import ClientError, Unreachable
 
-PIECE = 256 * 1024
+PIECE_BYTES = 256 * 1024
 SOURCE_FAILED = "source_failed"
-"""The code of the error that what was to be sent could not be read."""
+"""The code of the error for a source that cannot be read."""
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that have passed, and those that there are in all, or None where that is not known."""
+"""Called with the bytes transferred and the total, which is None if unknown."""
 
 
 class Download:
-    """The content of a file on its way; iterating yields its pieces. ``size`` is in bytes.
+    """The content of a file, iterated in pieces; ``size`` is in bytes.
 
-    It holds the client's connection until it is closed, as a context manager does.
+    It occupies the client's connection until it is closed, as a context manager does.
     """
 
     def __init__(self, response: http.client.HTTPResponse, close: Callable[[], None]) -> None:
@@ -43,11 +43,11 @@ class Download:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the file's bytes.
 
-        :raises Unreachable: it broke off before its end.
+        :raises Unreachable: the connection broke before the end.
         """
         while self._received < self.size:
             try:
-                piece = self._response.read1(PIECE)
+                piece = self._response.read1(PIECE_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 raise self._broken() from error
             if not piece:
@@ -56,7 +56,7 @@ class Download:
             yield piece
 
     def close(self) -> None:
-        """Let go of the connection; the rest of a file that was not read whole is given up."""
+        """Release the connection, and give up what was not read."""
         if self._received < self.size:
             self._close()
         self._response.close()
@@ -69,9 +69,9 @@ Source = IO[bytes] | Download
 
 
 class Upload:
-    """Reads ``source`` while it is being sent, and tells ``progress``.
+    """Reads ``source`` while it is sent, and reports to ``progress``.
 
-    ``length`` is what is left of a regular file, or the size of a download.
+    ``length`` is the rest of a regular file, or the size of a download.
     """
 
     def __init__(self, source: Source, progress: Progress | None) -> None:
@@ -82,7 +82,7 @@ class Upload:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the bytes to send.
 
-        :raises ClientError: the file cannot be read, or has become shorter meanwhile.
+        :raises ClientError: the file cannot be read, or became shorter meanwhile.
         """
         sent = 0
         for piece in self._source if isinstance(self._source, Download) else self._pieces(self._source):
@@ -96,7 +96,7 @@ class Upload:
     def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
         left = self.length
         try:
-            while piece := source.read(PIECE if left is None else min(PIECE, left)):
+            while piece := source.read(PIECE_BYTES if left is None else min(PIECE_BYTES, left)):
                 left = None if left is None else left - len(piece)
                 yield piece
         except OSError as error:
