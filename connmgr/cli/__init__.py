@@ -1,4 +1,4 @@
-"""The command line. It is built on the client; the server is loaded by the commands that run it, and only then."""
+"""The command line, built on the client. Only the commands that run server code load it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ COMMANDS = {
     "api-key": "api_key",
     "completion": "completion",
 }
-"""Each command and the module of this package that has it, loaded when the command is used."""
+"""Each command and its module in this package, loaded when the command is used."""
 
 
-VARIABLE = "_CONNMGR_COMPLETE"
-"""Set by the scripts of ``connmgr completion`` when they ask for completions."""
+COMPLETION_VARIABLE = "_CONNMGR_COMPLETE"
+"""The completion scripts of ``connmgr completion`` set it to ask for completions."""
 
 
 class Commands(click.Group):
@@ -56,12 +56,12 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"connmgr.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        # Switched off until now, see connmgr/__main__.py.
+        # connmgr/__main__.py switched it off.
         gc.enable()
         return command
 
     def main(self, *arguments: Any, **more: Any) -> NoReturn:
-        if VARIABLE in os.environ:
+        if COMPLETION_VARIABLE in os.environ:
             from connmgr.cli import completion
 
             completion.register()
@@ -71,7 +71,7 @@ class Commands(click.Group):
             code = _told(error)
         except click.Abort as error:
             click.echo("Aborted!", err=True)
-            # click makes the same of Ctrl-C, Ctrl-D and a no.
+            # click raises the same for Ctrl-C, Ctrl-D and the answer no.
             code = exits.INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else exits.FAILED
         except (OSError, UnicodeError) as error:
             code = _told(exits.io_failure(error))
@@ -85,7 +85,7 @@ class Commands(click.Group):
         except ConnmgrError as error:
             raise click.ClickException(error.message) from error
         except Exception as error:
-            # Loaded here, because it takes as long as all the rest, and not every command needs it.
+            # Loading it takes as long as all the rest, and not every command needs it.
             from connmgr.client import ClientError
 
             if not isinstance(error, ClientError):
@@ -97,14 +97,14 @@ class Commands(click.Group):
 
 
 def _told(error: click.ClickException) -> int:
-    """Show an error, where anything can be shown, and return the exit code that it ends the program with."""
+    """Show an error if a stream is left to show it on, and return the exit code."""
     with contextlib.suppress(OSError):
         error.show()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            # What is left in it would be written once more at the end, fail again, and change the exit code.
+            # Python would flush it again at exit, fail, and change the exit code.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return error.exit_code
 

@@ -1,4 +1,4 @@
-"""``connmgr completion``: what a shell needs to complete commands, options and the names of connections."""
+"""``connmgr completion``: scripts that complete commands, options and names of connections."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """Quotes what it inserts, which bash does not do for completions from a function, and click's script undoes."""
+    """Quotes what it inserts: bash does not quote the completions of a function, and click's script removes quotes."""
 
     source_template = _BASH
 
     @staticmethod
     def _check_version() -> None:
-        """Leave the version of bash to bash: asking takes a process."""
+        """Skip click's check, which starts a process."""
 
     def format_completion(self, item: CompletionItem) -> str:
         quoted = re.sub(r"([^A-Za-z0-9_@%+=:,./~-])", r"\\\1", item.value)
@@ -52,7 +52,7 @@ _SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fi
 
 
 def register() -> None:
-    """Have click answer completions of bash with our class."""
+    """Make click answer completions of bash with :class:`Bash`."""
     add_completion_class(Bash)
 
 

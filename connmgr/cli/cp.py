@@ -26,7 +26,7 @@ STREAM = "-"
 
 @dataclass(frozen=True)
 class Remote:
-    """A path on a connection; an empty one is the shell's directory."""
+    """A path on a connection; the empty path is the shell's directory."""
 
     connection: str
     path: str
@@ -162,7 +162,7 @@ def _across(client: Client, start: Remote, end: Remote, mode: int | None, progre
 
 @contextlib.contextmanager
 def _replacing(target: Path, mode: int) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the place of ``target`` when it is whole; a device or pipe is written to itself."""
+    """Open a new file that replaces ``target`` once it is whole; a device or pipe is written directly."""
     if target.exists() and not target.is_file():
         with target.open("wb") as device:
             yield device

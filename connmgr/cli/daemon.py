@@ -1,4 +1,4 @@
-"""The session with the daemon that a command works in."""
+"""The session with the daemon that a command uses."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from connmgr.cli.kept_session import KeptSession
 from connmgr.client import Client
 from connmgr.client.http import default_auth_file, default_url, url_of
 
-NAME = "connmgr"
-TIMEOUT = 86400.0 + 60.0
+CLIENT_NAME = "connmgr"
+ANSWER_SECONDS = 86400.0 + 60.0
 
 
-def connect(timeout: float = TIMEOUT) -> Client:
-    """Return a client for the running command, closed when that ends.
+def connect(timeout: float = ANSWER_SECONDS) -> Client:
+    """Return a client for the running command, closed when the command ends.
 
-    It continues the session of ``connmgr vault unlock`` where there is one; with ``--unlock`` it has one of its own.
-    ``timeout`` is how many seconds an answer may take.
-    :raises Failure: the API key cannot be read, or a session was kept in a file that is not to be trusted.
+    It continues the session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins its own. ``timeout`` is in
+    seconds an answer.
+    :raises Failure: the API key cannot be read, or the file of the kept session is not to be trusted.
     :raises ClientError: the user could not be unlocked.
     """
     context = click.get_current_context()
@@ -32,12 +32,12 @@ def connect(timeout: float = TIMEOUT) -> Client:
     user = options["unlock"]
     key = _api_key(options["api_key_file"])
     session = KeptSession(auth_file, url)
-    # Without its auth file the daemon has ended, and its session with it.
+    # Without its auth file the daemon has ended, and its sessions with it.
     kept = session.token() if not user and (key or auth_file.exists()) else None
-    # With an address and a key of its own it may be another user's.
+    # A given address with a given key may be another user's daemon.
     foreign = key is not None and options["url"] is not None
     try:
-        client = Client(url, auth_file, key, name=NAME, timeout=timeout, session_token=kept, foreign=foreign)
+        client = Client(url, auth_file, key, name=CLIENT_NAME, timeout=timeout, session_token=kept, foreign=foreign)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.call_on_close(client.close)
@@ -49,13 +49,13 @@ def connect(timeout: float = TIMEOUT) -> Client:
 
 
 def kept_session() -> KeptSession:
-    """Return the place of the session that later commands continue, with the daemon of the running command."""
+    """Return the file of the session that later commands continue with this daemon."""
     url, auth_file = _address(click.get_current_context().find_root().params["url"])
     return KeptSession(auth_file, url)
 
 
 def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
-    """Ask for a passphrase on the terminal, even where stdin is something else; without one read a line of stdin."""
+    """Ask for a passphrase on the terminal even if stdin is something else; without a terminal read a line of stdin."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:

@@ -1,4 +1,4 @@
-"""``connmgr doctor``: is everything in order here, and if not, what is to be done?"""
+"""``connmgr doctor``: finds what is wrong on this machine, and says what to do."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from connmgr.settings import Settings
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-LEAST_SPACE = 100 * 1024 * 1024
-CLOCK_SECONDS = 300.0
+MIN_FREE_BYTES = 100 * 1024 * 1024
+MAX_CLOCK_SKEW_SECONDS = 300.0
 PROGRAMS = {
     "ssh": "a ProxyCommand in ~/.ssh/config may call it; connmgr itself does not need it",
     "ssh-keygen": "to make keys and to look at known_hosts",
@@ -35,7 +35,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about ``subject``, and ``advice`` where something is to be done."""
+    """What was found about ``subject``, and ``advice`` if something is to be done."""
 
     subject: str
     result: str
@@ -85,7 +85,7 @@ def _files(settings: Settings) -> Iterator[Finding]:
     if not wrong:
         yield Finding("files", OK, "all in the data directory are closed to others")
     free = shutil.disk_usage(directory).free
-    if free < LEAST_SPACE:
+    if free < MIN_FREE_BYTES:
         yield Finding("disk", WARNING, f"{free >> 20} MiB are free at {directory}", "Make room, or move --data-dir.")
     else:
         yield Finding("disk", OK, f"{free >> 20} MiB are free")
@@ -177,7 +177,7 @@ def _programs(_: Settings) -> Iterator[Finding]:
 def _clock(settings: Settings) -> Iterator[Finding]:
     files = list(settings.data_dir.glob("*")) if settings.data_dir.exists() else []
     ahead = max((path.lstat().st_mtime for path in files), default=0.0) - time.time()
-    if ahead > CLOCK_SECONDS:
+    if ahead > MAX_CLOCK_SKEW_SECONDS:
         advice = "Set the clock: times in the vault, the log and certificates depend on it."
         yield Finding("clock", PROBLEM, f"files of the vault are from {ahead:.0f} s in the future", advice)
     else:
@@ -197,14 +197,14 @@ def _daemon(settings: Settings) -> Iterator[Finding]:
     if settings.auth_file.exists() or settings.auth_file.is_symlink():
         yield _private("auth file", settings.auth_file, 0o600)
         if not running and not answer:
-            yield _forsaken(settings.auth_file)
+            yield _other_auth_file(settings.auth_file)
     elif running:
         advice = "Restart the daemon: until then only clients with the API key are let in."
         yield Finding("auth file", PROBLEM, f"a daemon runs, and {settings.auth_file} is missing", advice)
 
 
-def _forsaken(auth_file: Path) -> Finding:
-    """Judge an auth file that is not the one of a daemon on this vault or port: another daemon's, or a dead one's."""
+def _other_auth_file(auth_file: Path) -> Finding:
+    """Judge an auth file of no daemon on this vault or port: another daemon's, or a dead one's."""
     if _is_held(auth_file):
         advice = "Give doctor that daemon's --data-dir and --port; a second daemon needs an --auth-file of its own."
         return Finding("auth file", WARNING, f"{auth_file} is that of a running daemon with other settings", advice)
@@ -213,14 +213,14 @@ def _forsaken(auth_file: Path) -> Finding:
 
 
 def _is_held(auth_file: Path) -> bool:
-    """Whether a running daemon holds the lock of its auth file, which it takes before it writes to it."""
+    """Whether a running daemon holds the lock of its auth file; it locks the file before it writes."""
     try:
         descriptor = os.open(auth_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         if not os.fstat(descriptor).st_size:
-            # To ask for the lock of one that is being made might keep its daemon from getting it.
+            # A daemon is making the file; taking even a shared lock could make it fail.
             return True
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -231,7 +231,7 @@ def _is_held(auth_file: Path) -> bool:
 
 
 def _who_answers(host: str, port: int) -> str:
-    """Return who answers at an address: ``connmgr``, ``other``, or nothing where nobody does."""
+    """Return who answers at an address: ``connmgr``, ``other``, or the empty string for nobody."""
     import http.client
 
     connection = http.client.HTTPConnection(host, port, timeout=3)
@@ -249,7 +249,7 @@ def _who_answers(host: str, port: int) -> str:
 
 
 def _holder_runs(lock: Path) -> bool:
-    """Whether the process that a lock file names is there; looking at the lock itself would be taking it."""
+    """Whether the process that a lock file names exists; testing the lock itself would take it."""
     try:
         os.kill(int(lock.read_text()), 0)
     except (OSError, ValueError):

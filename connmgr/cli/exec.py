@@ -17,11 +17,11 @@ from connmgr.cli.output import json_option
 from connmgr.client import ClientError, RawResult
 from connmgr.errors import ConnmgrError
 
-JOBS = 16
+DEFAULT_JOBS = 16
 
 
 class ExecCommand(click.Command):
-    """Sets its own failures apart from those of the command that it runs, by their exit code."""
+    """Gives connmgr's own failures exit codes that tell them from the command's."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
         try:
@@ -41,7 +41,7 @@ class ExecCommand(click.Command):
             raise exits.Failure(error.message, exits.NOT_RUN) from error
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                # Whoever reads the output has seen enough, which click knows to be no fault.
+                # The reader closed the pipe; click ends quietly then.
                 raise
             raise exits.coded(exits.io_failure(error), exits.NOT_RUN) from error
 
@@ -61,7 +61,7 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
     "--jobs",
     metavar="N",
     type=click.IntRange(1, 64),
-    default=JOBS,
+    default=DEFAULT_JOBS,
     show_default=True,
     help="With --all: how many at once.",
 )
@@ -120,7 +120,7 @@ def exec(
 
 
 def _print(result: RawResult, shown: dict[str, Any] | None) -> None:
-    """Write ``result`` as it came, or the JSON object ``shown`` in its place."""
+    """Write ``result`` as it came, or the JSON object ``shown`` instead."""
     if shown is None:
         write(result)
         return

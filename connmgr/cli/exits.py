@@ -1,4 +1,4 @@
-"""Exit codes, and how errors become them."""
+"""Exit codes, and their errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEANINGS = {
     "the command was not run, not to its end, or its output is not all there",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
-"""What each exit code says; others are those of a command that ``exec`` has run, 128 + N where signal N ended it."""
+"""The meaning of each exit code; any other is the command's that ``exec`` ran, 128 + N if signal N ended it."""
 
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
 _UNKNOWN = {"unknown_connection", "unknown_category"}
@@ -48,13 +48,13 @@ class Failure(click.ClickException):
 
 
 def coded(error: click.ClickException, exit_code: int) -> click.ClickException:
-    """Return ``error``, which now ends the program with ``exit_code``."""
+    """Set the exit code that ``error`` ends the program with, and return it."""
     error.exit_code = exit_code  # type: ignore[misc] # click declares it for the class, and reads it from the instance
     return error
 
 
 def io_failure(error: OSError | UnicodeError) -> Failure:
-    """Return what the command line makes of a file or a standard stream that cannot be read or written."""
+    """Return the failure for a file or standard stream that cannot be read or written."""
     if isinstance(error, UnicodeError):
         return Failure(f"Input or output failed: {error}.")
     reason = error.strerror or type(error).__name__

@@ -18,16 +18,16 @@ from connmgr.cli.outcome import as_object, in_shell
 from connmgr.cli.output import counted, print_json, visible
 from connmgr.client import Client, ClientError, Connection, RawResult
 
-PATIENCE = 60.0
-"""Seconds for which a daemon that has no free slot is asked again."""
+BUSY_SECONDS = 60.0
+"""Seconds to retry while the daemon has no free slot."""
 
-WIDTH = 100
-"""Characters of output that a line shows."""
+GIST_CHARACTERS = 100
+"""Characters of output shown in a line."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the command on one connection."""
+    """The result of the command on one connection."""
 
     connection: Connection
     seconds: float
@@ -46,7 +46,7 @@ def run_everywhere(
 ) -> None:
     """Run a command on every connection with shells that ``pattern`` matches, ``jobs`` at a time.
 
-    :raises Failure: it matches none.
+    :raises Failure: ``pattern`` matches none.
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
     connections = [one for one in map(Connection.read, described(client, pattern)) if one.usage == "shell"]
@@ -58,7 +58,8 @@ def run_everywhere(
         waiting.put(one)
     start = time.monotonic()
     for _ in range(min(jobs, len(connections))):
-        # They end with the queue; interrupted, with the process, and the daemon kills what it ran for them.
+        # The threads end with the queue. On an interrupt they die with the process, and the daemon kills their
+        # commands.
         arguments = (client.clone(), waiting, finished, command, options)
         threading.Thread(target=_work, args=arguments, daemon=True).start()
     width = max(len(visible(one.path)) for one in connections)
@@ -97,7 +98,7 @@ def _run(client: Client, one: Connection, command: str, options: dict[str, Any])
         try:
             result = in_shell(client, one.id, lambda: client.shell.exec_bytes(one.id, command, **options))
         except ClientError as error:
-            if error.code == "busy" and time.monotonic() - start < PATIENCE:
+            if error.code == "busy" and time.monotonic() - start < BUSY_SECONDS:
                 time.sleep(error.retry_after or 1)
                 continue
             return Outcome(one, time.monotonic() - start, error)
@@ -110,7 +111,7 @@ def _line(outcome: Outcome, width: int) -> str:
 
 
 def _gist(outcome: Outcome) -> str:
-    """Return the first line of what there is to say, and how many more there are."""
+    """Return the first line of output or error, and a count of the others."""
     result = outcome.result
     if isinstance(result, ClientError):
         lines = result.message.splitlines()
@@ -120,7 +121,7 @@ def _gist(outcome: Outcome) -> str:
     if not lines:
         return ""
     first = visible(lines[0])
-    shown = first if len(first) <= WIDTH else f"{first[: WIDTH - 1]}…"
+    shown = first if len(first) <= GIST_CHARACTERS else f"{first[: GIST_CHARACTERS - 1]}…"
     return shown if len(lines) == 1 else f"{shown}  (+{counted(len(lines) - 1, 'line')})"
 
 

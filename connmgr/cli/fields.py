@@ -1,4 +1,4 @@
-"""Fields of a connection as they are given on the command line: ``host=web.example``, ``identity.file=~/.ssh/id``."""
+"""Fields of a connection on the command line: ``host=web.example``, ``identity.file=~/.ssh/id``."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def type_named(client: Client, name: str) -> ConnectionType:
 def apply(
     client: Client, kind: ConnectionType, data: dict[str, Any], assignments: Sequence[str], secrets: Sequence[str]
 ) -> None:
-    """Put ``assignments``, each ``field=value``, and the secret fields ``secrets``, which are asked for, into ``data``.
+    """Put ``assignments``, each ``field=value``, into ``data``, and ask for each of the ``secrets``.
 
-    :raises click.UsageError: a field that the type does not have, a value that the field cannot have, or a secret
-        among the assignments.
+    :raises click.UsageError: the type lacks a field, a field cannot have the value, or an assignment names a secret.
     """
     seen: set[str] = set()
     for assignment in assignments:
@@ -59,14 +58,14 @@ def apply(
 
 
 def unset(kind: ConnectionType, data: dict[str, Any], fields: Sequence[str]) -> None:
-    """Take ``fields`` out of ``data``; what it does not hold is left out already."""
+    """Remove ``fields`` from ``data``."""
     for field in fields:
         _schema(kind, field)
         _inside(data, field).pop(field.rpartition(".")[2], None)
 
 
 def ask(secrets: Sequence[str]) -> list[str]:
-    """Ask for each secret on the terminal; elsewhere a single one is all of stdin, and of several each one line."""
+    """Ask for secrets on the terminal; otherwise a single one is all of stdin, several are a line each."""
     if not secrets:
         return []
     if sys.stdin.isatty():
@@ -81,7 +80,7 @@ def ask(secrets: Sequence[str]) -> list[str]:
 
 
 def described(kind: ConnectionType) -> Iterator[tuple[str, str, str]]:
-    """Yield name, kind of value and meaning of each field of a type, nested ones by their path."""
+    """Yield name, kind of value and meaning of each field of a type; nested fields by their path."""
     yield from _described(kind.schema, "")
 
 
@@ -152,7 +151,7 @@ def _value(client: Client, field: str, schema: Mapping[str, Any], text: str) -> 
         return text
     try:
         value = json.loads(text)
-        # JSON has no NaN and no infinity, which Python reads all the same.
+        # Python reads NaN and infinity, which JSON does not have.
         json.dumps(value, allow_nan=False)
     except ValueError:
         raise click.UsageError(f"{field}: {text!r} is not a value of the kind {_kind(schema)}.") from None

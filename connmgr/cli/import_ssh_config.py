@@ -28,9 +28,9 @@ NEW, ADDED, PRESENT, DIFFERENT, LEFT_OUT = "new", "added", "there already", "nam
 
 @dataclass
 class Host:
-    """A host of the file: the connection that it becomes, which goes through the one called ``via``.
+    """A host of the file as a connection, reached through the host named ``via``.
 
-    ``outcome`` is what is, or would be, done with it; ``note`` says where it leads, or why it is left out.
+    ``outcome`` says what is done with it; ``note`` where it leads, or why it is left out.
     """
 
     name: str
@@ -72,7 +72,7 @@ def import_ssh_config(file: Path | None, category: str | None, *, apply: bool, a
 
 
 class _Known:
-    """The SSH connections that the vault holds already, to compare with."""
+    """The SSH connections in the vault, for comparison."""
 
     def __init__(self, client: Client) -> None:
         kind = next(one for one in client.connection.types() if one.name == "ssh")
@@ -80,16 +80,16 @@ class _Known:
         self._defaults = {name: one["default"] for name, one in properties if one.get("default") is not None}
         infos = described(client, "*", kind="ssh")
         self._names = {tuple(info["name"]) for info in infos}
-        # The first of equal ones is taken, as they are listed.
+        # Of equal connections the first listed wins.
         self._stored = {self._whole(info["rawData"]): info["connection"] for info in reversed(infos)}
         self._judged: dict[str, Host] = {}
 
     def judge(self, host: Host) -> None:
-        """Decide what is to be done with ``host``, after what it goes through."""
+        """Decide what is done with ``host``; its gateway must be judged before."""
         self._judged[host.name] = host
         if host.outcome == LEFT_OUT or not self._gateway_is_there(host):
             return
-        # What goes through a connection that is not stored yet is not stored either.
+        # If its gateway is not stored, neither is it.
         may_be_stored = host.via is None or "gateway" in host.data
         same = self._stored.get(self._whole(host.data)) if may_be_stored else None
         if same is not None:
@@ -110,13 +110,13 @@ class _Known:
         return True
 
     def _whole(self, data: Mapping[str, Any]) -> str:
-        """Return ``data`` with defaults filled in, as a text that is the same for equal data."""
+        """Return ``data`` with defaults filled in as text; equal data give equal text."""
         given = {name: value for name, value in data.items() if value is not None}
         return json.dumps({**self._defaults, **given}, sort_keys=True)
 
 
 def _read(file: Path | None) -> Iterator[Host]:
-    """Yield the hosts of ``file``, each after those that it goes through."""
+    """Yield the hosts of ``file``, each after its gateways."""
     from connmgr_ssh.config_file import ConfigFiles
 
     path = file or USUAL.expanduser()
@@ -132,7 +132,7 @@ def _read(file: Path | None) -> Iterator[Host]:
 
 
 class _Hosts:
-    """The hosts of ``file``, or, where it is None, of the usual files; ``named`` are those that it names."""
+    """The hosts of ``file``, or of the usual files if None; ``named`` are the hosts that it names."""
 
     def __init__(self, file: Path | None, files: ConfigFiles, named: set[str]) -> None:
         self._file = file
@@ -145,15 +145,15 @@ class _Hosts:
         return host
 
     def usual(self, name: str) -> Iterator[Host]:
-        """Yield the host ``name``, as which the daemon will look it up in the usual files."""
+        """Yield the host ``name``; the daemon will resolve the alias in the usual files."""
         yield Host(name, {"type": "ssh", "host": name}, note=_note(self._resolve(name)))
 
     def explicit(self, name: str, destination: Destination | None = None) -> Iterator[Host]:
-        """Yield ``name`` and, before it, the hosts of its ProxyJump that were not yielded yet."""
+        """Yield the hosts of the ProxyJump of ``name`` that were not yielded yet, then ``name``."""
         destination = destination or self._resolve(name)
         if name in self._seen:
             return
-        # Before those that it goes through, so that a circle comes to an end.
+        # Marked before its gateways are followed, so that a cycle ends.
         self._seen[name] = host = Host(name, _data(destination), note=_note(destination))
         for hop in destination.jumps:
             jump = _name(hop)

@@ -10,24 +10,24 @@ from typing import Any
 
 from connmgr.cli.exits import Failure
 
-NAME = "session"
-LIMIT = 64 * 1024
+FILE_NAME = "session"
+MAX_FILE_BYTES = 64 * 1024
 
 
 class KeptSession:
-    """The session with the daemon at ``url`` whose token stands in a file beside ``auth_file``, if there is one.
+    """The file beside ``auth_file`` that keeps the token of a session with the daemon at ``url``.
 
-    Only this user can read the file. It holds one session: that of another daemon is left alone until one is kept.
+    Only this user can read it. It keeps one session: a session of another daemon stays until a new one is kept.
     """
 
     def __init__(self, auth_file: Path, url: str) -> None:
-        self._path = auth_file.with_name(NAME)
+        self._path = auth_file.with_name(FILE_NAME)
         self._url = url
 
     def token(self) -> str | None:
-        """Return the token of the session, None where none is kept.
+        """Return the kept token of this daemon, or None.
 
-        :raises Failure: the file is one that ``connmgr vault unlock`` does not make.
+        :raises Failure: ``connmgr vault unlock`` cannot have made the file.
         """
         kept = self._content()
         token = kept.get("token")
@@ -35,9 +35,9 @@ class KeptSession:
         return token if usable and kept.get("url") == self._url else None
 
     def keep(self, token: str | None) -> None:
-        """Let later commands continue the session with ``token``, until :meth:`forget`."""
+        """Make later commands continue the session with ``token``, until :meth:`forget`."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._path.with_name(f"{NAME}.{os.getpid()}")
+        draft = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -48,7 +48,7 @@ class KeptSession:
             raise
 
     def forget(self) -> None:
-        """Have later commands begin sessions of their own again."""
+        """Make later commands begin sessions of their own."""
         if self._content().get("url") == self._url:
             self._path.unlink(missing_ok=True)
 
@@ -67,7 +67,7 @@ class KeptSession:
                 return {}
             if stat.S_IMODE(status.st_mode) & 0o077:
                 raise self._refused("may be read by others")
-            content = json.loads(os.read(descriptor, LIMIT))
+            content = json.loads(os.read(descriptor, MAX_FILE_BYTES))
         except ValueError:
             return {}
         finally:

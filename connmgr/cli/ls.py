@@ -14,7 +14,7 @@ from connmgr.client import Client, Connection
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-AT_ONCE = 2000
+INFOS_PER_REQUEST = 2000
 
 
 @click.command()
@@ -40,10 +40,10 @@ def ls(pattern: str, category: str, kind: str, *, as_json: bool) -> None:
 
 
 def described(client: Client, pattern: str, category: str = "*", kind: str = "*") -> list[dict[str, Any]]:
-    """Return what the daemon says of the connections that the filters match."""
+    """Return the daemon's descriptions of the connections that the filters match."""
     filters = {"connection": pattern, "category": category, "type": kind}
     found = client.connection.query(**filters) if all(map(is_text, filters.values())) else []
-    parts = [found[start : start + AT_ONCE] for start in range(0, len(found), AT_ONCE)]
+    parts = [found[start : start + INFOS_PER_REQUEST] for start in range(0, len(found), INFOS_PER_REQUEST)]
     return [info for part in parts for info in client.post("/connection/info", connections=part)["infos"]]
 
 

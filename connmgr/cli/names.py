@@ -1,4 +1,4 @@
-"""Names of connections and categories, as people give them."""
+"""How people name connections and categories."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from connmgr.cli.output import visible
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-SHOWN = 20
-"""How many candidates an ambiguous name lists."""
+MAX_CANDIDATES = 20
+"""Candidates listed for an ambiguous name."""
 
-COMPLETED = 500
-COMPLETION_TIMEOUT = 1.0
+MAX_COMPLETIONS = 500
+COMPLETION_SECONDS = 1.0
 
 
 class ConnectionName(click.types.StringParamType):
-    """The name of a connection; completed with those that the daemon has, silently with none where it does not run."""
+    """The name of a connection, completed from the daemon; without a daemon, silently not completed."""
 
     name = "connection"
 
@@ -32,10 +32,10 @@ class ConnectionName(click.types.StringParamType):
 def find(client: Client, name: str) -> str:
     """Return the uuid of the connection that ``name`` means.
 
-    That is its uuid, or else the first of these that any connection has: its path, the end of its path, its category
-    and path or the end of those, a part of its path that reaches into the last segment: what a part of an earlier one
-    names is the connection that this one runs in.
-    :raises Failure: there is none, or there are several, which are listed.
+    ``name`` is a uuid, or else matches, in this order: a whole path, the end of a path, category and path or the end of
+    these, a part of a path that reaches into its last segment. Matching an earlier segment alone would name the
+    connection that contains the one meant.
+    :raises Failure: none matches, or several do, which are listed.
     """
     if UUID.fullmatch(name):
         return name.lower()
@@ -44,7 +44,7 @@ def find(client: Client, name: str) -> str:
         return found[0]
     if not found:
         raise Failure(f"No connection is called {name!r}; `connmgr ls` lists them.", NOT_FOUND)
-    raise Failure(_ambiguous(name, client.connection.info(found[:SHOWN]), len(found)), NOT_FOUND)
+    raise Failure(_ambiguous(name, client.connection.info(found[:MAX_CANDIDATES]), len(found)), NOT_FOUND)
 
 
 def _named(client: Client, name: str) -> list[str]:
@@ -85,7 +85,7 @@ def find_category(client: Client, name: str) -> str:
     if not found:
         raise Failure(f"No category is called {name!r}; `connmgr category ls` lists them.", NOT_FOUND)
     if len(found) > 1:
-        # With and without the root; the one that the whole path names is meant.
+        # Names are queried with and without the root; the full path wins.
         wanted = name.strip("/").lower().split("/")
         found = [one.id for one in client.category.info(found) if list(one.name) == wanted] or found
     return found[0]
@@ -97,12 +97,12 @@ def qualified(connection: Connection) -> str:
 
 
 def escape(name: str) -> str:
-    """Return a filter that means ``name`` itself."""
+    """Return a filter that matches ``name`` literally."""
     return re.sub(r"[*?\[\]{},]", lambda found: f"[{found[0]}]", name)
 
 
 def is_text(name: str) -> bool:
-    """Whether ``name`` can be one of the vault's: an argument that is not UTF-8 cannot."""
+    """Whether ``name`` is valid UTF-8, as every name in the vault is."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -111,9 +111,9 @@ def _completions(context: click.Context, incomplete: str) -> list[str]:
 
     try:
         with context.scope(cleanup=False):
-            client = connect(COMPLETION_TIMEOUT)
+            client = connect(COMPLETION_SECONDS)
         prefix = escape(incomplete)
-        found = client.connection.query(f"{prefix}**")[:COMPLETED]
+        found = client.connection.query(f"{prefix}**")[:MAX_COMPLETIONS]
         connections = client.connection.info(found)
         client.close()
     except (ClientError, click.ClickException, OSError):

@@ -15,9 +15,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def setting_options(*names: str) -> Callable[[Command], Command]:
-    """Give a command the options of the settings ``names``, all of them if there are none, and ``--config``.
+    """Give a command the options of the settings ``names``, or of all settings, and ``--config``.
 
-    The command takes them as keyword arguments and hands them to :func:`read_settings`.
+    The command takes them as keyword arguments for :func:`read_settings`.
     """
     wanted = [option for option in options() if not names or option.name in names]
 
@@ -32,10 +32,7 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
-    """Return the settings that the options ``given`` to a command lead to.
-
-    :raises StartupError: a bad value.
-    """
+    """Return the settings that a command's options ``given`` make, or raise :class:`StartupError`."""
     flags = dict(given)
     config = flags.pop("config")
     return load(flags, config=Path(config) if config is not None else None)
@@ -48,7 +45,7 @@ def _option(option: Field[Any]) -> Callable[[Command], Command]:
     if option.default is False:
         return click.option(name, is_flag=True, default=None, help=text)
     choices = option.metadata["choices"]
-    # Values are checked where those of the environment and the file are.
+    # Settings checks values, whether they come from options, environment or file.
     return click.option(name, metavar="|".join(choices) if choices else _METAVARS[str(option.type)], help=text)
 
 

@@ -22,12 +22,12 @@ def visible(text: str) -> str:
 
 
 def json_option(command: Command) -> Command:
-    """Give a command the flag ``--json``, its argument ``as_json``."""
+    """Give a command the flag ``--json``, as its argument ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """Print a value as JSON, with what would control a terminal, or reorder what it shows, as ``\\uXXXX``."""
+    r"""Print a value as JSON, with characters that control or reorder a terminal's text as ``\uXXXX``."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     click.echo("".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text))
 
@@ -46,7 +46,7 @@ def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
 
 
 def on_terminal() -> bool:
-    """Whether a person sees what is printed."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -61,7 +61,7 @@ def ago(moment: datetime) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a span of time in its largest unit, such as ``5 min``."""
+    """Return a duration in its largest unit, such as ``5 min``."""
     for size, unit in _STEPS:
         if seconds < size:
             return f"{int(seconds)} {unit}"
@@ -70,7 +70,7 @@ def lasting(seconds: float) -> str:
 
 
 def summarised(state: dict[str, Any]) -> str:
-    """Return in a few words what was last seen of a connection."""
+    """Return in a few words the last known state of a connection."""
     if "error" in state:
         return str(state["error"])
     return str(state.get("osName") or "")

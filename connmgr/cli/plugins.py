@@ -1,4 +1,4 @@
-"""``connmgr plugins``: which connection types are installed, and who brings them."""
+"""``connmgr plugins``: the installed connection types and their plugins."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from connmgr.cli.outcome import in_shell, printed_until, write
 from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
-HISTORY_LENGTH = 5000
+HISTORY_LINES = 5000
 LEAVING = {"exit", "logout"}
 
 
@@ -42,7 +42,7 @@ def shell(connection: str) -> None:
         if not words:
             continue
         if words[0] in LEAVING:
-            # What it leaves with may be any expression of the far shell's language, or none of it.
+            # Only the far shell can evaluate the argument of its exit.
             status = _run(client, id, f"exit {words[1]}") if len(words) > 1 else status
             break
         status = _run(client, id, line)
@@ -59,7 +59,7 @@ def _run(client: Client, id: str, line: str) -> int:
         problem.show()
         return problem.exit_code
     except KeyboardInterrupt:
-        # The client has let go of its connection, upon which the daemon kills the command.
+        # The client closed its connection, so the daemon kills the command.
         click.echo("^C", err=True)
         return INTERRUPTED
     write(result, whole_lines=sys.stdin.isatty())
@@ -67,13 +67,13 @@ def _run(client: Client, id: str, line: str) -> int:
 
 
 def _typed(client: Client, id: str, name: str) -> Iterator[str]:
-    """Yield the lines that a person types, until Ctrl-D."""
+    """Yield the lines that the user types, until Ctrl-D."""
     import readline
 
     history = paths.state_directory(os.environ) / "history"
     remembers = _with_history(_read_history, history)
     readline.set_auto_history(False)
-    readline.set_history_length(HISTORY_LENGTH)
+    readline.set_history_length(HISTORY_LINES)
     try:
         while True:
             try:
@@ -84,7 +84,7 @@ def _typed(client: Client, id: str, name: str) -> Iterator[str]:
             except EOFError:
                 click.echo()
                 return
-            # As shells do: what begins with a blank is not remembered.
+            # Like shells, keep no line that begins with a blank.
             if line.strip() and not line.startswith(" "):
                 readline.add_history(line)
             yield line
@@ -101,7 +101,7 @@ def _directory(client: Client, id: str) -> str:
 
 
 def _with_history(work: Callable[[Path], None], path: Path) -> bool:
-    """Do ``work`` with the file of the history; where that fails, say so and return False."""
+    """Do ``work`` with the history file; report a failure and return False."""
     try:
         work(path)
     except OSError as error:

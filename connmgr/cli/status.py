@@ -1,4 +1,4 @@
-"""``connmgr status``: whether the daemon runs, and how it is."""
+"""``connmgr status``: whether the daemon runs, and with what load."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
 from connmgr.client import Client, DaemonStatus, RunningShell
 
-TIMEOUT = 10.0
+ANSWER_SECONDS = 10.0
 
 
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
     """Show whether the daemon runs, and how it is; exits with 3 where none answers."""
-    client = connect(TIMEOUT)
+    client = connect(ANSWER_SECONDS)
     answer = client.post("/daemon/status")
     vault = client.vault.status()
     connections = len(client.connection.query())

@@ -10,16 +10,16 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
 from connmgr.client import ClientError, Unreachable
 
-TIMEOUT = 20.0
-INTERVAL = 0.05
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.05
 
 
 @click.command()
 def stop() -> None:
     """Stop the daemon, and wait until it has stopped: commands that run get a few seconds to end by themselves."""
-    client = connect(TIMEOUT)
+    client = connect(STOP_SECONDS)
     client.daemon.stop()
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
         try:
             client.daemon.version()
@@ -28,7 +28,7 @@ def stop() -> None:
                 click.echo("The daemon has stopped.")
                 return
         except ClientError:
-            # It still answers, that it is stopping.
+            # The daemon answers that it is stopping.
             pass
-        time.sleep(INTERVAL)
-    raise Failure(f"The daemon still runs after {TIMEOUT:g} seconds.")
+        time.sleep(POLL_SECONDS)
+    raise Failure(f"The daemon still runs after {STOP_SECONDS:g} seconds.")

@@ -1,4 +1,4 @@
-"""``connmgr vault status``, ``unlock``, ``lock`` and ``user``: who may read the vault's secrets, now and at all."""
+"""``connmgr vault status``, ``unlock``, ``lock`` and ``user``: who may read the vault's secrets."""
 
 from __future__ import annotations
 
