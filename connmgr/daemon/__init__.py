@@ -1,4 +1,4 @@
-"""The daemon: everything is wired here, and nowhere else."""
+"""The daemon: this module makes all collaborators and connects them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from connmgr.api.services import Services
 from connmgr.api.slots import STOPS, RequestSlots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
-from connmgr.daemon.door import SocketFile
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.process import prepare_process
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, ignore_signals
 from connmgr.daemon.storage import database_url, key_store
+from connmgr.daemon.unix_socket import SocketFile
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
 from connmgr.registry import Registry
@@ -45,7 +45,7 @@ logger = logging.getLogger("connmgr.daemon")
 def serve(settings: Settings) -> None:
     """Run the daemon until a signal or a client stops it.
 
-    :raises StartupError: it cannot start safely; nothing was changed then, but for directories that were made.
+    :raises StartupError: it cannot start safely; nothing was changed but for new directories.
     """
     stop = Stop()
     prepare_process(settings.log_level, settings.log_format)
@@ -132,7 +132,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
 
 
 def _finish(server: Server, shells: Shells) -> None:
-    """Let requests that run end by themselves, then end shells and commands, and deliver what they are answered."""
+    """Let running requests end, then end shells and commands, and deliver the last answers."""
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()
 
@@ -146,7 +146,7 @@ def _finish(server: Server, shells: Shells) -> None:
 
 
 def _prepared(registry: Registry, data_dir: Path) -> Registry:
-    """Tell every connection type where it may keep files, and the log about plugins that are not used."""
+    """Tell every connection type where it may keep files, and log the plugins that cannot be used."""
     registry.prepare(data_dir)
     for problem in registry.problems:
         logger.warning("Plugin %s of %s: %s", problem.plugin, problem.distribution, problem.reason)
@@ -166,14 +166,14 @@ def _announce(settings: Settings, url: str) -> None:
         logger.warning("Authentication is switched off: every program on this machine may use every connection.")
     if not _is_loopback(settings.host):
         logger.warning("Listening on %s: whoever reaches it over the network may try to get in.", settings.host)
-    # What was made until now lives as long as the daemon: the collector need not look at it again.
+    # All objects up to now live as long as the daemon; the collector skips them.
     gc.freeze()
     gc.enable()
     try:
         sys.stdout.write(f"connmgr listening on {url}\n")
         sys.stdout.flush()
     except OSError:
-        # Nobody reads; what is left in the buffer must not fail again at exit.
+        # The rest of the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

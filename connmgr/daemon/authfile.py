@@ -1,4 +1,4 @@
-"""The auth file: what a local client reads to prove that it runs as the same user."""
+"""The auth file: local clients read it to prove that they run as the same user."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import stat
 from pathlib import Path
 
 from connmgr.daemon.files import CREATE, private_directory
-from connmgr.daemon.way import check_way
+from connmgr.daemon.path_check import check_path
 from connmgr.errors import StartupError
 
 _OURS = re.compile(rb"connmgr-[A-Za-z0-9_-]{43}\n?")
-_LIMIT = 100
+_MAX_FILE_BYTES = 100
 
 
 class AuthFile:
-    """A file, mode 0600, with a fresh secret as its whole content; there from its construction to :meth:`remove`.
+    """A file, mode 0600, whose content is a fresh secret; it exists from construction to :meth:`remove`.
 
-    ``path`` may lie in a directory of ours, made where there is none, or of root's; neither there nor above may another
-    user put anything in its place: only a sticky directory such as ``/tmp`` may be written to by others. What a dead
-    daemon left there is replaced.
-    :raises StartupError: anything else is at ``path``, a running daemon's auth file too, or it cannot be made.
+    A leftover of a dead daemon at ``path`` is replaced. Its directory belongs to this user, who gets it made if
+    missing, or to root. No other user may be able to replace the file: see :func:`check_path`.
+    :raises StartupError: something else is at ``path``, such as a running daemon's auth file, or it cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,14 +30,14 @@ class AuthFile:
         self._path = path
         if not path.parent.exists():
             private_directory(path.parent, "directory of the auth file")
-        check_way(path)
+        check_path(path)
         _remove_leftover(path)
         try:
             self._descriptor = os.open(path, CREATE, 0o600)
         except OSError as error:
             raise StartupError(f"The auth file {path} cannot be made: {error.strerror}.") from error
         try:
-            # Held while the daemon lives: another one sees by it that the file is no leftover.
+            # Held while the daemon lives; a file without the lock is a leftover.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.fchmod(self._descriptor, 0o600)
             os.write(self._descriptor, self.content.encode() + b"\n")
@@ -47,7 +46,7 @@ class AuthFile:
             raise StartupError(f"The auth file {path} cannot be written: {error.strerror}.") from error
 
     def remove(self) -> None:
-        """Remove the file, if it is still this one; calling it again does nothing."""
+        """Remove the file if it is still this one; calling it again does nothing."""
         if self._descriptor < 0:
             return
         own = os.fstat(self._descriptor)
@@ -72,7 +71,7 @@ def _remove_leftover(path: Path) -> None:
     try:
         status = os.fstat(descriptor)
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
-        if not ours or not _OURS.fullmatch(os.read(descriptor, _LIMIT)):
+        if not ours or not _OURS.fullmatch(os.read(descriptor, _MAX_FILE_BYTES)):
             raise StartupError(f"Something else is at the path of the auth file, {path}; remove it.")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""One client's TCP connection: waitress's, kept by one thread from request to request, and with limits on time."""
+"""One client's TCP connection: waitress's channel with time limits, served by one thread from request to request."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from connmgr.daemon.parser import Parser, Uploads
 from connmgr.daemon.rejection import RejectTask
 
 STALL_SECONDS = 60.0
-"""A client that reads nothing of its response for so long is gone."""
+"""A client that reads nothing of its response for this long is gone."""
 
-KEEP_SECONDS = 0.02
-"""For how long the thread that has answered waits for the next request, which then need not change threads."""
+KEEP_ALIVE_SECONDS = 0.02
+"""The answering thread waits this long for the next request, which saves handing it to another thread."""
 
 IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
-DIRECT = 32 * 1024
-"""Bytes from which on a piece of a response is not put into waitress's buffers."""
+DIRECT_BYTES = 32 * 1024
+"""Smaller pieces of a response go through waitress's buffers; larger ones are sent directly."""
 
-UPLOAD_BYTES = LARGE_BLOCK - 4096
-"""Bytes of an upload that are taken at once: many, but no more than the C library keeps at hand."""
+UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
+"""Bytes of an upload received at once, just below the size that the C library returns to the system."""
 
-ROOM_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 class Server(Protocol):
@@ -48,33 +48,32 @@ class Server(Protocol):
 
 
 class Channel(HTTPChannel):
-    """Closes what stays silent for too long, but for a client that waits for its answer.
+    """Closes a client that is silent for too long, unless it waits for its answer.
 
-    While a request is answered, and :data:`KEEP_SECONDS` longer, the channel belongs to the thread that answers; at all
-    other times to the main thread, which waits for all clients at once.
+    A thread owns the channel while it answers, and :data:`KEEP_ALIVE_SECONDS` longer. At all other times the main
+    thread owns it, and waits for all clients at once.
     """
 
     server: Server  # type: ignore[assignment] # waitress declares its own, which does less
     request: Parser | None
     requests: list[Parser]
     rejected = False
-    kept = False
-    """Whether a thread that answers has the channel, and looks for requests itself."""
+    keeps_alive = False
+    """Whether an answering thread owns the channel, and receives its requests."""
 
     _known = False
-    """Whether the client has ever shown a valid token."""
+    """Whether the client has shown a valid token."""
 
     _lingering_until = 0.0
     _sending = False
     _header: bytes | None = b""
-    """The header of a response, until some of its body is sent with it; None before it."""
+    """The header of a response until it is sent with the body; None before there is one."""
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
-        """Make the parser of one request, as waitress does."""
         return Parser(adjustments, self.server.trusted, self.server.uploads)
 
     def overdue(self, now: float) -> bool:
-        """Whether the client has had its time, at ``now`` in seconds since 1970."""
+        """Whether the client exceeded a time limit at ``now``, in seconds since 1970."""
         if self._lingering_until:
             return now > self._lingering_until
         if self.total_outbufs_len or self._sending:
@@ -87,9 +86,9 @@ class Channel(HTTPChannel):
 
     @property
     def dispensable(self) -> bool:
-        """Whether it may be closed for another client: it has shown no valid token, and no request is answered."""
+        """Whether another client may take its place: it showed no valid token, and waits for no answer."""
         known = self._known or (self.request is not None and self.request.is_trusted)
-        return not (known or self.kept or self.requests)
+        return not (known or self.keeps_alive or self.requests)
 
     @property
     def busy(self) -> bool:
@@ -97,10 +96,10 @@ class Channel(HTTPChannel):
         return bool(self.requests or self.total_outbufs_len)
 
     def readable(self) -> bool:
-        return bool(self._lingering_until) or not (self.kept or self.requests or not super().readable())
+        return bool(self._lingering_until) or not (self.keeps_alive or self.requests or not super().readable())
 
     def check_client_disconnected(self) -> bool:  # type: ignore[override]
-        """Whether the client has gone; asked by the thread that answers it, which alone reads from the socket."""
+        """Whether the client has gone; only the thread that answers it, and alone reads the socket, calls this."""
         try:
             return self.socket is None or not self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -109,15 +108,15 @@ class Channel(HTTPChannel):
             return True
 
     def service(self) -> None:
-        """Answer the requests that have come, and those that follow at once, unless other clients wait for a thread."""
-        self.kept = True
+        """Answer the requests received, and those that follow at once, unless other clients wait for a thread."""
+        self.keeps_alive = True
         try:
             self._answer(self.requests[0])
             while not self.server.crowded and (self.requests or self._next_arrives()):
                 self._answer(self.requests[0])
         finally:
             self.last_activity = time.time()
-            self.kept = False
+            self.keeps_alive = False
             if self.requests:
                 self.server.add_task(self)
             self.server.pull_trigger()
@@ -135,7 +134,7 @@ class Channel(HTTPChannel):
         except ClientDisconnected:
             task.close_on_finish = True
         except BaseException:
-            # The application answers its own errors: this is a response that broke off. No request is answered twice.
+            # The application answers its own errors: this response broke off, and the request is not answered again.
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
         with self.requests_lock:  # type: ignore[attr-defined]
@@ -150,25 +149,25 @@ class Channel(HTTPChannel):
                 self.send_continue()
 
     def _awaits_leave(self, request: Parser) -> bool:
-        """Whether a client that waits for ``100 Continue`` has not got it, because the answers before came first."""
+        """Whether the client waits for ``100 Continue``, held back by answers to earlier requests."""
         return request.expect_continue and request.headers_finished and not self.sent_continue
 
     def _next_arrives(self) -> bool:
-        """Wait a moment for the next request, if a thread can be spared for that."""
-        if not self.server.keepers.acquire(blocking=False):
+        """Wait briefly for the next request, if a thread can be spared."""
+        if not self.server.keep_alive_threads.acquire(blocking=False):
             return False
         try:
-            deadline = time.monotonic() + KEEP_SECONDS
+            deadline = time.monotonic() + KEEP_ALIVE_SECONDS
             while not self.requests:
                 left = deadline - time.monotonic()
                 if left <= 0 or not super().readable() or not self._receive(left):
                     return False
         finally:
-            self.server.keepers.release()
+            self.server.keep_alive_threads.release()
         return True
 
     def _receive(self, timeout: float) -> bool:
-        """Take what the client sends within ``timeout`` seconds; what is no data is left to the main thread."""
+        """Receive for at most ``timeout`` seconds; the main thread handles an end or an error of the stream."""
         if self.socket is None:
             return False
         poll = select.poll()
@@ -199,8 +198,8 @@ class Channel(HTTPChannel):
             self.handle_close()
 
     def handle_write(self) -> None:
-        # A refused request may still be arriving. Closing at once would have the kernel answer it with a reset, which
-        # takes our answer away from the client; so only our half is closed, and what comes is thrown away for a while.
+        # A refused request may still be arriving. If we closed now, the kernel would send a reset, and the client would
+        # lose our answer. So we close our half only, and discard what arrives for a while.
         if not (self.close_when_flushed and self.rejected):
             super().handle_write()
             return
@@ -212,14 +211,14 @@ class Channel(HTTPChannel):
             self._linger()
 
     def write_soon(self, data: Any) -> int:
-        """Send a piece of the response; its header goes out together with what follows it.
+        """Send a piece of the response, the header together with the first piece of the body.
 
-        What the client does not take at once is left to the main thread, but for large pieces: waiting here saves
-        copies and keeps memory bounded.
+        The main thread sends the rest of a small piece later. Large pieces are sent here, which saves copies and bounds
+        memory.
         """
         if self._header is None:
             self._header = data
-        elif len(data) < DIRECT:
+        elif len(data) < DIRECT_BYTES:
             whole, self._header = self._header + data, b""
             sent = self._send_now(memoryview(whole))
             if sent < len(whole):
@@ -230,7 +229,7 @@ class Channel(HTTPChannel):
         return len(data)
 
     def _send_header(self) -> None:
-        """Send the header of a response that has no body, or a large one."""
+        """Send the header if it is still keeps_alive for a piece of the body."""
         if self._header:
             self.write_soon(b"")
 
@@ -245,7 +244,7 @@ class Channel(HTTPChannel):
             self._sending = False
 
     def _send_now(self, data: memoryview) -> int:
-        """Send as much of ``data`` as the socket takes, after what waits already."""
+        """Send as much of ``data`` as the socket takes, after what is queued."""
         with self.outbuf_lock:
             if not self.connected or self.socket is None:
                 raise ClientDisconnected
@@ -263,17 +262,17 @@ class Channel(HTTPChannel):
             return sent
 
     def _await_room(self) -> None:
-        # The main thread ends the waiting for a client that takes nothing. It may close the socket at any moment; a
-        # wait for what has its number then is harmless and short.
+        # The main thread times out a client that reads nothing, and may close the socket at any moment. Polling a
+        # descriptor number that was reused is harmless and short.
         descriptor = self.socket.fileno() if self.socket is not None else -1
         if descriptor >= 0:
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
-            if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(ROOM_SECONDS * 1000)):
+            if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(POLL_SECONDS * 1000)):
                 raise ClientDisconnected
 
     def handle_close(self) -> None:
-        # Frees what was received of a request that will never be whole.
+        # Frees what was received of an incomplete request.
         if self.request is not None:
             self.request.close()
         super().handle_close()

@@ -1,4 +1,4 @@
-"""Files and directories that belong to the daemon's user alone."""
+"""Files and directories that only the daemon's user may use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def private_directory(path: Path, purpose: str) -> None:
-    """Make ``path`` a directory of mode 0700, or check that it is one; an empty one of our own is closed to others.
+    """Make ``path`` a directory of mode 0700, or check that it is one; an open one of ours is closed if it is empty.
 
-    :raises StartupError: it cannot be made, is not ours, or is open to others; ``purpose`` says what it is.
+    :raises StartupError: it cannot be made, is not ours, or is open to others; ``purpose`` names it.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -35,12 +35,12 @@ def private_directory(path: Path, purpose: str) -> None:
 
 
 def read_private(path: Path, limit: int) -> str | None:
-    """Return the text in a file of our own, mode 0600, or None where there is none; at most ``limit`` bytes.
+    """Return the text in a file of ours, mode 0600, at most ``limit`` bytes; None if there is none.
 
-    :raises StartupError: it is open to others, not ours, a link, or anything but a file.
+    :raises StartupError: it is open to others, not ours, a link, or no file.
     """
     try:
-        # O_NONBLOCK: a FIFO at this place must be refused, not waited for.
+        # O_NONBLOCK: a FIFO must be refused, not waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -59,7 +59,7 @@ def read_private(path: Path, limit: int) -> str | None:
 
 
 def replace_private(path: Path, text: str) -> None:
-    """Put ``text`` into the file ``path``, mode 0600, at once and durably.
+    """Replace the content of ``path``, mode 0600, atomically and durably.
 
     :raises StartupError: it cannot be written.
     """

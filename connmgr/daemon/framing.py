@@ -1,4 +1,4 @@
-"""How long a request is, as RFC 9112 has it: what can be read in two ways hides a request in another one."""
+"""The length of a request by RFC 9112; an ambiguous length would hide one request in another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waitress.parser import ParsingError
 from waitress.utilities import BadRequest
 
 LINE_BYTES = 1024
-"""Bytes of a line that tells the size of a chunk."""
+"""Bytes of a line that gives the size of a chunk."""
 
 TRAILER_BYTES = 8 * 1024
 """Bytes of all fields that may follow the last chunk."""
@@ -21,7 +21,7 @@ _FIELD = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 def check_head(head: bytes) -> None:
-    """Refuse what waitress lets pass of a header whose request another program could take for longer or shorter.
+    """Refuse a header that waitress accepts and another program could read as a longer or shorter request.
 
     :raises ParsingError: a version other than 1.0 and 1.1, a control character in the first line, a folded line, more
         than one length, or a coding other than ``chunked``, in HTTP/1.0 or together with a length.
@@ -46,14 +46,14 @@ def check_head(head: bytes) -> None:
 
 
 def has_bare_lf(unfinished: bytes) -> bool:
-    """Whether a header has a line that ends without CR, so that what its sender takes for its end is none."""
+    """Whether a line of a header ends without CR; its sender may take that for the end of the header."""
     return _BARE_LF.search(unfinished) is not None
 
 
 class ChunkedBody:
-    """Takes a body in chunks apart, as waitress's receivers do: its content goes to ``buf``.
+    """Decodes a chunked body into ``buf``, with the interface of waitress's receivers.
 
-    ``error`` is what is wrong with it; ``completed`` is set when all of it has come.
+    ``error`` is what is wrong with it; ``completed`` is set once it is whole.
     """
 
     def __init__(self, buf: Any) -> None:

@@ -7,28 +7,28 @@ import logging
 import re
 from datetime import datetime, timezone
 
-# Made once: making it takes longer than encoding.
+# Making it takes longer than encoding.
 _ENCODER = json.JSONEncoder(default=str)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def start_logging(level: str, style: str) -> None:
-    """Log to stderr what is of ``level`` and above, in the ``style`` ``text`` or ``json``."""
+    """Log messages of ``level`` and above to stderr, in the ``style`` ``text`` or ``json``."""
     output = logging.StreamHandler()
     output.setFormatter(JsonLines() if style == "json" else TextLines())
-    # What libraries have to say is of no use below a warning, and may be indiscreet.
+    # Below a warning, libraries log nothing useful, and perhaps secrets.
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     logging.getLogger("connmgr").setLevel(level.upper())
-    # Each request that waits for a thread is no news.
+    # It reports every request that waits for a thread.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    # Not in the line, and looked up for each otherwise.
+    # Formatting would look them up for each line, and does not print them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # A closed stderr must not take the daemon down.
+    # A closed stderr must not end the daemon.
     logging.raiseExceptions = False
 
 
 class TextLines(logging.Formatter):
-    """Time, level, origin and message. Whatever a message holds, it is one line; those of a traceback are indented."""
+    """Time, level, origin and message in one line; a traceback follows indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -42,7 +42,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """An object a line: ``time``, ``level``, ``logger``, and ``message`` or what is known of a request."""
+    """A JSON object a line: ``time``, ``level``, ``logger``, and ``message`` or the properties of a request."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")

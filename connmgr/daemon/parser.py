@@ -1,4 +1,4 @@
-"""Reads one HTTP request: waitress's parser, with limits on time and on what strangers may send."""
+"""Reads one HTTP request: waitress's parser with time limits, and less room for unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
 from connmgr.fs.spool import Spool
 
 RECEIVE_SECONDS = 20.0
-RECEIVE_RATE = 64 * 1024
-"""A request must arrive within so many seconds, and one more for each so many bytes of its body."""
+RECEIVE_BYTES_PER_SECOND = 64 * 1024
+"""Body bytes that extend the time for a request by one second."""
 
-STRANGERS_BODY = 64 * 1024
-"""The bytes of a body that are taken from a client without a valid token: enough for a handshake."""
+STRANGER_BODY_BYTES = 64 * 1024
+"""Bytes of a body accepted without a valid token: enough for a handshake."""
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """The path whose request bodies are files, what makes the spool of one, and how many bytes it may have."""
+    """The path whose request bodies are files, the factory of their spools, and the most bytes of one."""
 
     path: str
     spool: Callable[[], Spool]
@@ -33,9 +33,9 @@ class Uploads:
 
 
 class Parser(HTTPRequestParser):
-    """Reads one request; the body of a client that is not ``trusted`` must be small, an upload's goes to its spool."""
+    """Reads one request; an upload goes to its spool, and a client that is not ``trusted`` may send little."""
 
-    # What a request has that is no HTTP, or whose header is too large to be looked at.
+    # Defaults for a request that is no HTTP, or whose header is too large to parse.
     command = "-"  # type: ignore[assignment]
     path = ""
     request_uri = ""
@@ -43,10 +43,10 @@ class Parser(HTTPRequestParser):
     url_scheme = "http"
 
     header_read = False
-    """Whether the header is whole and valid, so that it tells what was asked for, and by whom."""
+    """Whether the header is whole and valid, so that path and credentials are known."""
 
     is_trusted = False
-    """Whether it bears a valid token."""
+    """Whether it has a valid token."""
 
     is_upload = False
     """Whether the body goes to a spool."""
@@ -59,20 +59,20 @@ class Parser(HTTPRequestParser):
 
     def parse_header(self, header_plus: bytes) -> None:
         if self.header_bytes_received >= self.adj.max_request_header_size:
-            # What waitress has put in the place of this header would pass for what the client asked for.
+            # waitress replaced the header; parsing the replacement would invent a request.
             return
         check_head(header_plus)
         try:
             super().parse_header(header_plus)
         except ValueError as error:
-            # Of a length with thousands of digits, or of an address in brackets that is none.
+            # A length of thousands of digits, or an invalid address in brackets.
             raise ParsingError(str(error)) from error
         self.header_read = True
         if self.chunked:
             self.body_rcv = ChunkedBody(OverflowableBuffer(self.adj.inbuf_overflow))  # type: ignore[assignment]
         self.is_trusted = self._trusted(self.headers.get("AUTHORIZATION", ""))
         if not self.is_trusted:
-            self._limit_body(min(self.adj.max_request_body_size, STRANGERS_BODY + 1))
+            self._limit_body(min(self.adj.max_request_body_size, STRANGER_BODY_BYTES + 1))
         elif self.path == self._uploads.path and self.body_rcv is not None:
             self._limit_body(self._uploads.max_bytes + 1)
             self.is_upload = True
@@ -85,14 +85,14 @@ class Parser(HTTPRequestParser):
     def received(self, data: bytes) -> int:
         consumed: int = super().received(data)
         if not self.headers_finished and not self.completed and has_bare_lf(self.header_plus):
-            # Its end may never come: whoever ends lines so sees no reason to send more.
+            # A client that ends lines without CR may consider the header complete and wait forever.
             self.error = BadRequest("A header line ends without CR")
             self.completed = True
-        # Otherwise a request that is complete or refused already would be told to continue, and be waited for.
+        # waitress would send 100 Continue for a request that is complete or refused.
         if self.completed:
             self.expect_continue = False
         return consumed
 
     @property
     def overdue_at(self) -> float:
-        return self.began + RECEIVE_SECONDS + self.body_bytes_received / RECEIVE_RATE
+        return self.began + RECEIVE_SECONDS + self.body_bytes_received / RECEIVE_BYTES_PER_SECOND

@@ -1,4 +1,4 @@
-"""What the daemon's process is to be like, before anything is opened."""
+"""Prepares the daemon's process before it opens anything."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from connmgr.daemon.memory import return_large_blocks
 from connmgr.errors import StartupError
 from connmgr.secrets.process import harden
 
-OPEN_FILES = 8192
-"""Files that the process may have open, where the system lets it: connections, shells, databases."""
+MAX_OPEN_FILES = 8192
+"""Soft limit of open files, as far as the hard limit allows."""
 
 
 def prepare_process(log_level: str, log_format: str) -> None:
-    """Set up logging to stderr, limits, and what keeps the process's memory to itself.
+    """Set up logging and limits, and protect the process's memory.
 
     :raises StartupError: the system does not let the process protect its memory.
     """
@@ -29,6 +29,6 @@ def prepare_process(log_level: str, log_format: str) -> None:
 
 def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

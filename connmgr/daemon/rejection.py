@@ -1,4 +1,4 @@
-"""The answer to a request that is no HTTP, or too large: the application's own, which never sees the body."""
+"""Answers requests that are no HTTP, or too large, by the application, which never sees the body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connmgr.daemon.parser import Parser
 
 
 class RejectTask(WSGITask):
-    """Has the application answer a request that the HTTP parser refused, and closes the connection."""
+    """Lets the application answer a request that the HTTP parser refused, and closes the connection."""
 
     channel: Any
     request: Parser  # type: ignore[assignment]
@@ -27,7 +27,7 @@ class RejectTask(WSGITask):
         environ: dict[str, Any] = super().get_environment()
         environ[REFUSAL] = Refusal(_error_of(self.request), header_read=self.request.header_read)
         environ["wsgi.input"] = BytesIO()
-        # It is that of a body which does not come, or no number.
+        # The body does not follow, or the value is no number.
         environ.pop("CONTENT_LENGTH", None)
         return environ
 

@@ -1,4 +1,4 @@
-"""The HTTP server: waitress, with each of its limits set on purpose."""
+"""The HTTP server: waitress, with every limit set explicitly."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.daemon.channel import Channel
-from connmgr.daemon.door import Door
 from connmgr.daemon.parser import Uploads
+from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
 
-RESERVE = 16
-"""Threads beyond the slots for requests that wait, so that all others are answered at once."""
+QUICK_THREADS = 16
+"""Threads beyond the slots for slow requests, so that quick requests never wait for one."""
 
-KEEPERS = 64
-"""How many threads beyond those may stay with a client that they have answered."""
+KEEP_ALIVE_THREADS = 64
+"""Threads beyond those that may wait for the next request of a client."""
 
 MAX_CONNECTIONS = 512
-"""Beyond so many, the client that is silent for longest of those without a token makes room for the next one."""
+"""Most connections at once. At the limit, the longest-idle client without a token is closed."""
 
-MAX_HEADER = 32 * 1024
+HEADER_BYTES = 32 * 1024
 POLL_SECONDS = 1.0
-# Output beyond it pauses whoever writes, until the client has read.
-PENDING_OUTPUT = 1024 * 1024
+PENDING_OUTPUT_BYTES = 1024 * 1024
+"""Queued output at which the writing thread waits for the client."""
+
 RECEIVE_BYTES = 64 * 1024
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on ``host`` and ``port``; whoever connects before it is served waits.
+    """Return a socket that listens on ``host`` and ``port``; clients may connect before it is served.
 
     :raises StartupError: the port is taken, or the address is none of this machine's.
     """
@@ -51,7 +52,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        # At once: another user may bind the same port, and take it by being the first to listen.
+        # Until we listen, another user may bind the same port and listen first.
         bound.listen()
     except OSError as error:
         bound.close()
@@ -70,10 +71,10 @@ def url_of(bound: socket.socket) -> str:
 
 
 class Server(TcpWSGIServer):
-    """Serves ``application`` on a bound socket, and on a Unix socket ``beside`` it, while :meth:`run` runs.
+    """Serves ``application`` on a bound socket, and on the Unix socket ``beside`` it, while :meth:`run` runs.
 
-    ``slots`` is how many requests may wait at a time, ``max_body`` is in bytes, ``trusted`` says of an Authorization
-    header whether it is good, and ``uploads`` where bodies go that are no JSON.
+    ``slots`` is the number of slow requests at a time, ``max_body`` is in bytes, ``trusted`` tells whether an
+    Authorization header is valid, and ``uploads`` where bodies other than JSON go.
     """
 
     channel_class = Channel
@@ -92,24 +93,24 @@ class Server(TcpWSGIServer):
     ) -> None:
         self.trusted = trusted
         self.uploads = uploads
-        self.keepers = threading.BoundedSemaphore(KEEPERS)
+        self.keep_alive_threads = threading.BoundedSemaphore(KEEP_ALIVE_THREADS)
         self._sockets: dict[int, Any] = {}
-        # A signal handler may interrupt the thread that holds it.
+        # Reentrant: a signal handler may interrupt its holder.
         self._waking = threading.RLock()
         self._shut_down = False
         self._next_drop = 0.0
         adjustments = Adjustments(
             sockets=[bound],
-            threads=slots + RESERVE + KEEPERS,
-            # It counts the listening sockets and the trigger too; one more is that for which another makes room.
+            threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
+            # waitress counts the listening sockets and the trigger too; one more is the client that replaces another.
             connection_limit=MAX_CONNECTIONS + 3 + (beside is not None),
-            max_request_header_size=MAX_HEADER,
-            # It refuses from the limit on.
+            max_request_header_size=HEADER_BYTES,
+            # waitress refuses a body of exactly this size.
             max_request_body_size=max_body + 1,
-            # Requests carry secrets and responses output: neither is ever spooled to a temporary file; but `uploads`.
+            # Requests carry secrets and responses output: only `uploads` may go to a file.
             inbuf_overflow=sys.maxsize,
             outbuf_overflow=sys.maxsize,
-            outbuf_high_watermark=PENDING_OUTPUT,
+            outbuf_high_watermark=PENDING_OUTPUT_BYTES,
             recv_bytes=RECEIVE_BYTES,
             # select() fails beyond 1,024 open files.
             asyncore_use_poll=True,
@@ -131,10 +132,10 @@ class Server(TcpWSGIServer):
             bind_socket=False,
         )
         if beside is not None:
-            Door(self, beside, self._sockets)
+            UnixListener(self, beside, self._sockets)
 
     def run(self, until: Callable[[], bool], timeout: float = float("inf")) -> None:  # type: ignore[override]
-        """Serve until ``until()`` holds, or ``timeout`` seconds have passed; :meth:`wake` has it looked at."""
+        """Serve until ``until()`` holds or ``timeout`` seconds have passed; :meth:`wake` makes it call ``until``."""
         deadline = time.monotonic() + timeout
         while not until():
             left = deadline - time.monotonic()
@@ -144,18 +145,18 @@ class Server(TcpWSGIServer):
             wasyncore.loop(timeout=min(POLL_SECONDS, left), use_poll=True, map=self._sockets, count=1)
 
     def wake(self) -> None:
-        """End a wait in :meth:`run`; may be called from a signal handler and from any thread, at any time."""
+        """End a wait in :meth:`run`; safe in a signal handler and in any thread, at any time."""
         self.pull_trigger()
 
     def pull_trigger(self) -> None:
         with self._waking:
-            # Once it is closed, its descriptor's number may be another file's.
+            # Guards against writing to a descriptor number that was reused.
             if not self._shut_down:
                 super().pull_trigger()
 
     def add_task(self, channel: Channel) -> None:  # type: ignore[override]
-        """Have a thread answer the request that has come, unless one of them has received it itself."""
-        if not channel.kept:
+        """Queue the request for a thread, unless the thread that received it answers it itself."""
+        if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
 
     @property
@@ -169,13 +170,10 @@ class Server(TcpWSGIServer):
         return any(channel.busy for channel in list(self.active_channels.values()))
 
     def maintenance(self, now: float) -> None:
-        """Do nothing: a connection that is closed while a poll is prepared may give its number to a new one.
-
-        What the poll says of the old one would then close that.
-        """
+        """Do nothing: a poll may already be prepared, and would close a new connection with a reused descriptor."""
 
     def _drop(self) -> None:
-        """Drop the clients whose time is over, and one that has no token where the next one would find no room."""
+        """Close clients that exceeded a time limit, and at :data:`MAX_CONNECTIONS` one without a token."""
         now = time.time()
         if now >= self._next_drop:
             self._next_drop = now + 1
@@ -188,7 +186,7 @@ class Server(TcpWSGIServer):
                 min(strangers, key=lambda channel: channel.last_activity).handle_close()
 
     def shut_down(self) -> None:
-        """Close every connection and end the threads that are idle; others end with the process."""
+        """Close every connection and end the idle threads; the others end with the process."""
         self.task_dispatcher.shutdown(timeout=1)
         with self._waking:
             self._shut_down = True

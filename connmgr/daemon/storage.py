@@ -12,9 +12,9 @@ def database_url(settings: Settings) -> str:
 
 
 def key_store(settings: Settings) -> KeyStore:
-    """Return the place of the vault's key.
+    """Return the store of the vault's key.
 
-    :raises StartupError: it is a keyring, and there is none.
+    :raises StartupError: the settings ask for a keyring, and there is none.
     """
     if settings.key_store == "keyring":
         from connmgr.secrets.keyring import Keyring

@@ -14,7 +14,7 @@ import pytest
 
 from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Uploads
-from connmgr.daemon.server import PENDING_OUTPUT, Server, bind, url_of
+from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Spool
 
@@ -138,7 +138,7 @@ def test_a_client_that_does_not_read_holds_up_its_writer_and_is_dropped(serve: A
         connection.sendall(REQUEST)
         assert ended.wait(SOON)
         buffers = 16 * 1024 * 1024
-        assert sum(written) < PENDING_OUTPUT + buffers
+        assert sum(written) < PENDING_OUTPUT_BYTES + buffers
 
 
 def test_a_client_that_goes_away_is_seen_while_its_request_runs(serve: Any) -> None:
@@ -271,14 +271,14 @@ def test_nothing_is_ever_written_to_a_temporary_file(serve: Any, monkeypatch: py
 
     def echo(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         received.append(len(environ["wsgi.input"].read()))
-        start_response("200 OK", [("Content-Length", str(8 * PENDING_OUTPUT))])
-        return [b"x" * (8 * PENDING_OUTPUT)]
+        start_response("200 OK", [("Content-Length", str(8 * PENDING_OUTPUT_BYTES))])
+        return [b"x" * (8 * PENDING_OUTPUT_BYTES)]
 
     with connect(serve(echo)) as connection:
         body = b"x" * 99_000
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: good\r\nContent-Length: 99000\r\n\r\n" + body)
         got = 0
-        while got < 8 * PENDING_OUTPUT:
+        while got < 8 * PENDING_OUTPUT_BYTES:
             chunk = connection.recv(1 << 20)
             assert chunk
             got += len(chunk)

@@ -1,4 +1,4 @@
-"""The Unix socket beside the auth file: a way in on which the kernel tells each side whose program the other one is."""
+"""The Unix socket beside the auth file; the kernel tells each side which user the other one is."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from connmgr.paths import socket_of
 from connmgr.peers import is_trusted, peer_uid
 
 ADDRESS = ("localhost", 0)
-"""What stands for the address of a client that has none."""
+"""Stands for the address of a client that has none."""
 
 logger = logging.getLogger("connmgr.daemon")
 
 
 class SocketFile:
-    """A Unix socket beside ``auth_file``, mode 0600: it listens until :meth:`close`, and is found until :meth:`remove`.
+    """A Unix socket beside ``auth_file``, mode 0600: found until :meth:`remove`, and listening until :meth:`close`.
 
-    The maker holds the auth file, so that what other daemons left beside it is theirs no more and is removed. Where no
-    socket can be made, as its path is too long or something else is there, ``bound`` is None: clients use the port.
+    The caller holds the auth file, so sockets of other daemons beside it are leftovers, and are removed. If no socket
+    can be made (the path is too long or taken), ``bound`` is None and clients use the port.
     """
 
     def __init__(self, auth_file: Path, port: int) -> None:
@@ -47,19 +47,19 @@ class SocketFile:
         self.bound = bound
 
     def remove(self) -> None:
-        """Have no further client find the socket; calling it again does nothing."""
+        """Unlink the socket, so that no further client finds it; calling it again does nothing."""
         if self.bound is not None:
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End the listening too."""
+        """Unlink the socket and stop listening."""
         self.remove()
         if self.bound is not None:
             self.bound.close()
 
 
 def _left_beside(auth_file: Path) -> Iterator[Path]:
-    """Yield the sockets of this user's that :func:`socket_of` names for ``auth_file``, whatever their ports."""
+    """Yield this user's sockets that :func:`socket_of` names for ``auth_file``, whatever their ports."""
     for path in auth_file.parent.iterdir():
         if path.name.startswith(f"{auth_file.name}.") and path.suffix == ".sock":
             status = path.lstat()
@@ -67,8 +67,8 @@ def _left_beside(auth_file: Path) -> Iterator[Path]:
                 yield path
 
 
-class Door(wasyncore.dispatcher):
-    """Lets the clients of ``server`` in that connect to a bound Unix socket, those of this user and of root alone."""
+class UnixListener(wasyncore.dispatcher):
+    """Accepts clients of ``server`` on a bound Unix socket, if they run as this user or root."""
 
     def __init__(self, server: TcpWSGIServer, bound: socket.socket, sockets: dict[int, Any]) -> None:
         super().__init__(bound, map=sockets)
@@ -77,18 +77,15 @@ class Door(wasyncore.dispatcher):
         self.accepting = True
 
     def readable(self) -> bool:
-        # As full as the server is at its port.
         return not self._server.in_connection_overflow
 
     def writable(self) -> bool:
         return False
 
     def handle_accept(self) -> None:
-        """Make a channel of whoever has connected, or close on a stranger."""
         try:
             accepted = self.accept()
         except OSError:
-            # It has gone already.
             return
         if accepted is None:
             return

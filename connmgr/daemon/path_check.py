@@ -1,4 +1,4 @@
-"""Whether others could put a file of theirs in the place of ours: by a directory or a link on the way to it."""
+"""Checks that no other user can replace a file, by a directory or link on its path."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from connmgr.errors import StartupError
 from connmgr.peers import is_trusted, is_unmapped
 
 
-def check_way(path: Path) -> None:
-    """Check each directory on the way to ``path`` and each symbolic link, as sshd does with ``StrictModes``.
+def check_path(path: Path) -> None:
+    """Check every directory and symbolic link on ``path``, as sshd does with ``StrictModes``.
 
-    Each must belong to this user or root, and be closed to writing by others, unless it is sticky. A group of which
-    this user is the only member, as many systems make one for each user, is no other.
-    :raises StartupError: others could replace the file, or a directory cannot be looked at.
+    Each must belong to this user or root. Others must not be able to write to it, unless it is sticky. The private
+    group of this user, with no other member, is allowed to.
+    :raises StartupError: others could replace the file, or a directory cannot be examined.
     """
     try:
-        for directory in _way(path):
+        for directory in _above(path):
             status = directory.lstat()
             if not is_trusted(status.st_uid) and (directory == path.parent or not is_unmapped(status.st_uid)):
                 raise StartupError(
@@ -35,8 +35,8 @@ def check_way(path: Path) -> None:
         raise StartupError(f"The directory {path.parent} cannot be used: {error.strerror}.") from error
 
 
-def _way(path: Path) -> Iterator[Path]:
-    """Yield what lies above ``path``, the nearest first, as it is written and then with all links followed."""
+def _above(path: Path) -> Iterator[Path]:
+    """Yield the directories above ``path``, the nearest first: as written, then with links resolved."""
     written = path.absolute().parent
     real = written.resolve(strict=True)
     yield from dict.fromkeys([written, *written.parents, real, *real.parents])
@@ -51,7 +51,7 @@ def _is_open(status: os.stat_result) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether ``gid`` is the group that bears this user's name, and has no other members."""
+    """Whether ``gid`` is the group with this user's name and no other members."""
     import grp
     import pwd
 
