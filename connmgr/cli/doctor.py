@@ -121,7 +121,7 @@ def _config(settings: Settings) -> Iterator[Finding]:
 
 def _vault(settings: Settings) -> Iterator[Finding]:
     from connmgr.daemon.storage import database_url, key_store
-    from connmgr.vault import checkup, open_database
+    from connmgr.vault import integrity, open_database
 
     try:
         database = open_database(database_url(settings))
@@ -139,7 +139,7 @@ def _vault(settings: Settings) -> Iterator[Finding]:
             yield Finding("key", PROBLEM, "the vault's key is missing or another vault's", "Put back the right key.")
             return
         yield Finding("key", OK, "is the vault's")
-        found = checkup.faults(database, keys[0])
+        found = integrity.faults(database, keys[0])
         advice = "It was changed outside of connmgr, or the disk is bad: restore a backup, or remove what is damaged."
         yield from (Finding("vault", PROBLEM, message, advice) for message in found)
         if not found:

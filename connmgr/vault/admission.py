@@ -1,4 +1,4 @@
-"""Remembers for a moment who may use what runs on stored connections, so that not every command asks the database."""
+"""Caches briefly which sessions may use a shell, so that not every command queries the database."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from connmgr.secrets.principals import Access
     from connmgr.vault.principals import Principals
 
-SECONDS = 1.0
-"""For how long what another daemon of the same vault changes may go unnoticed; this one's changes count at once."""
+ADMITTED_SECONDS = 1.0
+"""Changes by another daemon on the same vault may go unnoticed this long; changes by this one take effect at once."""
 
 
 class Outdated(Exception):
-    """A connection was changed or removed since what runs on it was opened."""
+    """A connection was changed or removed after a shell on it was opened."""
 
 
 class Admission:
-    """Lets in those who may open all of ``secrets``, as long as ``unchanged()``. Safe to use from several threads."""
+    """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads."""
 
     def __init__(
         self, principals: Principals, secrets: Collection[Mapping[str, Any]], unchanged: Callable[[], bool]
@@ -30,10 +30,10 @@ class Admission:
         self._admitted: dict[tuple[int, bytes | None], float] = {}
 
     def check(self, access: Access) -> None:
-        """Make sure that ``access`` may open the secrets, and that they are those of the connections as they are now.
+        """Check that ``access`` may open the secrets, and that the connections are unchanged.
 
         :raises SecretLocked, IntegrityError: as :meth:`Principals.require`.
-        :raises Outdated: what is guarded is to be ended.
+        :raises Outdated: a connection changed; end the shell.
         """
         user = access.principal
         who = (self._principals.changes, user.key_id if user else None)
@@ -44,4 +44,4 @@ class Admission:
         if not self._unchanged():
             raise Outdated
         now = time.monotonic()
-        self._admitted = {**{old: end for old, end in self._admitted.items() if end > now}, who: now + SECONDS}
+        self._admitted = {**{old: end for old, end in self._admitted.items() if end > now}, who: now + ADMITTED_SECONDS}

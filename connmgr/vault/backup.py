@@ -1,4 +1,4 @@
-"""Backup and restore: a backup is itself a vault on SQLite, in one file, whatever database it was taken from."""
+"""Backup and restore. A backup of either database is a vault on SQLite in one file."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from connmgr.vault.opening import open_database
 from connmgr.vault.sqlite import inspect, sync_directory
 from connmgr.vault.tables import category, commit_mark, connection, metadata
 
-_BATCH = 1000
+_BATCH_ROWS = 1000
 
 
 def backup(database: Database, file: Path) -> None:
-    """Write all that is in ``database`` at one moment into the new ``file``, mode 0600; readers and writers go on.
+    """Write a snapshot of ``database`` into the new ``file``, mode 0600; readers and writers go on.
 
-    It is complete but for the vault's key, without which its secrets cannot be read: keep that elsewhere. ``file``
-    appears when it is whole and durable.
-    :raises BackupFailed: there is such a file already, or it cannot be written.
+    It lacks only the vault's key, without which its secrets cannot be read. ``file`` appears once it is whole and
+    durable.
+    :raises BackupFailed: ``file`` exists, or cannot be written.
     :raises VaultUnavailable: the database does not answer.
     """
     with _failing(f"The backup {file} cannot be written"), _appearing(file) as temporary:
@@ -48,8 +48,8 @@ def backup(database: Database, file: Path) -> None:
 def restore(file: Path, directory: Path) -> Path:
     """Make the backup ``file`` the vault of the empty ``directory``, and return the vault's path.
 
-    The directory is made, mode 0700, if there is none. Put the vault's key into it next.
-    :raises BackupFailed: the directory is not empty, or the file is not a whole backup of a vault this program knows;
+    A missing directory is made, mode 0700. The caller puts the vault's key into it next.
+    :raises BackupFailed: the directory is not empty, or the file is not a whole backup that this program can read;
         nothing was written then.
     """
     vault = directory / FILE_NAME
@@ -66,11 +66,11 @@ def restore(file: Path, directory: Path) -> Path:
 def restore_into(file: Path, database: Database) -> None:
     """Copy the backup ``file`` into ``database``, an empty one of either kind.
 
-    :raises BackupFailed: the database is not empty, or the file is not a whole backup of a vault this program knows.
+    :raises BackupFailed: the database is not empty, or the file is not a whole backup that this program can read.
     :raises VaultUnavailable: the database does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="connmgr-") as directory:
-        # A copy of its own: to read a vault is to open it for writing.
+        # Reading a vault opens it for writing, so we read a copy.
         source = open_database(f"sqlite:///{restore(file, Path(directory))}")
         database.prepare()
         try:
@@ -108,7 +108,7 @@ def _appearing(file: Path) -> Iterator[Path]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        # Unlike a renaming, this never replaces a file that has come up meanwhile.
+        # Unlike a rename, a link never replaces a file that appeared meanwhile.
         os.link(temporary, file)
     finally:
         for suffix in ("", "-wal", "-shm", "-journal"):
@@ -117,7 +117,7 @@ def _appearing(file: Path) -> Iterator[Path]:
 
 
 def _copy_pages(tx: sa.Connection, to: Path) -> bool:
-    """Copy a vault on SQLite, as it is within ``tx``; return False for one on another database."""
+    """Copy the state of a SQLite vault within ``tx``; return False for another database."""
     if tx.dialect.name != "sqlite":
         return False
     source: Any = tx.connection.dbapi_connection
@@ -127,9 +127,9 @@ def _copy_pages(tx: sa.Connection, to: Path) -> bool:
 
 
 def _copy_rows(source: sa.Connection, target: Database) -> None:
-    """Copy a vault, as it is within ``source``, into an empty database of either kind.
+    """Copy the state of a vault within ``source`` into an empty database of either kind.
 
-    A vault of an older schema stays one: only its key can bring it up to date.
+    The copy keeps an older schema: the upgrade needs the vault's key.
     """
     revision = schema.look(source).revision or schema.REVISIONS[-1]
     inspector = sa.inspect(source)
@@ -142,9 +142,9 @@ def _copy_rows(source: sa.Connection, target: Database) -> None:
                 continue
             selected = sa.select(*(table.c[column["name"]] for column in inspector.get_columns(table.name)))
             if table in (category, connection):
-                # Parents before the children that name them.
+                # Children refer to their parents, so parents come first.
                 selected = selected.order_by(table.c.depth)
-            result = source.execute(selected, execution_options={"yield_per": _BATCH})
+            result = source.execute(selected, execution_options={"yield_per": _BATCH_ROWS})
             for rows in result.mappings().partitions():
                 tx.execute(table.insert(), [dict(row) for row in rows])
 
@@ -152,7 +152,7 @@ def _copy_rows(source: sa.Connection, target: Database) -> None:
 
 
 def _settle(file: Path) -> None:
-    """Make a vault one file that needs no others beside it."""
+    """Merge the vault's log into its file."""
     with closing(sqlite3.connect(file)) as raw:
         raw.execute("PRAGMA journal_mode = DELETE")
 
@@ -166,10 +166,10 @@ def _copy_file(file: Path, to: Path) -> None:
 
 
 def _examine(file: Path) -> None:
-    """Make sure that ``file`` is a whole vault.
+    """Check that ``file`` is a whole vault.
 
     :raises BackupFailed: it is empty or damaged.
-    :raises StartupError: it is something else, or a newer vault.
+    :raises StartupError: it is no vault, or a newer one.
     """
     if inspect(file).revision is None:
         raise BackupFailed("The backup is empty.")

@@ -1,4 +1,4 @@
-"""Categories: a tree of names that connections are sorted into."""
+"""Categories: the tree of names that sorts connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
 
 @dataclass(frozen=True)
 class Removed:
-    """The ids of what went."""
+    """The ids of everything removed."""
 
     connections: list[str]
     categories: list[str]
@@ -35,8 +35,8 @@ class Categories:
     """The vault's categories; safe to use from several threads.
 
     Its methods raise :class:`connmgr.errors.VaultUnavailable` when the database does not answer, and
-    :class:`connmgr.errors.IntegrityError` when they come upon a category that was changed outside of connmgr: it can be
-    removed, and nothing else.
+    :class:`connmgr.errors.IntegrityError` for a category that was changed outside of connmgr, which can only be
+    removed.
     """
 
     def __init__(self, database: Database, key: VaultKey, connections: Connections) -> None:
@@ -45,25 +45,19 @@ class Categories:
         self._connections = connections
 
     def infos(self, ids: Sequence[str]) -> list[Category]:
-        """Return the categories ``ids``, in their order.
-
-        :raises UnknownCategory: one does not exist.
-        """
+        """Return the categories ``ids``, in their order, or raise :class:`UnknownCategory`."""
         found = self._database.read(lambda tx: category_rows.load(tx, ids, self._key))
         return [found[id] for id in ids]
 
     def query(self, filter: str = "*") -> list[str]:
-        """Return the ids of the categories whose path, with or without the root, matches, in the order of their paths.
-
-        :raises InvalidRequest: a malformed filter; see :mod:`connmgr.vault.glob`.
-        """
+        """Return the ids of matching categories (see :mod:`connmgr.vault.glob`) in the order of their paths."""
         search = CategoryQuery(filter)
         return self._database.read(lambda tx: search.run(tx, self._key))
 
     def add(self, name: str, parent: str) -> str:
-        """Return the id of the category ``name`` below ``parent``, made if there is none.
+        """Return the id of the category ``name`` below ``parent``; add it if it is missing.
 
-        Names that are alike in a path are the same name: nothing could tell such categories apart.
+        Names with the same form in a path are the same name: filters could not tell their categories apart.
         :raises UnknownCategory: the parent does not exist.
         """
         id, own = str(uuid.uuid4()), segment(name)
@@ -81,19 +75,19 @@ class Categories:
     def remove(self, ids: Iterable[str], *, children: bool = False, contents: bool = False) -> Removed:
         """Remove the categories ``ids``; return the ids of all that was removed.
 
-        With ``children`` the categories below go too; otherwise they move up to the nearest that stays. With
-        ``contents`` the connections in what is removed go too, and those that run over them, but for the local machine;
-        what stays moves to the default category. A category that was changed outside of connmgr goes where it is
-        named; what was below it moves to the root.
+        With ``children`` the categories below are removed too; otherwise they move to the nearest remaining ancestor.
+        With ``contents`` the connections within are removed too, with those that run over them but without the local
+        machine; other connections move to the default category. A category that was changed outside of connmgr is
+        removed only if named; its children move to the root.
         :raises UnknownCategory: one does not exist.
         :raises ProtectedEntry: a root or the default category is among them.
-        :raises CategoryExists: a category would move to where one of its name is already; nothing was changed then.
+        :raises CategoryExists: a category would move beside one of the same name; nothing was changed then.
         """
         named = dict.fromkeys(ids)
 
         def work(tx: sa.Connection) -> Removed:
             going = category_rows.stored(tx, closure(tx, named, table, "id", "parent") if children else named)
-            # Where a changed one lies is not known, and whether it was meant to go: that is for the caller to say.
+            # The place of a changed category is unknown, so only the caller can say whether it is meant.
             for some in chunks(id for id in going if id not in named):
                 category_rows.verify(tx, self._key, table.c.id.in_(some))
             for category in (ALL_CONNECTIONS, DEFAULT):
@@ -109,7 +103,7 @@ class Categories:
         return self._database.write(work, erases=contents)
 
     def seed(self, tx: sa.Connection) -> None:
-        """Store the categories that every vault has."""
+        """Store the categories of a new vault."""
         category_rows.insert(tx, self._key, ALL_CONNECTIONS, "All connections", None, ("all connections",))
         category_rows.insert(tx, self._key, DEFAULT, "Default", ALL_CONNECTIONS, ("all connections", "default"))
 
@@ -125,12 +119,12 @@ class Categories:
 
 
 def _move_up(tx: sa.Connection, going: Mapping[str, Row], key: VaultKey) -> None:
-    """Give the children that stay, of categories that go, to the nearest ancestor that stays."""
-    # Nobody vouches for the parent of a changed one.
+    """Move the children that stay, of the categories ``going``, to the nearest ancestor that stays."""
+    # The parent of a changed row is not authentic.
     above = {id: row["parent"] if category_rows.intact(row, key) else ALL_CONNECTIONS for id, row in going.items()}
     below = {id: tx.scalars(sa.select(table.c.id).where(table.c.parent == id)).all() for id in going}
     for some in chunks(going):
-        # Out of the way of namesakes; and no order is needed to delete them.
+        # Avoids conflicts with equal names, and allows any order of deletion.
         tx.execute(table.update().where(table.c.id.in_(some)).values(parent=None))
     for id, children in below.items():
         to = above[id]

@@ -1,4 +1,4 @@
-"""Rows of the table ``category``: read only while they are authentic, written with their authentication code."""
+"""Rows of the table ``category``: reading verifies their authentication codes, writing makes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connmgr.vault.tables import category as table
 from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks
 
-# What the code of a connection covers begins with another word: the two cannot be taken for each other.
+# Unlike the prefix of connections, so that no code is valid for both.
 _FORMAT = "category-1"
 _COVERED = (table.c.id, table.c.parent, table.c.name, table.c.segment, table.c.path, table.c.depth, table.c.config)
 _AUTHENTICATED = sa.select(*_COVERED, table.c.mac)
@@ -39,22 +39,17 @@ class Category:
     """From the root; lower-cased, ``_`` for ``/``."""
     created: datetime
     last_used: datetime
-    """When one of its connections was, or it was made."""
+    """When one of its connections was last used, or when it was made."""
     last_modified: datetime
     config: dict[str, Any]
 
 
 def mac(row: Row, key: VaultKey) -> bytes:
-    """Return the authentication code of a row.
-
-    It covers everything but times. People and programs choose connections by the categories that they are in: with the
-    paths of two exchanged, what was meant for the test machines would run on those of production.
-    """
+    """Return the authentication code of a row, which covers everything but times."""
     return key.mac(canonical([_FORMAT, *(row[column.name] for column in _COVERED)]).encode())
 
 
 def intact(row: Row, key: VaultKey) -> bool:
-    """Whether connmgr wrote this row."""
     try:
         return hmac.compare_digest(mac(row, key), row["mac"])
     except TypeError:
@@ -63,23 +58,19 @@ def intact(row: Row, key: VaultKey) -> bool:
 
 
 def verify(tx: sa.Connection, key: VaultKey, matching: sa.ColumnElement[bool] | None = None) -> None:
-    """Make sure that all rows which are ``matching``, by default every one, are authentic.
-
-    :raises IntegrityError: naming one that connmgr did not write.
-    :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
-    """
+    """Raise :class:`IntegrityError` for a false row ``matching``, :class:`VaultUnavailable` for a rotated key."""
     selected = _AUTHENTICATED if matching is None else _AUTHENTICATED.where(matching)
     for row in tx.execute(selected).mappings():
         _check(tx, row, key)
 
 
 def faults(tx: sa.Connection, key: VaultKey) -> list[str]:
-    """Return a message for each row that connmgr did not write."""
+    """Return a message for each row that is not authentic."""
     return [_changed(row).message for row in tx.execute(_AUTHENTICATED).mappings() if not intact(row, key)]
 
 
 def stored(tx: sa.Connection, ids: Iterable[str], selected: sa.Select[Any] = _AUTHENTICATED) -> dict[str, Row]:
-    """Return the rows ``ids`` as they are, authentic or not, and by default without their times.
+    """Return the rows ``ids``, authentic or not, by default without their times.
 
     :raises UnknownCategory: for the first that does not exist.
     """
@@ -94,11 +85,7 @@ def stored(tx: sa.Connection, ids: Iterable[str], selected: sa.Select[Any] = _AU
 
 
 def load(tx: sa.Connection, ids: Iterable[str], key: VaultKey) -> dict[str, Category]:
-    """Return the categories ``ids``.
-
-    :raises UnknownCategory: for the first that does not exist.
-    :raises IntegrityError, VaultUnavailable: as :func:`verify`.
-    """
+    """Return the categories ``ids``, verified, or raise :class:`UnknownCategory`."""
     return {id: _category(tx, row, key) for id, row in stored(tx, ids, sa.select(table)).items()}
 
 
@@ -118,7 +105,7 @@ def move(tx: sa.Connection, key: VaultKey, id: str, parent: str | None, path: tu
 
 
 def authenticate(tx: sa.Connection, key: VaultKey) -> None:
-    """Give every row its code under ``key``, whatever stands in it: whoever calls this vouches for the rows.
+    """Give every row its code under ``key`` without verifying it; the caller vouches for the rows.
 
     :raises IntegrityError: a value is of another type than its column's.
     """
@@ -133,7 +120,7 @@ def authenticate(tx: sa.Connection, key: VaultKey) -> None:
 
 def _check(tx: sa.Connection, row: Row, key: VaultKey) -> None:
     if not intact(row, key):
-        # Under another key no row is authentic, which is nobody's tampering.
+        # Under a rotated key no row is authentic, though nobody tampered with them.
         check_key(tx, key)
         raise _changed(row)
 

@@ -1,4 +1,4 @@
-"""Connections: stored, found, changed and removed, each change whole or not at all."""
+"""Connections: stored, found, changed and removed, each change in one transaction."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks, closure, dependents
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
-TOUCH_INTERVAL = 60.0
-"""Seconds within which a connection's time of last use is written once: a commit costs an fsync."""
+TOUCH_SECONDS = 60.0
+"""A connection's time of last use is written once in this time: a commit costs an fsync."""
 
 _log = logging.getLogger(__name__)
 
 
 class Unchanged:
-    """The type of :data:`UNCHANGED`, which tells "leave it" from None."""
+    """The type of :data:`UNCHANGED`, which means "leave it" where None is a value."""
 
 
 UNCHANGED: Final = Unchanged()
 
 Permission = Callable[[Sequence[Mapping[str, Any]]], None]
-"""Raises :class:`connmgr.errors.SecretLocked` unless whoever makes a change may open these sealed secrets."""
+"""Raises :class:`connmgr.errors.SecretLocked` unless the author of a change may open these sealed secrets."""
 
 
 def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
@@ -50,8 +50,7 @@ class Connections:
     """The vault's connections; safe to use from several threads.
 
     Its methods raise :class:`VaultUnavailable` when the database does not answer, and
-    :class:`connmgr.errors.IntegrityError` when they come upon a record that was changed outside of connmgr: it can be
-    removed, and nothing else.
+    :class:`connmgr.errors.IntegrityError` for a record that was changed outside of connmgr, which can only be removed.
     """
 
     def __init__(self, database: Database, key: VaultKey) -> None:
@@ -61,29 +60,20 @@ class Connections:
         self._touching = threading.Lock()
 
     def get(self, id: str) -> Connection:
-        """Return the connection ``id``.
-
-        :raises UnknownConnection: there is none.
-        """
+        """Return the connection ``id``, or raise :class:`UnknownConnection`."""
         return self._load(self._database.read(lambda tx: rows.one(tx, id)))
 
     def infos(self, ids: Sequence[str]) -> list[Connection]:
-        """Return the connections ``ids``, in their order.
-
-        It fails as a whole, also where one record of many was changed: a list that lacks an entry would be taken for
-        the truth.
-        :raises UnknownConnection: one does not exist.
-        """
+        """Return all the connections ``ids``, in their order, or raise :class:`UnknownConnection`."""
         found = self._database.read(lambda tx: rows.by_id(tx, ids))
         return [self._load(found[id]) for id in ids]
 
     def way(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
-        """Return the connections ``targets`` and all that they run over, all at one moment.
+        """Return the connections ``targets`` and all that they run over, from one snapshot.
 
-        ``bound`` is the ``way`` of the stored connection that runs over ``targets``; None for one that is yet to be
-        stored, which nothing is tied to.
+        ``bound`` is the ``way`` of the stored connection that runs over ``targets``, or None if it is not stored yet.
         :raises UnknownConnection: one does not exist.
-        :raises IntegrityError: one of them was changed outside of connmgr, or they are not what ``bound`` stands for.
+        :raises IntegrityError: one was changed outside of connmgr, or they do not match ``bound``.
         """
 
         def work(tx: sa.Connection) -> dict[str, Row]:
@@ -99,12 +89,7 @@ class Connections:
         return {id: self._load(row) for id, row in self._database.read(work).items()}
 
     def query(self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*") -> list[str]:
-        """Return the ids of the connections that match all three filters, in the order of their paths.
-
-        The filters are those of :mod:`connmgr.vault.glob`; that of the category matches with and without the root.
-        What they compare of a connection is authenticated when it is read, not here.
-        :raises InvalidRequest: a malformed filter.
-        """
+        """Return the ids of connections that match all three filters (:mod:`connmgr.vault.glob`), ordered by path."""
         search = ConnectionQuery(category_filter, connection_filter, type_filter)
         return self._database.read(lambda tx: search.run(tx, self._key))
 
@@ -122,15 +107,15 @@ class Connections:
     ) -> tuple[str, bool]:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
-        ``data`` has its secrets sealed. Of the stored connections of this ``type`` and ``fingerprint`` (see
-        :func:`connmgr.vault.record.fingerprint`) the oldest is equivalent for whose data ``same`` returns True: it
-        compares the secrets, and is called while nobody else writes. ``references`` are the connections that this one
-        runs over; ``parent``, always one of them, is that whose path begins its own.
+        ``data`` has its secrets sealed. ``same`` compares data with their secrets, and is called while nobody else
+        writes. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
+        (:func:`connmgr.vault.record.fingerprint`) for which it returns True. ``references`` are the connections that
+        this one runs over; the path of ``parent``, one of them, begins its own path.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
-        :raises IntegrityError: what it runs over was changed outside of connmgr.
+        :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
         """
-        # Made once: a repetition after a conflict must store the same connection.
+        # Made outside of the transaction: a repetition after a conflict must store the same connection.
         new = rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
         targets = {*references, *([parent] if parent else [])}
 
@@ -159,11 +144,11 @@ class Connections:
         parent: str | Unchanged | None = UNCHANGED,
         permits: Permission = without_access,
     ) -> None:
-        """Change what is given of a connection, and with it the paths of those below; the type stays.
+        """Change what is given of a connection, and the paths of those below it; its type stays.
 
-        ``data`` comes with its ``fingerprint``, and ``references`` with the ``parent``. Whatever changes the way of
-        connections above it has to be permitted by ``permits`` for the secrets of each; they are tied to it anew then.
-        :raises SecretLocked: it is not.
+        ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
+        of each connection above it whose way changes; these are then tied to the new way.
+        :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises ConnectionCycle: it would run over itself.
@@ -199,19 +184,19 @@ class Connections:
         return self._database.read(lambda tx: dependents(tx, ids))
 
     def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
-        """Return whether there is a connection ``id``, with this data, and over connections with the data of then."""
+        """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
         return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
 
     def touch(self, id: str) -> None:
-        """Note that a connection, and with it its category, is being used; written at most once a minute.
+        """Record that a connection and its category are in use, at most once a minute.
 
-        A vault that cannot be written to is reported in the log alone: what the connection is used for goes on.
+        A vault that cannot be written to is only logged: the caller goes on.
         """
         with self._touching:
             at = time.monotonic()
-            if at - self._touched.get(id, -TOUCH_INTERVAL) < TOUCH_INTERVAL:
+            if at - self._touched.get(id, -TOUCH_SECONDS) < TOUCH_SECONDS:
                 return
-            self._touched = {known: then for known, then in self._touched.items() if at - then < TOUCH_INTERVAL}
+            self._touched = {known: then for known, then in self._touched.items() if at - then < TOUCH_SECONDS}
             self._touched[id] = at
         try:
             self._database.write(lambda tx: rows.use(tx, id))
@@ -219,21 +204,18 @@ class Connections:
             _log.warning("the time of last use of connection %s is not stored: %s", id, error.message)
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
-        """Store what probing a connection has shown.
-
-        :raises UnknownConnection: there is none.
-        """
+        """Store what probing a connection showed, or raise :class:`UnknownConnection`."""
         change = table.update().where(table.c.id == id).values(state=canonical(state))
         if not self._database.write(lambda tx: tx.execute(change).rowcount):
             raise UnknownConnection(id)
 
     def seed(self, tx: sa.Connection) -> None:
-        """Store the connection that every vault has."""
+        """Store the connection of a new vault."""
         local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
         self._insert(tx, local | {"way": way.NOWHERE}, ())
 
     def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> list[str]:
-        """Remove connections that exist, as :meth:`remove` does, as part of a larger change."""
+        """As :meth:`remove`, for existing connections within a larger change."""
         removed = dependents(tx, ids)
         if LOCAL in removed:
             raise ProtectedEntry("The local machine cannot be removed.")
@@ -241,7 +223,7 @@ class Connections:
         return removed
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
-        """Move what is in ``categories`` to the category ``to``, as part of a larger change."""
+        """Move what is in ``categories`` to the category ``to``, within a larger change."""
         for some in chunks(categories):
             found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
             self._store(tx, [self._checked(row) | {"category": to, "last_modified": now()} for row in found])
@@ -250,7 +232,7 @@ class Connections:
         try:
             return record.load(row, self._key)
         except IntegrityError:
-            # Under another key no record is authentic, which is nobody's tampering.
+            # Under a rotated key no record is authentic, though nobody tampered with them.
             self._database.read(self._database.check)
             raise
 

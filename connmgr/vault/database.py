@@ -1,4 +1,4 @@
-"""The vault's database: opened without touching it, then read and written in transactions that survive its faults."""
+"""The vault's database: opened without changing it, then used in transactions that survive its faults."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from connmgr.vault import schema
 Result = TypeVar("Result")
 
 FILE_NAME = "vault.db"
-WRITE_TIMEOUT = 10.0
-"""Seconds that a change may wait for others, its repetitions after conflicts included."""
+WRITE_SECONDS = 10.0
+"""Longest that a change waits for other writers, with its repetitions after conflicts."""
 
-_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 0.5
 
 
 class Kind(Enum):
-    """What can be done about a database error."""
+    """How to react to a database error."""
 
     CONFLICT = "another writer was in the way: repeat the transaction"
     LOST = "the connection is gone: repeat on a new one"
@@ -36,49 +36,46 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """A database error as the rest of the program sees it."""
+    """A database error in the program's terms."""
 
     kind: Kind
     error: ConnmgrError
 
 
 class Backend(Protocol):
-    """What differs between the databases that can hold a vault."""
+    """The differences between the databases that can hold a vault."""
 
     reader: sa.Engine
-    """Its transactions see one unchanging state and write nothing."""
+    """Its transactions read one snapshot and write nothing."""
 
     writer: sa.Engine
 
     def probe(self) -> schema.Found:
-        """Check the database without changing a byte of it, and return what it holds.
+        """Check the database without changing it, and return what it holds.
 
         :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
         """
 
     def prepare(self) -> None:
-        """Make the place that the database needs, where there is none yet."""
+        """Make the database's directory or file if it is missing."""
 
     def begin(self, connection: sa.Connection) -> None:
-        """Begin a transaction that is alone in writing."""
+        """Begin a transaction that excludes other writers."""
 
     def mark(self, connection: sa.Connection) -> str | None:
-        """Leave a mark in a transaction that is about to be committed, for :meth:`outcome`; None where none is needed.
-
-        It is the last that is done in the transaction.
-        """
+        """Leave a mark for :meth:`outcome` as the last step before a commit; return None if none is needed."""
 
     def outcome(self, mark: str) -> bool:
-        """Whether the transaction that left ``mark`` was committed; it waits until that has ended."""
+        """Whether the transaction that left ``mark`` was committed; waits until it has ended."""
 
     def scrub(self) -> bool:
-        """Take from the disk what was deleted or overwritten, as far as the database lets one.
+        """Remove what was deleted or overwritten from the disk, as far as the database can; return whether it is done.
 
-        Return whether it is done; what readers or another process keep from being taken is taken by a later call.
+        A later call removes what a reader or another process holds up.
         """
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
-        """Return what an error means, or None for one that is connmgr's own fault."""
+        """Return the meaning of an error, or None for a fault of connmgr's own."""
 
 
 class _Repeat(Exception):
@@ -89,8 +86,8 @@ class _Repeat(Exception):
 class Database:
     """A vault's database, made by :func:`open_database`; safe to use from several threads.
 
-    Work on it is a function of a connection, called within a transaction that ends with it. A function given to
-    :meth:`write` may be called again after a conflict or a lost connection, whose first call then left nothing behind.
+    Work on it is a function of a connection, called within a transaction that ends with it. After a conflict or a lost
+    connection :meth:`write` calls the function again; the first call left nothing behind.
     """
 
     def __init__(self, backend: Backend, found: schema.Found) -> None:
@@ -99,14 +96,14 @@ class Database:
         self._writing = threading.Lock()
         self._unscrubbed = False
         self.empty = found.revision is None
-        """Whether nothing was in it when it was opened."""
+        """Whether the database was empty when it was opened."""
         self.key_verifier = found.verifier
-        """What the vault recognises its key by, as it was when it was opened; None when it was empty."""
+        """The verifier of the vault's key when it was opened; None if it was empty."""
         self.check: Callable[[sa.Connection], None] = lambda _: None
-        """Called first in every writing transaction; it raises where the vault has become one of another key."""
+        """Called first in every writing transaction; raises if the vault's key was rotated."""
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Return what ``work`` returns, called on one consistent state of the database.
+        """Return what ``work`` returns, called on one snapshot of the database.
 
         :raises VaultUnavailable: the database does not answer.
         """
@@ -121,11 +118,11 @@ class Database:
             raise repeat.fault.error from repeat.__cause__
 
     def write(
-        self, work: Callable[[sa.Connection], Result], *, timeout: float = WRITE_TIMEOUT, erases: bool = False
+        self, work: Callable[[sa.Connection], Result], *, timeout: float = WRITE_SECONDS, erases: bool = False
     ) -> Result:
-        """Return what ``work`` returns, called while nobody else writes; it is stored durably then, or not at all.
+        """Return what ``work`` returns, called while nobody else writes; all its changes are stored durably, or none.
 
-        With ``erases``, for work that deletes or overwrites secrets, what it removed leaves the disk as well.
+        ``erases`` says that ``work`` deletes or overwrites secrets; they are removed from the disk as well.
         :raises VaultUnavailable: other writers held the database for ``timeout`` seconds, or it cannot be written to;
             nothing was stored, unless the message says that it is not known.
         """
@@ -142,7 +139,7 @@ class Database:
             self._writing.release()
 
     def prepare(self) -> None:
-        """Make what the database needs before it is first written to."""
+        """Prepare the database for the first write."""
         self._backend.prepare()
 
     def close(self) -> None:
@@ -157,7 +154,7 @@ class Database:
             raise self._repeat(error) from error
 
     def _write(self, work: Callable[[sa.Connection], Result], deadline: float) -> Result:
-        pause, lost = _PAUSE, False
+        pause, lost = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 return self._attempt_write(work, deadline)
@@ -167,9 +164,9 @@ class Database:
             if over or fault.kind is Kind.UNAVAILABLE:
                 raise fault.error from cause
             lost = lost or fault.kind is Kind.LOST
-            # At random, so that daemons which met do not meet again.
+            # Random, so that daemons that collided do not collide again.
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _attempt_write(self, work: Callable[[sa.Connection], Result], deadline: float) -> Result:
         mark, committing = None, False
@@ -190,14 +187,14 @@ class Database:
             raise repeat from error
 
     def _committed(self, mark: str, deadline: float) -> bool:
-        pause = _PAUSE
+        pause = _FIRST_PAUSE_SECONDS
         while time.monotonic() < deadline:
             try:
                 return self._backend.outcome(mark)
             except (DBAPIError, PoolTimeout) as error:
                 self._repeat(error)
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         raise VaultUnavailable(
             "The database was lost while a change was being stored; look whether it was, before repeating it."
         )

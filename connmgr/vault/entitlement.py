@@ -1,4 +1,4 @@
-"""What a client session is entitled to, given the principals that the vault has at that moment."""
+"""What a client session may open, given the vault's present principals."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from connmgr.secrets.principals import VAULT, Access, Principal
 
 
 def unlocked(known: Mapping[str, Principal], access: Access) -> Principal | None:
-    """Return the user that ``access`` has unlocked, if it has not been removed or replaced since."""
+    """Return the user that ``access`` has unlocked, unless it was removed or replaced since."""
     held = access.principal
     user = known.get(held.name) if held is not None else None
     return user if user is not None and held is not None and user.key_id == held.key_id else None
 
 
 def require_unlocked(known: Mapping[str, Principal], access: Access) -> None:
-    """Make sure that ``access`` has unlocked a user.
-
-    :raises VaultLocked: it has not.
-    """
+    """Raise :class:`VaultLocked` unless ``access`` has unlocked a user."""
     if unlocked(known, access) is None:
         raise VaultLocked("The vault has users: unlock one first.")
 
 
 def holder(sealed: Envelope, known: Mapping[str, Principal], access: Access) -> Principal:
-    """Return the principal as whom ``access`` may open a secret; the unlocked user goes before ``vault``.
+    """Return the principal by which ``access`` may open a secret; the unlocked user comes before ``vault``.
 
     :raises SecretLocked: there is none; ``details["principals"]`` lists those that could.
     """

@@ -16,19 +16,19 @@ from itertools import product
 from connmgr.errors import InvalidRequest
 from connmgr.vault.path import SEPARATOR, fold
 
-LONGEST = 1000
+MAX_CHARACTERS = 1000
 """Characters that a pattern may have."""
 
-MOST_ALTERNATIVES = 64
-"""Patterns that the braces of one pattern, and the segments that ``**`` may leave out, may amount to."""
+MAX_ALTERNATIVES = 64
+"""Patterns that one pattern may expand to, through braces and the segments that ``**`` may omit."""
 
 
-DEEPEST_BRACES = 10
+MAX_BRACE_DEPTH = 10
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One character of a segment, of a set or (``negated``) not of it; each range is inclusive."""
+    """One character of a segment: in a set, or (``negated``) not in it; each range is inclusive."""
 
     ranges: tuple[tuple[str, str], ...] = ()
     negated: bool = True
@@ -53,15 +53,15 @@ WITHIN, ACROSS = Many(across=False), Many(across=True)
 
 
 def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | None:
-    """Return the alternatives of ``pattern``, sequences of tokens of which one must match, or None for all of ``*``.
+    """Return the alternatives of ``pattern``, of which one must match; None for ``*``, which matches all.
 
     With ``below_root`` a path matches with and without its first segment.
     :raises InvalidRequest: an open bracket or brace, or a pattern that is too long or has too many alternatives.
     """
     if pattern in ("*", "**"):
         return None
-    if len(pattern) > LONGEST:
-        raise InvalidRequest(f"The filter is too long: at most {LONGEST} characters.")
+    if len(pattern) > MAX_CHARACTERS:
+        raise InvalidRequest(f"The filter is too long: at most {MAX_CHARACTERS} characters.")
     expanded = map(_merged, _limited(_Parser(fold(pattern)).text()))
     alternatives = dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one)))
     if below_root:
@@ -73,8 +73,8 @@ def _limited(alternatives: Iterable[Alternative]) -> list[Alternative]:
     kept: list[Alternative] = []
     for alternative in alternatives:
         kept.append(alternative)
-        if len(kept) > MOST_ALTERNATIVES:
-            raise InvalidRequest(f"The filter has too many alternatives: at most {MOST_ALTERNATIVES}.")
+        if len(kept) > MAX_ALTERNATIVES:
+            raise InvalidRequest(f"The filter has too many alternatives: at most {MAX_ALTERNATIVES}.")
     return kept
 
 
@@ -85,7 +85,7 @@ class _Parser:
         self._pattern, self._at, self._open = pattern, 0, 0
 
     def text(self, until: str = "") -> Iterator[Alternative]:
-        """Read up to one of the characters ``until``, or to the end, and yield the alternatives of what was read."""
+        """Read up to one of the characters ``until``, or to the end, and yield the alternatives read."""
         parts: list[list[Alternative]] = []
         while self._at < len(self._pattern) and self._pattern[self._at] not in until:
             character = self._pattern[self._at]
@@ -108,8 +108,8 @@ class _Parser:
 
     def _braces(self) -> list[Alternative]:
         self._open += 1
-        if self._open > DEEPEST_BRACES:
-            raise InvalidRequest(f"The filter has braces within braces: at most {DEEPEST_BRACES} levels.")
+        if self._open > MAX_BRACE_DEPTH:
+            raise InvalidRequest(f"The filter has braces within braces: at most {MAX_BRACE_DEPTH} levels.")
         alternatives: list[Alternative] = []
         while True:
             alternatives += _limited(self.text(until=",}"))
@@ -123,7 +123,7 @@ class _Parser:
     def _brackets(self) -> OneOf:
         negated = self._pattern[self._at : self._at + 1] == "!"
         start = self._at + negated
-        # A bracket that comes first stands for itself.
+        # A leading bracket is literal.
         end = self._pattern.find("]", start + 1)
         if end < 0:
             raise InvalidRequest("The filter has a [ without its ]; [[] stands for the character.")
@@ -142,7 +142,7 @@ def _ranges(members: str) -> Iterator[tuple[str, str]]:
 
 
 def _merged(tokens: Alternative) -> Alternative:
-    """Make one token of those for any number of characters that follow each other, as braces can bring about."""
+    """Merge adjacent tokens for any number of characters, which braces can produce."""
     merged: list[Token] = []
     for token in tokens:
         if isinstance(token, Many) and merged and isinstance(merged[-1], Many):
@@ -153,7 +153,7 @@ def _merged(tokens: Alternative) -> Alternative:
 
 
 def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternative]:
-    """Yield ``tokens``, and what is left of them where a ``**`` between separators stands for no segment."""
+    """Yield ``tokens``, and each variant in which a ``**`` between separators matches no segment."""
     for at in range(start, len(tokens)):
         before, after = tokens[:at], tokens[at + 1 :]
         opens, closes = before[-1:] in ((), (SEPARATOR,)), after[:1] in ((), (SEPARATOR,))
@@ -165,9 +165,9 @@ def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternati
 
 
 class Matcher:
-    """Tells whether one of some alternatives matches a path: one step a character, however many they are.
+    """Tells whether one of several alternatives matches a path, in one step a character, however many they are.
 
-    The positions that the alternatives may be at are the bits of one number, moved on all at once.
+    The positions within all alternatives are the bits of one number, which advance together.
     """
 
     def __init__(self, alternatives: Iterable[Alternative]) -> None:
@@ -193,12 +193,12 @@ class Matcher:
         for character in path:
             stays = self._across if character == SEPARATOR else self._many
             positions = (positions & self._passes(character)) << 1 | (positions & stays)
-            # No two "any number" follow each other, so that one step reaches what comes after.
+            # Tokens for any number of characters are never adjacent, so one step reaches the token after.
             positions |= (positions & self._many) << 1
         return bool(positions & self._ends)
 
     def _passes(self, character: str) -> int:
-        """Return the positions whose token takes ``character``."""
+        """Return the positions whose token matches ``character``."""
         if character not in self._passed:
             self._passed[character] = sum(
                 bit

@@ -1,4 +1,4 @@
-"""One daemon a vault: a lock that the system releases when its holder ends, however it ends."""
+"""Allows one daemon a vault: the system releases the lock whenever its holder ends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from connmgr.errors import StartupError
 
 
 class VaultLock:
-    """Holds the lock file ``path`` from its construction to :meth:`release`; the file stays, and names its last holder.
+    """Holds the lock file ``path`` until :meth:`release`; the file stays, and names its last holder.
 
-    A vault on PostgreSQL is shared between daemons and needs none.
+    Daemons share a vault on PostgreSQL, which needs no lock.
     :raises StartupError: another process holds it, or the file cannot be opened.
     """
 
@@ -36,7 +36,7 @@ class VaultLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have it; calling it again does nothing."""
+        """Release the lock; calling it again does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

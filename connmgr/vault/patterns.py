@@ -1,4 +1,4 @@
-"""A compiled filter in the pattern languages of SQLite and PostgreSQL; see :mod:`connmgr.vault.glob`."""
+"""A compiled filter as patterns of SQLite and PostgreSQL; see :mod:`connmgr.vault.glob`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SPECIAL = "*?["
 
 
 def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, str]]:
-    """Yield the patterns of SQLite's GLOB that are together exactly ``alternative``, for paths down to ``deepest``.
+    """Yield patterns of SQLite's GLOB that together match exactly ``alternative``, for paths down to ``deepest``.
 
-    Each comes with the number of segments that a path must have, or None where it need not be known. GLOB's wildcards
-    cross separators; but where a path has no more of them than the pattern, each is taken by one of the pattern's.
+    Each comes with the number of segments that a path must have, or None for any number. GLOB's wildcards cross
+    separators; in a path with no more separators than the pattern, none does.
     """
     if _impossible(alternative):
         return
@@ -34,17 +34,17 @@ def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, 
 
 
 def mixed(alternative: Alternative) -> bool:
-    """Whether it has wildcards that cross separators and others that must not, which GLOB cannot tell apart."""
+    """Whether some of its wildcards cross separators and others must not, which GLOB cannot express."""
     return ACROSS in alternative and any(not isinstance(token, str) and token != ACROSS for token in alternative)
 
 
 def loose_glob(alternative: Alternative) -> str:
-    """Return a pattern of SQLite's GLOB that matches what ``alternative`` does, and more where that is mixed."""
+    """Return a GLOB that matches what ``alternative`` matches, and more if that is :func:`mixed`."""
     return _glob(alternative, [0] * len(alternative))
 
 
 def regex(alternatives: Iterable[Alternative]) -> str:
-    """Return the regular expression of PostgreSQL that is exactly ``alternatives``."""
+    """Return the regular expression of PostgreSQL that matches exactly ``alternatives``."""
     possible = (one for one in alternatives if not _impossible(one))
     bodies = ["".join(map(_regex_token, one)) for one in possible]
     return f"^(?:{'|'.join(bodies)})$" if bodies else "^(?!)"
@@ -55,14 +55,14 @@ def _impossible(alternative: Alternative) -> bool:
 
 
 def _shared_out(count: int, among: int) -> Iterator[list[int]]:
-    """Yield every way to share ``count`` things out among that many."""
+    """Yield every way to split ``count`` into ``among`` numbers."""
     for bars in combinations(range(count + among - 1), among - 1):
         edges = (-1, *bars, count + among - 1)
         yield [right - left - 1 for left, right in pairwise(edges)]
 
 
 def _glob(alternative: Alternative, separators_across: list[int]) -> str:
-    """Return the pattern whose n-th ``**`` holds the n-th number of separators, at least."""
+    """Return the pattern in which the n-th ``**`` has at least the n-th number of separators."""
     counts = iter(separators_across)
     return "".join(
         "*" + f"{SEPARATOR}*" * next(counts) if token == ACROSS else _glob_token(token) for token in alternative
@@ -78,14 +78,14 @@ def _glob_token(token: Token) -> str:
 
 
 def _glob_set(one: OneOf) -> str:
-    """Return a set in GLOB's terms: each member a range, since a hyphen after a single one would make a range too."""
+    """Return a set of GLOB, each member as a range: a hyphen after a single character would make a range too."""
     if not one.ranges:
         return "?"
-    # "]" can stand at the beginning alone, so that it cannot be an end of a range.
+    # "]" is literal only at the beginning, so a range cannot end with it.
     ranges = [part for span in one.ranges for part in _without(span, "]")]
     closing = "]" if any(low <= "]" <= high for low, high in one.ranges) else ""
     if not one.negated and not closing:
-        # "^" means something else at the beginning.
+        # "^" negates at the beginning.
         ranges = [part for span in ranges for part in _without(span, "^")]
         if any(low <= "^" <= high for low, high in one.ranges):
             if not ranges:
@@ -96,7 +96,7 @@ def _glob_set(one: OneOf) -> str:
 
 
 def _without(span: Range, character: str) -> Iterator[Range]:
-    """Yield what is left of a range without one character of it."""
+    """Yield the parts of a range without one character."""
     low, high = span
     if not low <= character <= high:
         yield span

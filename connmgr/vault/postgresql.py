@@ -14,26 +14,26 @@ from connmgr.errors import StartupError, VaultUnavailable
 from connmgr.vault import schema
 from connmgr.vault.database import Fault, Kind
 
-OLDEST_SERVER = 13
-CONNECT_TIMEOUT = 5
-STATEMENT_TIMEOUT, LOCK_TIMEOUT, IDLE_TIMEOUT = 10, 5, 30
-"""Seconds that the server gives a statement, a wait for a lock, and a daemon idle within a transaction."""
+MIN_MAJOR_VERSION = 13
+CONNECT_SECONDS = 5
+STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 10, 5, 30
+"""Limits that the server applies to a statement, a wait for a lock, and an idle transaction."""
 
-ANSWER_TIMEOUT = 15.0
-"""Seconds after which a server that answers nothing, not even that a statement took too long, counts as lost."""
+ANSWER_SECONDS = 15.0
+"""A server that sends nothing for this long, not even a timeout of a statement, counts as lost."""
 
 MARK_SECONDS = 3600
-"""Seconds after which the mark of a change is deleted by the next one: long after anybody can still look for it."""
+"""A change deletes marks older than this, which nobody looks for anymore."""
 
-RECYCLE = 1800
-POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT = 8, 24, 10.0
+RECYCLE_SECONDS = 1800
+POOL_SIZE, POOL_OVERFLOW, POOL_SECONDS = 8, 24, 10.0
 
 _SETTINGS = (
-    f"SET statement_timeout = '{STATEMENT_TIMEOUT}s'; SET lock_timeout = '{LOCK_TIMEOUT}s';"
-    f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT}s'"
+    f"SET statement_timeout = '{STATEMENT_SECONDS}s'; SET lock_timeout = '{LOCK_SECONDS}s';"
+    f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
 )
-# Taken by every writing transaction, for its length: "connmgr" in ASCII. A vault sees few changes; one writer at a time
-# keeps two daemons from adding equal connections, which no constraint of the database could tell.
+# Every writing transaction holds it: "connmgr" in ASCII. Writes are rare, and one writer at a time keeps two daemons
+# from adding equal connections, which no constraint could prevent.
 _LOCK = int.from_bytes(b"connmgr", "big")
 _BEGIN = sa.text(f"SELECT pg_advisory_xact_lock({_LOCK})")
 _MARK = sa.text(
@@ -74,7 +74,7 @@ class PostgreSQL:
             raise StartupError("PostgreSQL needs its driver: pip install 'connmgr[postgres]'") from None
 
         class Connection(psycopg.Connection[Any]):
-            """A connection whose waits end, also when the server is frozen."""
+            """A connection whose waits end even if the server hangs."""
 
             def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
                 try:
@@ -86,17 +86,17 @@ class PostgreSQL:
         self._shown = url.set(query={}).render_as_string(hide_password=True)
         self.writer = sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
-            # The settings can only come after authentication, in one round trip.
+            # Settings apply only after authentication; all travel in one round trip.
             pool_pre_ping=True,
-            pool_recycle=RECYCLE,
+            pool_recycle=RECYCLE_SECONDS,
             pool_size=POOL_SIZE,
             max_overflow=POOL_OVERFLOW,
-            pool_timeout=POOL_TIMEOUT,
+            pool_timeout=POOL_SECONDS,
             pool_use_lifo=True,
             connect_args={
-                "connect_timeout": CONNECT_TIMEOUT,
+                "connect_timeout": CONNECT_SECONDS,
                 "application_name": "connmgr",
-                # A server that vanished from the network is noticed at the transport level.
+                # Detects a server that vanished from the network.
                 "keepalives_idle": 30,
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
@@ -113,8 +113,10 @@ class PostgreSQL:
         try:
             with self.reader.begin() as connection:
                 version = connection.scalar(sa.text("SELECT current_setting('server_version_num')::integer / 10000"))
-                if version is None or version < OLDEST_SERVER:
-                    raise StartupError(f"PostgreSQL at {self._shown} is too old: at least {OLDEST_SERVER} is needed.")
+                if version is None or version < MIN_MAJOR_VERSION:
+                    raise StartupError(
+                        f"PostgreSQL at {self._shown} is too old: at least {MIN_MAJOR_VERSION} is needed."
+                    )
                 if connection.scalar(sa.text("SHOW server_encoding")) != "UTF8":
                     raise StartupError(f"The vault's database {self._shown} must have the encoding UTF8.")
                 return schema.look(connection)
@@ -129,7 +131,7 @@ class PostgreSQL:
         connection.execute(_BEGIN)
 
     def mark(self, connection: sa.Connection) -> str | None:
-        # Not the transaction's number: the server may give that to another one after a crash.
+        # A mark of our own: after a crash the server may reuse a transaction's number.
         if not sa.inspect(connection).has_table("commit_mark"):
             # A backup of an older schema is being restored, into an empty database.
             return None
@@ -139,12 +141,12 @@ class PostgreSQL:
 
     def outcome(self, mark: str) -> bool:
         with self.writer.connect() as connection:
-            # Held by the transaction in question until it has ended; the statement after it sees what that left.
+            # The transaction in question holds this lock until it ends; the next statement sees its result.
             connection.execute(_BEGIN)
             return bool(connection.scalar(_OUTCOME, {"mark": mark}))
 
     def scrub(self) -> bool:
-        # The server clears its tables and its log by itself, when its administrator says.
+        # The server clears tables and log itself, by its administrator's settings.
         return True
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
@@ -163,11 +165,11 @@ def _set_up(connection: Any, _: object) -> None:
 
 
 def _bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Pass on what psycopg's wait and its protocol say to each other, for :data:`ANSWER_TIMEOUT` seconds.
+    """Relay psycopg's wait and its protocol for at most :data:`ANSWER_SECONDS`.
 
     :raises TimeoutError: they were not done by then.
     """
-    deadline = time.monotonic() + ANSWER_TIMEOUT
+    deadline = time.monotonic() + ANSWER_SECONDS
     try:
         wanted = next(steps)
         while True:

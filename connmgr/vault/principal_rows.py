@@ -1,4 +1,4 @@
-"""The table of principals: read only while every row is authentic and none is missing, written so that it stays so."""
+"""The table of principals: reading verifies that every row is authentic and none is missing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from connmgr.vault.schema import KEY_VERIFIER, REVISIONS
 from connmgr.vault.tables import meta, principal
 
 PRINCIPALS_MAC = "principals_mac"
-"""The row of ``meta`` that authenticates which principals there are, so that none can be taken away or put back."""
+"""The row of ``meta`` that authenticates the set of principals, so that none can be removed or put back."""
 
-# What the code of all principals begins with. The record of one begins with 1, so that the two cannot be taken for each
-# other; and a vault of one schema is not taken for one of an older, which would be given new codes.
+# The first byte of the code of all principals. The record of one begins with 1, so no code is valid for both. Each
+# schema has its own, so a vault of one schema cannot pass for one of an older, whose codes an upgrade would renew.
 FORMATS = {"0001": 2, "0002": 3, "0003": 4}
 FORMAT = FORMATS[REVISIONS[-1]]
 
-# One statement, made once: principals are read whenever a secret is sealed or opened.
+# Built once: principals are read whenever a secret is sealed or opened.
 _ALL = sa.select(
     principal, sa.select(meta.c.value).where(meta.c.name == PRINCIPALS_MAC).scalar_subquery().label("mac_of_all")
 )
@@ -31,10 +31,10 @@ _VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 
 
 def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Principal]:
-    """Return all principals by name; ``format`` is that of their common code.
+    """Return all principals by name; ``format`` is the format of their common code.
 
     :raises IntegrityError: a row was changed, added, removed or put back outside of connmgr.
-    :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
+    :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
     """
     rows = tx.execute(_ALL).all()
     stored = rows[0].mac_of_all if rows else b""
@@ -53,16 +53,13 @@ def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Pr
 
 
 def check_key(tx: sa.Connection, key: VaultKey) -> None:
-    """Tell a key that was rotated from a database that was tampered with.
-
-    :raises VaultUnavailable: the vault is not one of ``key`` any more.
-    """
+    """Raise :class:`VaultUnavailable` if the vault's key was rotated: that is no tampering."""
     if not key.matches(tx.scalar(_VERIFIER) or b""):
         raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
 
 
 def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) -> None:
-    """Make ``principals`` the whole content of the table, within the transaction ``tx``."""
+    """Replace the table's content with ``principals``, within the transaction ``tx``."""
     macs = _macs(key, principals)
     tx.execute(sa.delete(principal))
     tx.execute(sa.insert(principal), [_row(each, macs[name]) for name, each in principals.items()])
@@ -70,15 +67,12 @@ def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) 
 
 
 def seed(tx: sa.Connection, key: VaultKey) -> None:
-    """Store the principal that every vault has, in the transaction that makes the vault.
-
-    Never later: a vault whose principals are missing is one that somebody took them from.
-    """
+    """Store the principal of a new vault; in an existing vault its absence is tampering."""
     replace(tx, key, {VAULT: new_principal(VAULT, key.wrapping)[0]})
 
 
 def put_meta(tx: sa.Connection, name: str, value: bytes) -> None:
-    """Store a row of ``meta``, in place of the one of that name if there is one."""
+    """Store a row of ``meta``, replacing one of the same name."""
     tx.execute(sa.delete(meta).where(meta.c.name == name))
     tx.execute(sa.insert(meta).values(name=name, value=value))
 

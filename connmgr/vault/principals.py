@@ -1,4 +1,4 @@
-"""The vault's principals: who they are, what each client session may open, and sealing and opening secrets for it."""
+"""The vault's principals: they seal and open secrets as far as a client session may."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from connmgr.vault.sealed import sealed_to
 
 Outcome = TypeVar("Outcome")
 
-MOST_PRINCIPALS = 64
+MAX_PRINCIPALS = 64
 
 _WRONG = "The user does not exist, or the passphrase is wrong."
 
@@ -54,16 +54,16 @@ class Status:
     user: str | None
     """The user that this session has unlocked."""
     principals: list[str]
-    """What this session can open secrets of."""
+    """The principals whose secrets this session can open."""
     users: list[str]
-    """All users; none where users exist and the session has unlocked none."""
+    """All users; empty if users exist and the session has unlocked none."""
 
 
 class Principals:
-    """The principals of one vault. Safe to use from several threads; every answer is from the database as it is now."""
+    """The principals of one vault, safe to use from several threads; every answer comes from the database."""
 
     def __init__(self, database: Database, key: VaultKey) -> None:
-        """Take a database that is up to date and has its principal ``vault``.
+        """Take an up-to-date database that has the principal ``vault``.
 
         :raises StartupError: the stored principals were changed, or the database cannot be read.
         """
@@ -73,7 +73,7 @@ class Principals:
         self._throttle = Throttle()
         self._numbers = itertools.count(1)
         self.changes = 0
-        """Another number after each change of the principals by this daemon."""
+        """Changes with every change of the principals by this daemon."""
 
         try:
             self._known()
@@ -91,15 +91,15 @@ class Principals:
         for name in names:
             if name not in known:
                 raise UnknownPrincipal("One of the principals does not exist.")
-        if not 1 <= len(names) <= MOST_PRINCIPALS:
-            raise InvalidRequest(f"A secret is sealed to 1 to {MOST_PRINCIPALS} principals.")
+        if not 1 <= len(names) <= MAX_PRINCIPALS:
+            raise InvalidRequest(f"A secret is sealed to 1 to {MAX_PRINCIPALS} principals.")
         return envelope.seal(value, [known[name] for name in names], sealing_key(self._vault_private(known)))
 
     def unseal(self, encrypted: Mapping[str, Any], access: Access) -> str:
         """Open a sealed secret.
 
         :raises SecretLocked: ``access`` has none of its principals; ``details["principals"]`` lists those that could.
-        :raises IntegrityError: any byte of it was changed, or it is of another vault.
+        :raises IntegrityError: a byte of it was changed, or it belongs to another vault.
         """
         known = self._known()
         vault_private = self._vault_private(known)
@@ -114,7 +114,7 @@ class Principals:
         return sealed.open(data_key)
 
     def require(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
-        """Make sure that ``access`` may open all of ``secrets``, without opening them.
+        """Check that ``access`` may open all of ``secrets``, without opening them.
 
         :raises SecretLocked, IntegrityError: as :meth:`unseal`.
         """
@@ -126,7 +126,7 @@ class Principals:
             entitlement.holder(envelope.verify(each, key), known, access)
 
     def permit(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
-        """Make sure that ``access`` may open those of ``secrets`` that anybody can open.
+        """Check that ``access`` may open those of ``secrets`` that anybody can open.
 
         :raises SecretLocked: as :meth:`unseal`.
         """
@@ -138,7 +138,7 @@ class Principals:
             try:
                 opened = envelope.verify(each, key)
             except IntegrityError:
-                # A damaged one opens for nobody.
+                # Nobody can open a damaged secret.
                 continue
             if entitlement.able(opened, known):
                 entitlement.holder(opened, known, access)
@@ -153,11 +153,7 @@ class Principals:
         return Status(True, user.name, [user.name, VAULT], users)
 
     def unlock(self, access: Access, user: str, passphrase: str) -> None:
-        """Let ``access`` open what is sealed to ``user`` and to ``vault``; a user unlocked before is locked.
-
-        :raises UnlockFailed: unknown user or wrong passphrase, which take the same time.
-        :raises UnlockThrottled: too many failures before, or too many passphrases being checked.
-        """
+        """Unlock ``user`` alone for ``access``, or raise :class:`UnlockFailed` or :class:`UnlockThrottled`."""
         access.grant(*self._authenticate(user, passphrase))
 
     def lock(self, access: Access) -> None:
@@ -165,10 +161,10 @@ class Principals:
         access.lock()
 
     def add_user(self, access: Access, name: str, passphrase: str) -> None:
-        """Add a user; any session may add the first, later ones only a session that has unlocked one.
+        """Add a user. Any session may add the first, later ones only a session that has unlocked one.
 
         :raises VaultLocked: users exist and ``access`` has unlocked none.
-        :raises UserExists: there is one of this name.
+        :raises UserExists: a user has this name.
         :raises InvalidRequest: the name or the passphrase breaks the rules.
         """
         check_user_name(name)
@@ -185,7 +181,7 @@ class Principals:
         self._change(add)
 
     def change_passphrase(self, user: str, passphrase: str, new_passphrase: str) -> None:
-        """Wrap the private key of ``user`` with another passphrase; the key pair, and all that is sealed to it, stays.
+        """Wrap the private key of ``user`` with another passphrase; the key pair and all sealed to it stay.
 
         :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
         :raises InvalidRequest: the new passphrase breaks the rules.
@@ -207,10 +203,10 @@ class Principals:
     def remove_user(self, access: Access, name: str, *, force: bool = False) -> list[str]:
         """Remove a user and return the ids of the connections with secrets that were sealed to it.
 
-        Those secrets may be known to that user, who held the key: change them where they are used.
+        The user may know those secrets: change them where they are used.
         :raises VaultLocked: users exist and ``access`` has unlocked none.
-        :raises UnknownUser: there is none of this name.
-        :raises LastPrincipal: nobody could read some of those secrets any more, and ``force`` is not set;
+        :raises UnknownUser: no user has this name.
+        :raises LastPrincipal: nobody else could read some of those secrets, and ``force`` is not set;
             ``details["connections"]`` lists their connections.
         """
 
@@ -242,7 +238,7 @@ class Principals:
         try:
             return self._database.write(change, erases=True)
         finally:
-            # Two changes at once never leave the number of one of them alone standing for both.
+            # A new number after two concurrent changes stands for both.
             self.changes = next(self._numbers)
 
     def _vault_private(self, known: Mapping[str, Principal]) -> bytes:
@@ -252,7 +248,7 @@ class Principals:
         """Return a user and its private key."""
         self._throttle.check(name)
         known = self._known()
-        # An unknown user is given a key that no passphrase opens, so that it costs the same time.
+        # Deriving a key for an unknown user takes the same time.
         user = known.get(name) if name != VAULT else None
         user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
         private = user.unwrap(self._derivation.derive(passphrase, user.salt, user.cost or NO_COST))

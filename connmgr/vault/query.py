@@ -1,4 +1,4 @@
-"""Filters as SQL: the ids of all that match, as one value, in the order of their paths."""
+"""Filters as SQL: all matching ids as one value, in the order of their paths."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from connmgr.vault.tables import connection as connection_table
 
 Value = TypeVar("Value")
 
-MOST_GLOBS = 200
-"""SQLite's patterns that one filter may become before it is only narrowed down there, and decided here."""
+MAX_GLOBS = 200
+"""Above this number of GLOBs a filter, SQLite only narrows down and Python decides."""
 
 
 class CategoryQuery:
@@ -34,11 +34,7 @@ class CategoryQuery:
         self._paths = PathFilter(category_table, filter, below_root=True)
 
     def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
-        """Return the ids of those that match.
-
-        :raises IntegrityError: one of them was changed outside of connmgr.
-        :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
-        """
+        """Return the ids of matching categories, after verifying them."""
         check_key(tx, key)
         condition = self._paths.condition(tx)
         category_rows.verify(tx, key, condition)
@@ -57,18 +53,18 @@ class ConnectionQuery:
         self._types = glob.compile(type_filter)
 
     def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
-        """Return the ids of those that match.
+        """Return the ids of the connections that match.
 
-        Of what was compared, the categories are authenticated here, because whoever reads or uses a connection that
-        was found need not read its category; the rest when the connection is read.
-        :raises IntegrityError: a category that matches was changed outside of connmgr.
-        :raises VaultUnavailable: the vault's key has been rotated since ``key`` was loaded.
+        The categories compared are verified here, since nobody who uses a connection reads its category. Connections
+        are verified when they are read.
+        :raises IntegrityError: a matching category was changed outside of connmgr.
+        :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
         """
         check_key(tx, key)
         conditions = [self._paths.condition(tx)]
         in_categories = self._categories.condition(tx)
         ids = sa.select(category_table.c.id)
-        # What excludes nothing is left out: asking every connection would cost more than the search itself.
+        # A condition that excludes nothing is omitted: testing every connection would cost more than the search.
         if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
             category_rows.verify(tx, key, in_categories)
             conditions.append(_scanned(tx, connection_table.c.category).in_(ids.where(in_categories)))
@@ -88,7 +84,7 @@ class PathFilter:
         self._alternatives = glob.compile(pattern, below_root=below_root)
 
     def condition(self, tx: sa.Connection) -> sa.ColumnElement[bool] | None:
-        """Return what a row must fulfil, or None where every row does."""
+        """Return the condition on a row, or None if every row fulfils it."""
         if self._alternatives is None:
             return None
         path, depth = self._table.c.path, self._table.c.depth
@@ -97,8 +93,8 @@ class PathFilter:
         mixed = any(map(patterns.mixed, self._alternatives))
         deepest = tx.scalar(sa.select(sa.func.max(depth))) if mixed else None
         found = chain.from_iterable(patterns.globs(one, deepest or 0) for one in self._alternatives)
-        globs = set(islice(found, MOST_GLOBS + 1))
-        if len(globs) > MOST_GLOBS:
+        globs = set(islice(found, MAX_GLOBS + 1))
+        if len(globs) > MAX_GLOBS:
             return self._decided_here(tx, self._alternatives)
         scanned = _scanned(tx, depth)
         return sa.or_(sa.false(), *(_matches(path, scanned, at, pattern) for at, pattern in globs))
@@ -123,7 +119,7 @@ def _matches(
 
 
 def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Value]:
-    """Return ``column`` such that SQLite leaves its index alone: one that holds all columns of a search does better."""
+    """Return ``column`` hidden from SQLite's choice of index: the index with all columns of a search is better."""
     if tx.dialect.name == "postgresql":
         return column
     return sa.UnaryExpression(column, operator=custom_op("+"))
@@ -141,7 +137,7 @@ def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnEleme
 
 
 def _types(tx: sa.Connection) -> list[str]:
-    # Hops from each type to the next in the index, over all the connections that share it.
+    # Jumps in the index from each type to the next.
     types = sa.select(sa.func.min(connection_table.c.type).label("type")).cte("types", recursive=True)
     following = sa.select(sa.func.min(connection_table.c.type)).where(connection_table.c.type > types.c.type)
     types = types.union_all(sa.select(following.scalar_subquery()).where(types.c.type.is_not(None)))

@@ -1,4 +1,4 @@
-"""A connection as it is stored: its row, and the authentication code that ties the row's parts to each other."""
+"""A stored connection: its row, and the authentication code that binds the row's columns together."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault.path import SEPARATOR
 
 Row = Mapping[Any, Any]
-"""A row by column names; SQLAlchemy's can be asked by column as well."""
+"""A row by column names; SQLAlchemy also accepts columns."""
 
 BEFORE_WAYS, FORMAT = "connection-1", "connection-2"
-"""What the authentication codes of connections begin with, in a vault of an older schema and in a current one."""
+"""Prefixes of the authentication codes of connections, in an older and in the current schema."""
 
+# Covered is what decides where a command and its secrets go: host, the names by which people choose a connection, and
+# what it runs over. Left out: times, state and cache; depth, which follows from the path; fingerprint, whose change can
+# only store an equal connection twice; references, whose change alters the way.
 _AT_FIRST = ("id", "type", "data", "name", "path", "parent", "category")
 AUTHENTICATED = (*_AT_FIRST, "way")
 _COVERED = {BEFORE_WAYS: _AT_FIRST, FORMAT: AUTHENTICATED}
@@ -32,13 +35,13 @@ class Connection:
     id: str
     name: str
     path: tuple[str, ...]
-    """Lower-cased, ``_`` for ``/``; a wrapper's path begins with that of the connection it runs in."""
+    """Lower-cased, ``_`` for ``/``; begins with the path of the connection that a wrapper runs in."""
     type: str
     data: dict[str, Any]
-    """Without ``type``; secrets in their sealed form."""
+    """Without ``type``; secrets in sealed form."""
     category: str
     way: str
-    """What ties it to the connections that it runs over; see :mod:`connmgr.vault.way`."""
+    """Ties it to the connections that it runs over; see :mod:`connmgr.vault.way`."""
     created: datetime
     last_used: datetime
     last_modified: datetime
@@ -47,18 +50,12 @@ class Connection:
 
 
 def canonical(value: Any) -> str:
-    """Return the one JSON text of ``value``: sorted members, ASCII, no blanks.
-
-    :raises ValueError: it holds a number that JSON has not.
-    """
+    """Return the only JSON text of ``value``: members sorted, ASCII, no blanks, ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def fingerprint(data: Mapping[str, Any]) -> bytes:
-    """Return the SHA-256 of a connection's ``data``, whose secrets the caller has blanked: equal ones share it.
-
-    A member that is null counts as one that is absent. Nothing secret goes in, so that nothing can be guessed from it.
-    """
+    """Return the SHA-256 of ``data``, equal for equal data; the caller blanks secrets, so none can be guessed."""
     return hashlib.sha256(canonical(_without_nulls(data)).encode()).digest()
 
 
@@ -71,22 +68,11 @@ def _without_nulls(value: Any) -> Any:
 
 
 def mac(row: Row, key: VaultKey, format: str = FORMAT) -> bytes:
-    """Return the authentication code of a row of the table ``connection``.
-
-    It covers what decides where a command goes. The id, type and data: an edited host would be sent the password. The
-    name, path, parent and category, because people and programs choose a connection by these: with the names of two
-    rows exchanged, what was meant for a test machine would run in production. The way, because the password of an
-    elevated shell goes to the machine that the connection below it names.
-
-    It leaves out what is only told (times, state, cache), the depth, which follows from the path, and two copies of
-    what stands elsewhere: the fingerprint, whose change can at worst store an equal connection twice, and the
-    references, whose change makes the way another one.
-    """
+    """Return the authentication code of a row of the table ``connection``."""
     return key.mac(canonical([format, *(row[name] for name in _COVERED[format])]).encode())
 
 
 def intact(row: Row, key: VaultKey, format: str = FORMAT) -> bool:
-    """Whether connmgr wrote this row of the table ``connection``."""
     try:
         authentic = hmac.compare_digest(mac(row, key, format), row["mac"])
         return authentic and row["depth"] == row["path"].count(SEPARATOR) + 1
@@ -96,10 +82,7 @@ def intact(row: Row, key: VaultKey, format: str = FORMAT) -> bool:
 
 
 def verify(row: Row, key: VaultKey, format: str = FORMAT) -> None:
-    """Refuse a row of the table ``connection`` that connmgr did not write.
-
-    :raises IntegrityError: naming the connection.
-    """
+    """Raise :class:`IntegrityError` for a row that connmgr did not write."""
     if not intact(row, key, format):
         raise _changed(row)
 
@@ -110,7 +93,7 @@ def _changed(row: Row) -> IntegrityError:
 
 
 def load(row: Row, key: VaultKey) -> Connection:
-    """Return the connection of a whole row.
+    """Return the connection of a complete row.
 
     :raises IntegrityError: connmgr did not write it.
     """

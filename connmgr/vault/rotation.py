@@ -1,4 +1,4 @@
-"""Rotation of the vault's key: the store of the key holds both until the vault has changed, in one transaction."""
+"""Rotation of the vault's key. The key store holds both keys until one transaction has changed the vault."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from connmgr.vault.tables import connection, meta
 from connmgr.vault.tree import chunks
 from connmgr.vault.upgrade import upgrade
 
-TIMEOUT = 300.0
-"""Seconds that the transaction may wait for others."""
+WRITE_SECONDS = 300.0
+"""Longest that the transaction waits for other writers."""
 
 _SET_MAC = sa.update(connection).where(connection.c.id == sa.bindparam("uuid")).values(mac=sa.bindparam("code"))
 
 
 def rotate(database: Database, store: KeyStore) -> None:
-    """Give the vault another key: what the old one wraps or authenticates is wrapped and authenticated by the new one.
+    """Give the vault another key, and rewrap and authenticate all rows with it; sealed secrets stay.
 
-    Sealed secrets stay as they are, byte for byte. Killed at any moment, the store holds the key that the vault
-    accepts, and the next start finds it. The caller holds the vault's lock; where several daemons share the database,
-    the others are to be stopped and given the new key.
-    :raises StartupError: the store does not hold this vault's key; nothing was changed.
-    :raises IntegrityError: a record or a category was changed outside of connmgr; nothing was changed.
-    :raises VaultUnavailable: the database cannot be written to.
+    If it is killed, the next start finds the key that the vault accepts. The caller holds the vault's lock.
+    :raises StartupError, IntegrityError, VaultUnavailable: nothing was changed.
     """
     old = load_from(store, create=False, verifier=database.key_verifier)
     new = VaultKey.generate()
     store.write_next(new)
-    database.write(lambda tx: _rekey(tx, old, new), timeout=TIMEOUT)
+    database.write(lambda tx: _rekey(tx, old, new), timeout=WRITE_SECONDS)
     store.promote()
 
 

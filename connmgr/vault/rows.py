@@ -21,12 +21,12 @@ CANDIDATES = (
     .where(table.c.type == sa.bindparam("type"), table.c.fingerprint == sa.bindparam("fingerprint"))
     .order_by(table.c.created, table.c.id)
 )
-"""Selects the rows that may be equivalent, the oldest first."""
+"""Selects the rows that may be equivalent, oldest first."""
 
 _UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
 
 
-# Built once: to build a statement costs more than to look a row up.
+# Building a statement costs more than looking up a row.
 _BY_IDS = table.c.id.in_(sa.bindparam("ids", expanding=True))
 _WHOLE = sa.select(table).where(_BY_IDS)
 _IDS = sa.select(table.c.id).where(_BY_IDS)
@@ -38,7 +38,7 @@ _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
 def new(
     id: str, name: str, type: str, data: Mapping[str, Any], fingerprint: bytes, category: str, parent: str | None
 ) -> dict[str, Any]:
-    """Return a new row, which is yet to be placed and authenticated."""
+    """Return a new row without place and authentication code."""
     at = now()
     return {
         "id": id,
@@ -68,38 +68,29 @@ def one(tx: sa.Connection, id: str) -> Row:
 
 
 def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
-    """Return the rows ``ids``.
-
-    :raises UnknownConnection: for the first that does not exist.
-    """
+    """Return the rows ``ids``, or raise :class:`UnknownConnection`."""
     return _by_id(tx, ids, _WHOLE)
 
 
 def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
-    """Return the stored data and the way of the row ``id``, which change with whatever it runs on; None without one."""
+    """Return data and way of the row ``id``, which change with whatever it runs over, or None."""
     row = tx.execute(_BASIS, {"id": id}).one_or_none()
     return None if row is None else (row.data, row.way)
 
 
 def require(tx: sa.Connection, ids: Iterable[str]) -> None:
-    """Make sure that the rows ``ids`` exist.
-
-    :raises UnknownConnection: for the first that does not.
-    """
+    """Raise :class:`UnknownConnection` unless all rows ``ids`` exist."""
     _by_id(tx, ids, _IDS)
 
 
 def require_category(tx: sa.Connection, id: str) -> None:
-    """Make sure that the category ``id`` exists.
-
-    :raises UnknownCategory: it does not.
-    """
+    """Raise :class:`UnknownCategory` unless the category ``id`` exists."""
     if tx.scalar(sa.select(category_table.c.id).where(category_table.c.id == id)) is None:
         raise UnknownCategory(id)
 
 
 def place(tx: sa.Connection, row: Row) -> dict[str, Any]:
-    """Return the path and the depth of a row, which follow from its name and its parent, an existing one."""
+    """Return path and depth of a row, which follow from its name and its existing parent."""
     own = segment(row["name"])
     if row["parent"] is None:
         return {"path": own, "depth": 1}
@@ -108,14 +99,14 @@ def place(tx: sa.Connection, row: Row) -> dict[str, Any]:
 
 
 def refer(tx: sa.Connection, id: str, targets: Iterable[str]) -> None:
-    """Note that ``id`` runs over ``targets``."""
+    """Record that ``id`` runs over ``targets``."""
     references = [{"source": id, "target": target} for target in targets]
     if references:
         tx.execute(reference.insert(), references)
 
 
 def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
-    """Note that ``id`` runs over ``targets`` from now on, and over nothing else.
+    """Record that ``id`` runs over ``targets`` and nothing else.
 
     :raises ConnectionCycle: one of them runs over it, or is it.
     """
@@ -126,13 +117,13 @@ def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
 
 
 def update(tx: sa.Connection, rows: Sequence[Row]) -> None:
-    """Write whole rows that exist already."""
+    """Replace existing rows."""
     if rows:
         tx.execute(_UPDATE, [{("row" if name == "id" else name): row[name] for name in row} for row in rows])
 
 
 def use(tx: sa.Connection, id: str) -> None:
-    """Note that ``id`` and its category are used now."""
+    """Record that ``id`` and its category are used now."""
     at = now()
     its_category = sa.select(table.c.category).where(table.c.id == id).scalar_subquery()
     tx.execute(table.update().where(table.c.id == id).values(last_used=at))
@@ -140,11 +131,11 @@ def use(tx: sa.Connection, id: str) -> None:
 
 
 def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
-    """Delete rows, among them all that run over one of them."""
+    """Delete rows; the caller includes all that run over them."""
     for some in chunks(ids):
         tx.execute(reference.delete().where(reference.c.source.in_(some)))
     depths = {id: row["depth"] for id, row in _by_id(tx, ids, _PLACES).items()}
-    # Children before the parents that they name.
+    # Parents are referred to by their children, so children go first.
     for some in chunks(sorted(ids, key=depths.__getitem__, reverse=True)):
         tx.execute(table.delete().where(table.c.id.in_(some)))
 

@@ -1,4 +1,4 @@
-"""The version of the vault's schema: recognised at every start, brought up to date where it is older."""
+"""The version of the vault's schema, recognised at every start and upgraded if it is older."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from connmgr.errors import StartupError
 from connmgr.vault.tables import meta
 
 VERSION_TABLE = "connmgr_version"
-"""The table that marks a database as a vault and holds the revision of its schema."""
+"""Marks a database as a vault and holds the revision of its schema."""
 
 REVISIONS = ("0001", "0002", "0003")
-"""The revisions under ``migrations/versions``, oldest first; a start with nothing to migrate need not load Alembic."""
+"""Revisions under ``migrations/versions``, oldest first; a start without migration does not load Alembic."""
 
 KEY_VERIFIER = "key_verifier"
 """The row of ``meta`` by which a vault recognises its key."""
@@ -24,7 +24,7 @@ _VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 
 @dataclass(frozen=True)
 class Found:
-    """What a database holds: the revision of a vault's schema and its key's verifier, both None when it is empty."""
+    """What a database holds: the schema's revision and the key's verifier, both None if it is empty."""
 
     revision: str | None = None
     verifier: bytes | None = None
@@ -33,7 +33,7 @@ class Found:
 def look(connection: sa.Connection) -> Found:
     """Find out what the database holds, by reading alone.
 
-    :raises StartupError: tables of something else, or a vault of a newer connmgr.
+    :raises StartupError: tables of another program, or a vault of a newer connmgr.
     """
     tables = sa.inspect(connection).get_table_names()
     if VERSION_TABLE not in tables:
@@ -48,10 +48,9 @@ def look(connection: sa.Connection) -> Found:
 
 
 def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
-    """Bring the schema to the revision ``to`` within the connection's transaction; return that which it had before.
+    """Upgrade the schema to the revision ``to`` within the connection's transaction; return the revision before.
 
-    None stands for a database that was empty. Whoever calls it is alone in writing: what it finds cannot change under
-    its hands.
+    It was None for an empty database. The caller excludes other writers.
     :raises StartupError: as :func:`look`.
     """
     found = look(connection)

@@ -1,4 +1,4 @@
-"""Finds the connections whose secrets hang on a principal."""
+"""Finds the connections whose secrets a principal can open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sealed_to(
 ) -> tuple[list[str], list[str]]:
     """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
 
-    A connection with a secret that was changed outside of connmgr counts as the former: nobody can tell what it was.
+    A connection with a secret that was changed outside of connmgr is among the former: its principals are unknown.
     """
     alive = {each.key_id for each in others.values()}
     affected, lost = [], []
@@ -38,7 +38,7 @@ def sealed_to(
 
 
 def within(data: Any) -> Iterator[dict[str, Any]]:
-    """Yield each sealed secret within the ``data`` of a connection, whatever its type."""
+    """Yield each sealed secret within the ``data`` of a connection of any type."""
     if isinstance(data, dict) and "encryptedToken" in data:
         yield data
     elif isinstance(data, dict | list):

@@ -15,29 +15,29 @@ from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.vault import schema
 from connmgr.vault.database import Fault, Kind
 
-BUSY_TIMEOUT = 5.0
-"""Seconds to wait for another process that holds the file, such as a running backup."""
+BUSY_SECONDS = 5.0
+"""Longest wait for another process that holds the file, such as a running backup."""
 
-SCRUB_TIMEOUT = 0.2
-"""Seconds to wait for readers, before the log is emptied after a later change instead."""
+SCRUB_SECONDS = 0.2
+"""Longest wait for readers before emptying the log is left to a later change."""
 
-POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT = 8, 56, 10.0
+POOL_SIZE, POOL_OVERFLOW, POOL_SECONDS = 8, 56, 10.0
 
 _PRAGMAS = (
-    f"busy_timeout = {int(BUSY_TIMEOUT * 1000)}",
+    f"busy_timeout = {int(BUSY_SECONDS * 1000)}",
     "journal_mode = WAL",
     # An acknowledged change must survive a power cut, not only a crash.
     "synchronous = FULL",
     "foreign_keys = ON",
-    # Nothing of the vault goes into files in a temporary directory.
+    # Nothing of the vault goes into a temporary directory.
     "temp_store = MEMORY",
-    # What was removed does not linger in free pages.
+    # Deleted content does not stay in free pages.
     "secure_delete = ON",
     "trusted_schema = OFF",
     "cell_size_check = ON",
 )
 
-# By their text, because Python 3.10 has no error codes of SQLite.
+# By text, because Python 3.10 has no error codes of SQLite.
 _FAULTS: dict[str, tuple[Kind, str]] = {
     "database is locked": (Kind.CONFLICT, "Another process holds the vault's database; try again."),
     "database or disk is full": (Kind.UNAVAILABLE, "The vault cannot be changed: its disk is full."),
@@ -59,8 +59,8 @@ class SQLite:
             poolclass=sa.QueuePool,
             pool_size=POOL_SIZE,
             max_overflow=POOL_OVERFLOW,
-            pool_timeout=POOL_TIMEOUT,
-            # The fewest connections are kept warm.
+            pool_timeout=POOL_SECONDS,
+            # Reuses the most recent connection, so that the fewest stay open.
             pool_use_lifo=True,
         )
         self.reader: sa.Engine = self.writer.execution_options(begin="BEGIN")
@@ -78,7 +78,7 @@ class SQLite:
             raise StartupError(f"The vault {self.path} cannot be read: {error.strerror}.") from error
 
     def prepare(self) -> None:
-        # SQLite gives the files that it keeps beside this one the same mode.
+        # SQLite gives its files beside this one the same mode.
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -99,15 +99,15 @@ class SQLite:
         raise NotImplementedError("a commit to a file is answered, or did not happen")
 
     def scrub(self) -> bool:
-        # Pages that were freed are zeroed (secure_delete), but older entries of the log of changes hold them yet.
+        # secure_delete zeroes freed pages, but the write-ahead log still holds older entries.
         connection = self.writer.raw_connection()
         try:
             cursor = connection.cursor()
-            cursor.execute(f"PRAGMA busy_timeout = {int(SCRUB_TIMEOUT * 1000)}")
+            cursor.execute(f"PRAGMA busy_timeout = {int(SCRUB_SECONDS * 1000)}")
             try:
                 return not cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
             finally:
-                cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+                cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
         except sqlite3.Error:
             return False
         finally:
@@ -123,7 +123,7 @@ class SQLite:
         return None
 
     def _connect(self) -> sqlite3.Connection:
-        # Transactions are begun here and not by Python's module, which begins none before a change of the schema.
+        # We begin transactions ourselves: Python's module begins none before a change of the schema.
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
         )
@@ -140,7 +140,7 @@ def inspect(path: Path) -> schema.Found:
     """Check the vault in the file ``path`` without writing to it, and return what it holds.
 
     :raises sqlite3.Error, DBAPIError: it is damaged.
-    :raises StartupError: not a vault, or a newer one.
+    :raises StartupError: it is no vault, or a newer one.
     """
     with closing(_connect_to_look(path)) as raw:
         problem = raw.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -155,15 +155,15 @@ def _connect_to_look(path: Path) -> sqlite3.Connection:
     with path.open("rb"):
         pass
     if _holds(path, "-journal"):
-        # Killed while the file got its journal mode: only a writer can bring it back.
+        # Killed while the journal mode was set: only a writer can recover it.
         mode = "mode=rw"
     elif _holds(path, "-wal"):
         mode = "mode=ro"
     else:
-        # Without this SQLite would make files of its own, to share with others who are not there.
+        # Otherwise SQLite would make files for sharing with other processes.
         mode = "immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None)
-    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
     return connection
 
 

@@ -21,7 +21,7 @@ def now() -> datetime:
 class Timestamp(sa.types.TypeDecorator[datetime]):
     """An aware UTC datetime, stored as whole microseconds since 1970.
 
-    An integer, because SQLite has no type for times, and text would order and round in ways of its own.
+    SQLite has no type for times, and text would sort and round differently.
     """
 
     impl = sa.BigInteger
@@ -54,7 +54,7 @@ meta = sa.Table(
     sa.Column("value", sa.LargeBinary, nullable=False),
 )
 
-# Of the row named "vault" the vault's own key wraps the private key, of the others a passphrase.
+# The vault's key wraps the private key of the row named "vault", a passphrase each of the others.
 principal = sa.Table(
     "principal",
     metadata,
@@ -73,9 +73,9 @@ category = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("parent", sa.Text, sa.ForeignKey("category.id")),
     sa.Column("name", sa.Text, nullable=False),
-    # The name as it stands in a path; no two children of one parent share it.
+    # The name's form in a path, unique among the children of a parent.
     sa.Column("segment", sa.Text, nullable=False),
-    # The segments from the root, joined with "/", and how many they are.
+    # The segments from the root, joined with "/", and their number.
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("depth", sa.Integer, nullable=False),
     sa.Column("config", sa.Text, nullable=False),
@@ -91,15 +91,15 @@ connection = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
-    # The segments of a wrapper's path begin with those of its parent.
+    # The path of a wrapper begins with its parent's.
     sa.Column("parent", sa.Text, sa.ForeignKey("connection.id"), index=True),
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("depth", sa.Integer, nullable=False),
     sa.Column("type", sa.Text, nullable=False, index=True),
     sa.Column("category", sa.Text, sa.ForeignKey("category.id"), nullable=False, index=True),
-    # JSON; secrets only in their sealed form.
+    # JSON; secrets only in sealed form.
     sa.Column("data", sa.Text, nullable=False),
-    # Of the data with its secrets left out: candidates for equality, nothing that could be guessed.
+    # Of the data without its secrets, to find equivalent connections.
     sa.Column("fingerprint", sa.LargeBinary, nullable=False, index=True),
     # The digest of all that it runs over.
     sa.Column("way", sa.Text, nullable=False, server_default=""),
@@ -111,7 +111,7 @@ connection = sa.Table(
     sa.Column("last_modified", Timestamp, nullable=False),
 )
 
-# On a server a change leaves its mark here for a while, to be looked for where the answer to its commit was lost.
+# A change leaves its mark on the server for a while; a client that lost the answer to its commit looks for it.
 commit_mark = sa.Table(
     "commit_mark",
     metadata,

@@ -1,4 +1,4 @@
-"""What hangs together in the vault: which connections run over which, and what lies below a path."""
+"""Relations in the vault: which connections run over which, and what lies below a path."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import sqlalchemy as sa
 
 from connmgr.vault.tables import connection_reference
 
-_CHUNK = 500
-"""Values in one ``IN``: well under what either database takes."""
+_CHUNK_VALUES = 500
+"""Values in one ``IN``, well under the limit of either database."""
 
 
 def chunks(values: Iterable[str]) -> Iterator[list[str]]:
     """Yield ``values`` in lists that fit into one statement."""
     rest = iter(values)
-    while some := list(islice(rest, _CHUNK)):
+    while some := list(islice(rest, _CHUNK_VALUES)):
         yield some
 
 
 def closure(tx: sa.Connection, ids: Iterable[str], edges: sa.Table, source: str, target: str) -> list[str]:
-    """Return ``ids`` and every ``source`` in ``edges`` whose ``target`` is among them, to any depth, each once."""
+    """Return ``ids`` and, at any depth, every ``source`` in ``edges`` whose ``target`` is among them, each once."""
     found: dict[str, None] = dict.fromkeys(ids)
     edge: Sequence[str] = list(found)
     while edge:

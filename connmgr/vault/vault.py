@@ -18,10 +18,10 @@ _WRONG_KEY = "The vault key does not belong to this vault: put back the key that
 
 
 class Vault:
-    """Categories, connections and principals; closed by whoever made it, with its database.
+    """Categories, connections and principals; its maker closes it and its database.
 
-    The database is migrated, and given the entries that every vault has, in one transaction: killed at any moment it
-    leaves the vault as it was before or as it is after.
+    One transaction migrates the database and adds a new vault's entries: killed at any moment, it leaves the old state
+    or the new one.
     :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to.
         The database is closed then.
     """
@@ -29,7 +29,7 @@ class Vault:
     def __init__(self, database: Database, key: VaultKey) -> None:
         self.database = database
         self.audit_mac = key.audit_mac
-        """What stands for a text that may hold secrets, where its being the same must be seen."""
+        """Stands for a text that may hold secrets; equal texts give equal codes."""
         self.connections = Connections(database, key)
         self.categories = Categories(database, key, self.connections)
         try:
@@ -61,7 +61,7 @@ class Vault:
             self.connections.seed(tx)
             principal_rows.seed(tx, key)
             return
-        # Again, because another daemon may have made the vault since this one looked at it.
+        # Checked again: another daemon may have made the vault since this one opened the database.
         _check(schema.look(tx).verifier, key)
 
 

@@ -1,8 +1,8 @@
-"""The way of a connection: all that it runs over, and what ties it there, so that a secret goes where it was meant to.
+"""The way of a connection: a digest that ties it to all that it runs over, so that its secrets reach nothing else.
 
-Each row of the table ``connection`` holds the digest of what it runs over, which covers the digests that stand there in
-turn, and its authentication code covers that digest. Whatever a way leads through, as any type's schema has it, can
-therefore not be exchanged, put back to an earlier state, taken out or added without those above being refused.
+The ``way`` of a row in the table ``connection`` is a digest of the rows that it runs over, with their ways. The row's
+authentication code covers it. If a row is exchanged, put back to an earlier state, removed or added, every connection
+above it is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOWHERE = ""
 
 
 def digest(targets: Iterable[Row]) -> str:
-    """Return what ties a connection to the rows ``targets`` that it runs over, and to what these run over."""
+    """Return the digest of the rows ``targets``, which covers all that these run over."""
     hops = sorted([row["id"], row["type"], row["data"], row["way"]] for row in targets)
     return hashlib.sha256(canonical(hops).encode()).hexdigest() if hops else NOWHERE
 
@@ -47,10 +47,10 @@ def walked(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str
 
 
 def retied(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str:
-    """Return the digest for ``row``, a stored connection, which is to run over ``targets``.
+    """Return the digest for the stored connection ``row`` once it runs over ``targets``.
 
-    :raises UnknownConnection, IntegrityError: as :func:`walked`; also where ``row`` stays over what it was led away
-        from: whoever changes something else of it has not looked at that.
+    :raises UnknownConnection, IntegrityError: as :func:`walked`; also if ``row`` keeps targets that do not match its
+        digest: a change of something else does not confirm them.
     """
     found = walked(tx, key, targets)
     anew = digest(found[id] for id in targets)
@@ -60,7 +60,7 @@ def retied(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str
 
 
 def led_astray(id: str) -> IntegrityError:
-    """Return the error of a connection whose way is not the one that it was stored with."""
+    """Return the error of a connection whose way does not match its digest."""
     return IntegrityError(
         f"What connection {id} runs over was changed outside of connmgr: let it run over another, remove it, or "
         "restore the vault from a backup.",
@@ -69,9 +69,9 @@ def led_astray(id: str) -> IntegrityError:
 
 
 def rebound(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[dict[str, Any]]:
-    """Return the rows that run over ``before``, as they have to be once it is ``after``.
+    """Return the rows that run over ``before``, tied to ``after`` instead.
 
-    Left out is what was changed outside of connmgr, or led astray: it stays refused.
+    Rows that were changed outside of connmgr, or whose way does not match, are left out and stay refused.
     """
     ids = dependents(tx, [before["id"]])[1:]
     over = targets_of(tx, ids)
@@ -82,9 +82,9 @@ def rebound(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[d
 
 
 def bind_all(tx: sa.Connection, key: VaultKey) -> None:
-    """Tie every connection of a vault of an older schema to what it runs over now, and authenticate it anew.
+    """Tie every connection of a vault of an older schema to what it runs over, and authenticate it.
 
-    What was changed outside of connmgr stays refused.
+    Rows that were changed outside of connmgr stay refused.
     """
     known: dict[str, Row] = {row["id"]: row for row in tx.execute(sa.select(table)).mappings()}
     sound = [id for id, row in known.items() if record.intact(row, key, record.BEFORE_WAYS)]
@@ -126,9 +126,9 @@ def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _in_order(ids: Iterable[str], over: Mapping[str, list[str]]) -> list[str]:
-    """Return ``ids`` such that each comes after those of them that it runs over."""
+    """Return ``ids`` in an order in which each follows those of them that it runs over."""
     wanted, ordered = set(ids), dict[str, None]()
-    # Not by calling itself: a chain may be longer than Python's stack.
+    # Iterative: a chain may be longer than Python's stack.
     for start in wanted:
         pending = [(start, iter(over[start]))]
         entered = {start}

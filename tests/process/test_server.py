@@ -190,7 +190,7 @@ def naming_threads(seen: list[int]) -> Application:
 def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
     patient: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "KEEP_SECONDS", SOON)
+    monkeypatch.setattr(channel, "KEEP_ALIVE_SECONDS", SOON)
     seen: list[int] = []
     with connect(patient(naming_threads(seen))) as connection:
         for _ in range(5):
@@ -207,7 +207,7 @@ def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
 
 def test_a_request_that_comes_later_or_in_pieces_is_answered_all_the_same(patient: Any) -> None:
     with connect(patient()) as connection:
-        for pause in (0.0, 2 * channel.KEEP_SECONDS, 0.0, channel.KEEP_SECONDS):
+        for pause in (0.0, 2 * channel.KEEP_ALIVE_SECONDS, 0.0, channel.KEEP_ALIVE_SECONDS):
             connection.sendall(REQUEST[:30])
             time.sleep(pause)
             connection.sendall(REQUEST[30:])
@@ -216,8 +216,8 @@ def test_a_request_that_comes_later_or_in_pieces_is_answered_all_the_same(patien
 
 
 def test_a_client_without_end_leaves_others_their_turn(patient: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RESERVE", -1)
-    monkeypatch.setattr(server, "KEEPERS", 0)
+    monkeypatch.setattr(server, "QUICK_THREADS", -1)
+    monkeypatch.setattr(server, "KEEP_ALIVE_THREADS", 0)
     seen: list[int] = []
     enough = threading.Event()
     address = patient(naming_threads(seen))

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError, StartupError
-from connmgr.vault import Database, Vault, checkup, open_database
+from connmgr.vault import Database, Vault, integrity, open_database
 from connmgr.vault.backup import backup, restore_into
 from connmgr.vault.tables import category
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT
@@ -53,12 +53,12 @@ def test_exchanged_names_lead_nowhere(vault: Vault, add: Add, behind: Database) 
     for attempt in attempts:
         with pytest.raises(IntegrityError, match=f"{test}|{production}"):
             attempt()
-    assert len(checkup.faults(behind, KEY)) == 2
+    assert len(integrity.faults(behind, KEY)) == 2
     assert vault.connections.get(in_test).category == test
     assert vault.categories.query("default") == [DEFAULT]
     exchange(behind, test, production)
     assert vault.connections.query("test") == [in_test]
-    assert checkup.faults(behind, KEY) == []
+    assert integrity.faults(behind, KEY) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_changed_category_can_be_removed_and_what_it_held_stays(vault: Vault, 
     assert vault.categories.remove([bad]).connections == []
     assert vault.categories.infos([below])[0].path == ("all connections", "below")
     assert [found.category for found in vault.connections.infos([inside, deeper])] == [DEFAULT, below]
-    assert checkup.faults(behind, KEY) == []
+    assert integrity.faults(behind, KEY) == []
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ def assert_whole(vault: Vault) -> None:
     (web,) = vault.connections.query("team")
     assert vault.connections.get(web).name == "web"
     assert len(vault.categories.infos(vault.categories.query())) == 3
-    assert checkup.faults(vault.database, KEY) == []
+    assert integrity.faults(vault.database, KEY) == []
 
 
 def test_an_older_vault_gets_its_codes_at_the_start(url: str, older: Vault, open_vault: OpenVault) -> None:
     database = open_database(url)
-    assert checkup.faults(database, KEY) == [], "doctor looks at it before"
+    assert integrity.faults(database, KEY) == [], "doctor looks at it before"
     database.close()
     for _ in range(2):
         assert_whole(open_vault(url))

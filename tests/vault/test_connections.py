@@ -183,7 +183,7 @@ def test_use_is_noted_once_a_minute(vault: Vault, add: Add, monkeypatch: pytest.
     assert vault.categories.infos([DEFAULT])[0].last_used == first.last_used
     vault.connections.touch(id)
     assert vault.connections.get(id).last_used == first.last_used
-    monkeypatch.setattr("connmgr.vault.connections.TOUCH_INTERVAL", 0.0)
+    monkeypatch.setattr("connmgr.vault.connections.TOUCH_SECONDS", 0.0)
     vault.connections.touch(id)
     assert vault.connections.get(id).last_used > first.last_used
     vault.connections.touch(NOBODY)

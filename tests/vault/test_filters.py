@@ -233,7 +233,7 @@ def test_both_databases_find_what_matches(stocked: Database, pattern: str) -> No
 @given(pattern=pieces)
 def test_sqlite_finds_the_same_when_it_only_narrows_down(stocked: Database, pattern: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "MOST_GLOBS", 0)
+        patch.setattr(query, "MAX_GLOBS", 0)
         assert found(stocked, pattern) == list(filter(matcher(pattern), paths()))
 
 

@@ -115,8 +115,8 @@ def test_a_crash_of_the_server_loses_and_doubles_nothing(own_postgres: Postgres,
 def test_a_frozen_server_is_told_and_survived(
     own_postgres: Postgres, name: str, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connmgr.vault.postgresql.ANSWER_TIMEOUT", 0.5)
-    monkeypatch.setattr("connmgr.vault.postgresql.CONNECT_TIMEOUT", 2)
+    monkeypatch.setattr("connmgr.vault.postgresql.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("connmgr.vault.postgresql.CONNECT_SECONDS", 2)
     shared = open_vault(own_postgres.dsn(name))
     pids = [*own_postgres.backends(name), own_postgres.pid]
     for pid in pids:

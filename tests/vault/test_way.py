@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, SecretLocked
 from connmgr.secrets.principals import Access
 from connmgr.vault import Database, Vault
-from connmgr.vault.checkup import faults
+from connmgr.vault.integrity import faults
 from connmgr.vault.record import fingerprint
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import connection_reference as reference

@@ -65,8 +65,8 @@ def upgrade() -> None:
     for column in ("parent", "type", "category", "fingerprint"):
         op.create_index(f"ix_connection_{column}", "connection", [column])
     if op.get_bind().dialect.name == "sqlite":
-        # Holds all that a query needs, in the order of its answer: a filter then reads a fraction of the table.
-        # PostgreSQL cannot index values as long as the path of a long chain.
+        # Holds all columns of a query in the order of its answer, so a filter reads a fraction of the table. PostgreSQL
+        # cannot index values as long as the path of a long chain.
         op.create_index("ix_connection_query", "connection", ["path", "id", "depth", "type", "category"])
         op.create_index("ix_connection_depth", "connection", ["depth"])
     op.create_table(

@@ -1,4 +1,4 @@
-"""Categories carry an authentication code; :mod:`connmgr.vault.upgrade` fills it in, for it takes the vault's key."""
+"""Adds the authentication code of categories; :mod:`connmgr.vault.upgrade`, which has the vault's key, fills it in."""
 
 import sqlalchemy as sa
 from alembic import op

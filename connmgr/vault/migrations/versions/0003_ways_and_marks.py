@@ -1,4 +1,4 @@
-"""Connections are tied to what they run over; on PostgreSQL each change leaves a mark by which it is recognised."""
+"""Ties connections to those that they run over, and adds the marks of commits on PostgreSQL."""
 
 import sqlalchemy as sa
 from alembic import op

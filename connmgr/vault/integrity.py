@@ -1,4 +1,4 @@
-"""Looks a vault over without changing it, while a daemon may be at work on it."""
+"""Verifies a whole vault without changing it, even while a daemon uses it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from connmgr.vault.tables import connection
 
 
 def faults(database: Database, key: VaultKey) -> list[str]:
-    """Return what is wrong in the vault: records, categories and principals whose authentication code is false.
+    """Return a message for each record, category and principal whose authentication code is wrong.
 
-    A vault of an older connmgr, which the next start brings up to date, has fewer of them.
+    A vault with an older schema, which the next start upgrades, has fewer codes.
     :raises ConnmgrError: it cannot be read.
     """
 
