@@ -1,1 +1,1 @@
-"""Keys and secrets: the vault's key, the principals' key pairs, and the sealed form of a secret. No database here."""
+"""Keys and secrets, without a database: the vault's key, the principals' key pairs, and sealed secrets."""

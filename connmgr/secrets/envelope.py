@@ -1,6 +1,6 @@
 """The sealed form of a secret: a value under a fresh data key, which is sealed to each principal that may read it.
 
-The format, byte by byte, is written down in ``docs/SECURITY.md``.
+``docs/SECURITY.md`` specifies the format byte by byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from connmgr.secrets.principals import KEY_ID_BYTES, Principal
 _VERSION = 1
 _SEALED_BYTES = 48 + SecretBox.KEY_SIZE
 _TAG_BYTES = 32
-# Values are padded to a multiple of this, so that a stored record does not give away how long a password is.
+# Values are padded to a multiple of this: a stored record hides the length of a password.
 _PADDING = 64
 _CHANGED = "The secret was changed outside of connmgr, or belongs to another vault."
 
@@ -35,7 +35,7 @@ class Envelope:
     """A sealed secret whose authenticity was verified."""
 
     recipients: Mapping[str, tuple[bytes, bytes]]
-    """For each principal's name the id of its key pair (16 bytes) and the data key sealed to it (80 bytes)."""
+    """For each principal's name, the id of its key pair (16 bytes) and the data key sealed to it (80 bytes)."""
 
     box: bytes
     """Nonce, tag and ciphertext of the padded value."""
@@ -55,7 +55,7 @@ class Envelope:
 def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dict[str, Any]:
     """Seal ``value`` to ``recipients`` and return the object that clients and the vault keep.
 
-    ``sealing_key`` authenticates it: see :func:`connmgr.secrets.principals.sealing_key`.
+    ``sealing_key`` (:func:`connmgr.secrets.principals.sealing_key`) authenticates it.
     """
     data_key = os.urandom(SecretBox.KEY_SIZE)
     box = bytes(SecretBox(data_key).encrypt(sodium_pad(value.encode(), _PADDING)))
@@ -75,7 +75,7 @@ def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dic
 def verify(encrypted: Mapping[str, Any], sealing_key: bytes) -> Envelope:
     """Check every byte of a sealed secret and return its parts.
 
-    :raises IntegrityError: anything in it is not as :func:`seal` made it under this ``sealing_key``.
+    :raises IntegrityError: it is not what :func:`seal` made under this ``sealing_key``.
     """
     try:
         token_text, box_text, kind = (
@@ -112,12 +112,12 @@ def _recipients(header: bytes) -> dict[str, tuple[bytes, bytes]]:
 
 
 def _tag(header: bytes, box: bytes, sealing_key: bytes) -> bytes:
-    # The length comes first: no byte can move from the end of the header to the beginning of the box.
+    # The length comes first, so that no byte can move from the header to the box.
     return blake2b(struct.pack("<Q", len(header)) + header + box, key=sealing_key, digest_size=_TAG_BYTES).digest()
 
 
 def _canonical(text: Any) -> bytes:
-    """Decode base64 (RFC 4648 section 4) of which there is only one spelling: padded, no blanks, no stray bits."""
+    """Decode canonical base64 (RFC 4648 section 4): padded, without blanks or stray bits."""
     if isinstance(text, str):
         try:
             raw = base64.b64decode(text, validate=True)

@@ -1,4 +1,4 @@
-"""The vault's generic key, and the file that keeps it."""
+"""The vault's key, and the file that keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connmgr.errors import StartupError
 
 KEY_BYTES = 32
 
-# BLAKE2b personalisation strings, at most 16 bytes: keys for distinct uses must never coincide.
+# BLAKE2b personalisation strings, at most 16 bytes: keys for different uses must differ.
 _RECORDS = b"connmgr.records"
 _VERIFIER = b"connmgr.verifier"
 _WRAPPING = b"connmgr.wrapping"
@@ -28,9 +28,9 @@ _WRONG = "The key is not the one that this vault was made with: put back the key
 
 
 class VaultKey:
-    """The generic key of a vault: 32 random bytes, of which only derived keys are ever used.
+    """The key of a vault: 32 random bytes, used only to derive keys.
 
-    Each derived key is the keyed BLAKE2b-256 of nothing, told apart by its personalisation string.
+    Each derived key is the keyed BLAKE2b-256 of the empty string, with a personalisation string of its own.
     """
 
     __slots__ = ("_audit", "_principals", "_raw", "_records", "wrapping")
@@ -47,7 +47,7 @@ class VaultKey:
         self._principals = self._derive(_PRINCIPALS)
         self._audit = self._derive(_AUDIT)
         self.wrapping = self._derive(_WRAPPING)
-        """The key, 32 bytes, that wraps the private key of the principal ``vault``."""
+        """The 32-byte key that wraps the private key of the principal ``vault``."""
 
     @classmethod
     def generate(cls) -> VaultKey:
@@ -62,15 +62,15 @@ class VaultKey:
         return blake2b(message, key=self._records, digest_size=32).digest()
 
     def principal_mac(self, message: bytes) -> bytes:
-        """Return the 32-byte authentication code of a principal's row, or of the set of all of them."""
+        """Return the 32-byte authentication code of a principal's row, or of the set of all principals."""
         return blake2b(message, key=self._principals, digest_size=32).digest()
 
     def audit_mac(self, message: bytes) -> bytes:
-        """Return the 32 bytes that stand for a command's text in the audit trail."""
+        """Return the 32-byte code that replaces a command's text in the audit trail."""
         return blake2b(message, key=self._audit, digest_size=32).digest()
 
     def verifier(self) -> bytes:
-        """Return 32 bytes that the vault stores to recognise its key, and that reveal nothing of it."""
+        """Return 32 bytes by which the vault recognises its key; they reveal nothing of the key."""
         return self._derive(_VERIFIER)
 
     def matches(self, verifier: bytes) -> bool:
@@ -78,7 +78,7 @@ class VaultKey:
         return hmac.compare_digest(self.verifier(), verifier)
 
     def exposed(self) -> bytes:
-        """Return the key itself, for a :class:`KeyStore` alone."""
+        """Return the key itself; only a :class:`KeyStore` may call this."""
         return self._raw
 
     def __repr__(self) -> str:
@@ -86,29 +86,29 @@ class VaultKey:
 
 
 class KeyStore(Protocol):
-    """Where a vault's key is kept, with room for the next one while it is being rotated.
+    """Keeps a vault's key and, during a rotation, the next one.
 
-    Every method raises :class:`connmgr.errors.StartupError` when the place is in a bad state.
+    Every method raises :class:`connmgr.errors.StartupError` when the store is in a bad state.
     """
 
     def read(self) -> VaultKey | None:
-        """Return the key, or None where there is none yet."""
+        """Return the key, or None."""
 
     def read_next(self) -> VaultKey | None:
-        """Return the key that a rotation has laid ready, or None."""
+        """Return the next key, which a rotation has written, or None."""
 
     def write_next(self, key: VaultKey) -> None:
-        """Lay a key ready, durably, next to the one in use."""
+        """Store the next key, durably, beside the current one."""
 
     def promote(self) -> None:
-        """Make the key that was laid ready the one in use, atomically and durably."""
+        """Make the next key the current one, atomically and durably."""
 
     def discard_next(self) -> None:
-        """Remove the key that was laid ready, if there is one."""
+        """Remove the next key, if there is one."""
 
 
 class KeyFile:
-    """A key in a file: 32 bytes, mode 0600, in a directory of mode 0700; the next one in ``<name>.next`` beside it."""
+    """Keeps the key in a file: 32 bytes, mode 0600, in a directory of mode 0700; the next key in ``<name>.next``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,7 +123,7 @@ class KeyFile:
         return VaultKey(raw)
 
     def read_next(self) -> VaultKey | None:
-        # A process killed while it wrote this file leaves a shorter one, which no vault has ever relied on.
+        # A process killed while writing leaves a shorter file, which no vault has used.
         raw = self._read(self._next)
         return VaultKey(raw) if raw is not None and len(raw) == KEY_BYTES else None
 
@@ -174,7 +174,7 @@ class KeyFile:
             os.close(descriptor)
 
     def _read(self, name: str) -> bytes | None:
-        # O_NONBLOCK: a FIFO at this place must be refused, not waited for.
+        # O_NONBLOCK: a FIFO must be refused, not waited for.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._directory() as directory:
             try:
@@ -207,11 +207,11 @@ def load(path: Path, *, create: bool, verifier: bytes | None = None) -> VaultKey
 
 
 def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -> VaultKey:
-    """Return the key in ``store``, finishing a rotation that was interrupted.
+    """Return the key in ``store``, and finish an interrupted rotation.
 
-    ``create`` says that the vault holds nothing yet, so that a missing key may be made. ``verifier`` is what the vault
-    recognises its key by (:meth:`VaultKey.verifier`): of the keys in the store, the one that it names is kept.
-    :raises StartupError: no key, the wrong key, or a place in a bad state; nothing was changed then.
+    ``create`` allows a new key, for an empty vault. Of the keys in the store, the one that matches the vault's
+    ``verifier`` (:meth:`VaultKey.verifier`) is kept.
+    :raises StartupError: no key, the wrong key, or a store in a bad state; nothing was changed then.
     """
     current, following = store.read(), store.read_next()
     if verifier is not None:

@@ -1,4 +1,4 @@
-"""The vault's key in the keyring of the operating system, for those who install ``connmgr[keyring]``."""
+"""Keeps the vault's key in the keyring of the operating system, for installations of ``connmgr[keyring]``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ _SERVICE = "connmgr"
 
 
 class Keyring:
-    """A key in the entry ``connmgr`` of the keyring, under the path of the vault's data directory."""
+    """Keeps the key in the entry ``connmgr`` of the keyring, under the path of the vault's data directory."""
 
     def __init__(self, data_dir: Path, backend: KeyringBackend | None = None) -> None:
-        """Use the system's preferred backend, or ``backend``.
-
-        :raises StartupError: the package ``keyring`` is not installed, or finds no usable backend.
-        """
+        """Use ``backend``, or the system's preferred one; raise :class:`StartupError` if there is none."""
         self._entry = str(data_dir.absolute())
         self._backend = backend or _system_backend()
 
@@ -37,7 +34,7 @@ class Keyring:
         self._write(self._next, key)
 
     def promote(self) -> None:
-        # A keyring cannot rename. Stopped after the first step, both entries hold the same key.
+        # A keyring cannot rename. After an interruption here both entries hold the same key.
         key = self.read_next()
         if key is None:
             raise StartupError("The key that was laid ready has gone from the keyring.")
@@ -96,7 +93,7 @@ def _system_backend() -> KeyringBackend:
     return backend
 
 
-# Backends are strangers' code, and raise more than the package's own errors.
+# Third-party backends raise more than the package's own errors.
 def _unusable(error: Exception) -> StartupError:
     from keyring.errors import KeyringLocked
 

@@ -1,4 +1,4 @@
-"""Keys from passphrases: Argon2id, bounded in cost and run one at a time."""
+"""Derives keys from passphrases by Argon2id, one at a time and with bounded cost."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ LONGEST = 1024
 
 @dataclass(frozen=True)
 class Cost:
-    """What a derivation costs: ``opslimit`` passes over ``memlimit`` bytes."""
+    """The cost of a derivation: ``opslimit`` passes over ``memlimit`` bytes."""
 
     opslimit: int
     memlimit: int
 
     def encode(self) -> bytes:
-        """Return 16 bytes: both limits as little-endian signed 64-bit integers, which is what a database can hold."""
+        """Return 16 bytes: both limits as little-endian signed 64-bit integers, which databases can store."""
         return struct.pack("<qq", self.opslimit, self.memlimit)
 
 
 NO_COST = Cost(0, 0)
-"""Stands for the absence of a passphrase; nothing is derived with it."""
+"""Marks the absence of a passphrase; nothing is derived with it."""
 
 MODERATE = Cost(argon2id.OPSLIMIT_MODERATE, argon2id.MEMLIMIT_MODERATE)
-"""What new passphrases are derived with, and the least that is accepted: 3 passes over 256 MiB."""
+"""The cost for new passphrases, and the lowest accepted: 3 passes over 256 MiB."""
 
 CEILING = Cost(argon2id.OPSLIMIT_SENSITIVE, argon2id.MEMLIMIT_SENSITIVE)
-"""The most that is accepted: 4 passes over 1 GiB."""
+"""The highest accepted: 4 passes over 1 GiB."""
 
 
 def check_cost(cost: Cost, salt: bytes) -> None:
-    """Refuse parameters that connmgr never writes, before any memory is taken for them.
+    """Refuse parameters that connmgr never writes, before allocating memory for them.
 
     :raises IntegrityError: cheaper than :data:`MODERATE`, dearer than :data:`CEILING`, or a salt of another length.
     """
@@ -59,18 +59,15 @@ def new_salt() -> bytes:
 
 
 def check_new_passphrase(passphrase: str) -> None:
-    """Refuse a passphrase that is too short or too long.
-
-    :raises InvalidRequest: with the rule in its message.
-    """
+    """Raise :class:`InvalidRequest` for a passphrase that is too short or too long."""
     if not SHORTEST <= len(passphrase) <= LONGEST:
         raise InvalidRequest(f"A passphrase has {SHORTEST} to {LONGEST} characters.")
 
 
 class KeyDerivation:
-    """Derives keys from passphrases one at a time, so that unlocking cannot exhaust the machine's memory.
+    """Derives keys one at a time, so that unlocking cannot exhaust the machine's memory.
 
-    At most ``queue`` threads wait for their turn, each for at most ``deadline`` seconds.
+    At most ``queue`` threads wait, each for at most ``deadline`` seconds.
     """
 
     def __init__(self, *, deadline: float = 10.0, queue: int = 4) -> None:
@@ -83,10 +80,10 @@ class KeyDerivation:
 
         :raises IntegrityError: see :func:`check_cost`.
         :raises UnlockThrottled: too many derivations wait already.
-        :raises Busy: the machine has not the memory.
+        :raises Busy: the machine lacks the memory.
         """
         check_cost(cost, salt)
-        # The same passphrase reaches us composed from one keyboard and decomposed from another.
+        # Keyboards differ in sending composed or decomposed characters.
         password = unicodedata.normalize("NFC", passphrase).encode()
         if not self._places.acquire(blocking=False):
             raise UnlockThrottled("Too many passphrases are being checked; try again in a moment.")

@@ -1,4 +1,4 @@
-"""Principals: the key pairs that secrets are sealed to, how private keys are wrapped, and who holds them open."""
+"""Principals: the key pairs that secrets are sealed to, and their wrapped private keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAMAGED = "The vault's principals were changed outside of connmgr; restore the v
 class Principal:
     """A stored principal: its public key (32 bytes) and its wrapped private key.
 
-    ``cost`` and ``salt`` are those of the passphrase that wraps it; the principal ``vault`` has none.
+    ``cost`` and ``salt`` belong to the passphrase that wraps the key; the principal ``vault`` has none.
     """
 
     name: str
@@ -39,21 +39,21 @@ class Principal:
 
     @property
     def key_id(self) -> bytes:
-        """What a sealed secret knows this key pair by, 16 bytes; a user added anew under an old name has another."""
+        """The 16 bytes that identify this key pair in sealed secrets; a user added again gets another."""
         return blake2b(self.public_key, person=b"connmgr.key-id", digest_size=KEY_ID_BYTES).digest()
 
     def associated(self) -> bytes:
-        """Return everything but the wrapped key, unambiguously encoded: authenticated wherever that key is used."""
+        """Return everything but the wrapped key, unambiguously encoded, to authenticate along with that key."""
         cost = self.cost or NO_COST
         name = self.name.encode()
         return struct.pack("<BB", 1, len(name)) + name + self.public_key + cost.encode() + self.salt
 
     def record(self) -> bytes:
-        """Return what the row's authentication code covers: every stored byte of this principal."""
+        """Return what the row's authentication code covers: every stored byte."""
         return self.associated() + self.wrapped_key
 
     def unwrap(self, wrapping: bytes) -> bytes | None:
-        """Return the private key, opened with the 32-byte key ``wrapping``, or None if that is not its key."""
+        """Return the private key, opened with the 32-byte key ``wrapping``, or None if that is the wrong key."""
         try:
             return Aead(wrapping).decrypt(self.wrapped_key, self.associated())
         except CryptoError:
@@ -96,10 +96,7 @@ def open_sealed(sealed: bytes, principal: Principal, private: bytes) -> bytes:
 
 
 def sealing_key(vault_private: bytes) -> bytes:
-    """Return the 32-byte key that authenticates sealed secrets.
-
-    It hangs on the private key of ``vault``, which outlives rotations of the generic key, and so do secrets.
-    """
+    """Return the 32-byte key that authenticates sealed secrets; rotations of the vault's key do not change it."""
     return blake2b(key=vault_private, person=b"connmgr.sealing", digest_size=32).digest()
 
 
@@ -116,10 +113,10 @@ def check_user_name(name: str) -> None:
 
 
 class Access:
-    """What one client session may open: no vault user, or one that was unlocked, with its private key in memory.
+    """What one client session may open: nothing, or the secrets of an unlocked user, whose private key it holds.
 
-    The principal ``vault`` is not kept here: who has it depends on whether users exist at the time of use.
-    Safe to use from several threads.
+    Access to the principal ``vault`` depends on whether users exist, so it is checked on each use. Safe to use from
+    several threads.
     """
 
     def __init__(self) -> None:
@@ -129,27 +126,23 @@ class Access:
 
     @property
     def principal(self) -> Principal | None:
-        """The unlocked user as it was then, or None."""
+        """The unlocked user as stored when it was unlocked, or None."""
         return self._principal
 
     def grant(self, principal: Principal, private: bytes) -> None:
-        """Unlock ``principal``; a user unlocked before is locked."""
+        """Unlock ``principal``, and lock the user before."""
         with self._lock:
             self._wipe()
             self._private = bytearray(private)
             self._principal = principal
 
     def lock(self) -> None:
-        """Forget the user and overwrite its private key. Calling it again does nothing."""
+        """Forget the user and overwrite its private key; calling it again does nothing."""
         with self._lock:
             self._wipe()
 
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
-        """Open a data key sealed to the unlocked user.
-
-        Returns None when no user of this ``key_id`` is unlocked.
-        :raises IntegrityError: it was sealed to another key.
-        """
+        """Open a data key with the user of ``key_id``, None if it is not unlocked; see :func:`open_sealed`."""
         with self._lock:
             if self._principal is None or self._principal.key_id != key_id:
                 return None

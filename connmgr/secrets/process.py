@@ -1,4 +1,4 @@
-"""What the process does so that its memory is not written to a disk or shown to others."""
+"""Keeps the process's memory from disk and from other programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ _PR_SET_DUMPABLE = 4
 
 
 def harden() -> None:
-    """Switch core dumps off, and on Linux keep the user's other processes from reading this one's memory.
+    """Switch core dumps off, and on Linux hide this process's memory from the user's other processes.
 
-    Only the soft limit is lowered: a command run in a shell may still ask for core dumps of its own. A kernel that
-    pipes cores to a program ignores that limit, but not the dumpable flag. With the flag off, ``mem`` and ``environ``
-    under ``/proc/<pid>`` belong to root, and no debugger of the same user can attach. Programs started from here have
-    it on again.
+    Without the dumpable flag, files under ``/proc/<pid>`` belong to root and no debugger of the user attaches. Programs
+    started from here have the flag again, and may raise the limit of core dumps.
     :raises OSError: the kernel refused.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)

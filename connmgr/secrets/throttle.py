@@ -1,4 +1,4 @@
-"""Growing delays after failed unlocks, for each user and for all together."""
+"""Delays that grow with failed unlocks, for each user and for all together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Delays:
     longest: int
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after that many failures in a row."""
+        """Return the seconds to wait after that many consecutive failures."""
         over = failures - self.free
         return 0.0 if over <= 0 else float(min(self.longest, 2 ** min(over - 1, 16)))
 
@@ -35,9 +35,9 @@ class Delays:
 class Throttle:
     """Slows down the guessing of passphrases; safe to use from several threads.
 
-    A refused attempt does not lengthen the delay, and every delay is bounded, so that whoever knows the passphrase
-    gets in between two attempts of someone who does not. Failures are forgotten after ``memory`` seconds without one,
-    and at most ``names`` of them are kept, the oldest forgotten first: names need not exist to be counted.
+    A refused attempt does not lengthen the delay, and every delay is bounded: a user can get in while someone else
+    guesses. Failures are forgotten after ``memory`` seconds without one. At most ``names`` are counted, whether they
+    exist or not; the oldest is forgotten first.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Throttle:
     def check(self, name: str) -> None:
         """Refuse an attempt on ``name`` that comes too early.
 
-        :raises UnlockThrottled: with the whole seconds to wait in ``retry_after``.
+        :raises UnlockThrottled: ``retry_after`` holds the whole seconds to wait.
         """
         with self._lock:
             now = self._clock()
