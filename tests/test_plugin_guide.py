@@ -51,7 +51,7 @@ def test_the_other_files_of_the_guide_pass_their_tests(tmp_path: Path) -> None:
 
 
 def test_the_guide_names_all_that_an_author_can_use() -> None:
-    public = {*plugin.__all__, *testing.__all__} - {"ValidationError", "Outcome", "WAIT", "InMemory", "Process"}
+    public = {*plugin.__all__, *testing.__all__} - {"ValidationError", "Outcome", "WAIT_SECONDS", "InMemory", "Process"}
     assert [name for name in sorted(public) if not re.search(rf"\b{name}\b", GUIDE)] == []
 
 

@@ -1,4 +1,4 @@
-"""Blobs: bytes that a client session has uploaded, until they are written somewhere or expire."""
+"""Blobs: bytes that a client session has uploaded, kept until they are used or expire."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from connmgr.errors import BlobQuotaExceeded, StartupError, UnknownBlob
 from connmgr.fs.spool import Content, Room, Spool
 
-PIECE = 192 << 10
-"""Bytes of a blob that are read at once: many, but no more than the C library keeps at hand."""
+PIECE_BYTES = 192 << 10
+"""Bytes of a blob read at once, just below the size that the C library returns to the system."""
 
 
 @dataclass
 class Blob:
-    """A stored blob: ``size`` in bytes, ``sha256`` in hexadecimal, and when it was stored (``time.monotonic``).
+    """A stored blob: ``size`` in bytes, ``sha256`` in hexadecimal, time of storing (``time.monotonic``).
 
-    :class:`Blobs` counts its ``readers`` and closes it once it is ``dropped`` and the last one is done.
+    :class:`Blobs` counts its ``readers``, and closes it when it is ``dropped`` and the last reader is done.
     """
 
     owner: object
@@ -35,9 +35,9 @@ class Blob:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the content in pieces; several readers may do so at once."""
-        for offset in range(0, self.size, PIECE):
+        for offset in range(0, self.size, PIECE_BYTES):
             with self._lock:
-                piece = self._content.read(offset, PIECE)
+                piece = self._content.read(offset, PIECE_BYTES)
             yield piece
 
     def close(self) -> None:
@@ -48,8 +48,8 @@ class Blob:
 class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
-    ``quota`` is in bytes for all blobs together, those on their way in included; ``ttl`` in seconds; ``directory``
-    holds those that are not kept in memory; it is made, mode 0700, if there is none.
+    ``quota`` bounds the bytes of all blobs, incoming ones included; ``ttl`` is in seconds. ``directory`` holds those
+    that are not kept in memory; it is made, mode 0700, if missing.
     """
 
     def __init__(self, directory: Path, *, quota: int, ttl: float) -> None:
@@ -73,13 +73,13 @@ class Blobs:
         self._timer: threading.Timer | None = None
 
     def spool(self) -> Spool:
-        """Return a new spool, whose bytes count as the blobs' do."""
+        """Return a new spool, whose bytes count towards the quota."""
         return Spool(Content(self._directory, self._room), self._claim)
 
     def store(self, owner: object, spool: Spool) -> str:
-        """Keep what ``spool`` has taken for the client session ``owner``, and return the blob's uuid.
+        """Keep the content of ``spool`` for the client session ``owner``, and return the blob's uuid.
 
-        :raises BlobQuotaExceeded: there was no room for it.
+        :raises BlobQuotaExceeded: the quota is exhausted.
         :raises NoSpace: the daemon's disk is full.
         """
         content, digest = spool.release()
@@ -91,9 +91,9 @@ class Blobs:
 
     @contextmanager
     def borrowed(self, owner: object, identifier: str) -> Iterator[Blob]:
-        """Lend a blob that ``owner`` has stored; one that expires meanwhile can be read to its end.
+        """Lend a blob of ``owner``; if it expires meanwhile, it can still be read to its end.
 
-        :raises UnknownBlob: there is none, it has expired, or it is another session's.
+        :raises UnknownBlob: it does not exist, has expired, or belongs to another session.
         """
         with self._lock:
             blob = self._blobs.get(identifier)
@@ -114,7 +114,7 @@ class Blobs:
 
     @property
     def used(self) -> int:
-        """The bytes of all blobs together, those on their way in included."""
+        """The bytes of all blobs, incoming ones included."""
         return self._used
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Blobs:
             self._schedule()
 
     def _schedule(self) -> None:
-        """Have the oldest blob dropped when its time is over."""
+        """Schedule the removal of the oldest blob for its expiry."""
         if self._timer is None and self._blobs:
             oldest = next(iter(self._blobs.values()))
             self._timer = threading.Timer(max(0.1, oldest.stored + self._ttl - time.monotonic()), self._expire)

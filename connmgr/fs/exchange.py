@@ -1,4 +1,4 @@
-"""One run of a program on the far side: what it answers, what it is sent and what it delivers."""
+"""One run of a program on the far side: its answers, its input and its output."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from connmgr.engine.helper import Helper, Helpers, Program
 from connmgr.engine.printable import printable
 from connmgr.plugin import Deadline, Transport
 
-OPEN_TIMEOUT = 30.0
-STALL_TIMEOUT = 60.0
-"""Seconds without any progress after which a transfer is given up."""
+OPEN_SECONDS = 30.0
+STALL_SECONDS = 60.0
+"""Longest time without progress of a transfer."""
 
-END_TIMEOUT = 2.0
-"""Seconds to wait for the end of a program that has answered, so that its helper can be used again."""
+END_SECONDS = 2.0
+"""Longest wait for a program that has answered to end, so that its helper can be used again."""
 
-LONGEST_STATUS = len("255\n")
+STATUS_BYTES = len("255\n")
 
-SEND_SIZE = 192 << 10
-"""Bytes whose acceptance counts as progress."""
+SEND_BYTES = 192 << 10
+"""Bytes that count as progress once accepted."""
 
-NOISE_LIMIT = 64 << 10
-"""Bytes that a far side's start-up files may print before the script answers."""
+NOISE_BYTES = 64 << 10
+"""Bytes that start-up files may print before the program answers."""
 
-DETAIL_LIMIT = 200
+DETAIL_CHARACTERS = 200
 
-ANSWER_LIMIT = 8 << 10
-"""Bytes of a line that answers: a word and at most a path."""
+ANSWER_BYTES = 8 << 10
+"""Bytes of an answer line: a word and at most a path."""
 
 REFUSALS: dict[str, errors.ConnmgrError] = {
     error.code: error
@@ -47,7 +47,7 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
 
 
 class Exchange:
-    """A program that runs in a helper of its own; a context manager that keeps it for the next, or closes it.
+    """A program that runs in a helper; a context manager that keeps the helper for the next program, or closes it.
 
     Each method raises :class:`connmgr.errors.TransferFailed` when the link breaks or nothing moves for a minute.
     """
@@ -72,8 +72,8 @@ class Exchange:
         else:
             self._channel.close()
 
-    def answer(self, timeout: float = STALL_TIMEOUT) -> bytes:
-        """Return what follows ``ok`` on the program's next line; what comes before that line is dropped.
+    def answer(self, timeout: float = STALL_SECONDS) -> bytes:
+        """Return what follows ``ok`` on the program's next line, and drop what comes before that line.
 
         :raises connmgr.errors.ConnmgrError: the program said ``no``; the error of that code.
         """
@@ -87,7 +87,7 @@ class Exchange:
         refusal = REFUSALS.get(code)
         if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
-        raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_LIMIT]}".rstrip())
+        raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_CHARACTERS]}".rstrip())
 
     def _answer_line(self, deadline: Deadline) -> bytes:
         lead, looked = self.mark + b" ", 0
@@ -95,7 +95,7 @@ class Exchange:
             at = self._seen.find(lead, looked)
             looked = at if at >= 0 else max(0, len(self._seen) - len(lead) + 1)
             start = at + len(lead)
-            end = self._seen.find(b"\n", start, start + ANSWER_LIMIT) if at >= 0 else -1
+            end = self._seen.find(b"\n", start, start + ANSWER_BYTES) if at >= 0 else -1
             if end >= 0:
                 line = bytes(self._seen[start:end])
                 del self._seen[: end + 1]
@@ -105,7 +105,7 @@ class Exchange:
                 self._fail("The far side did not answer as it should." + self._quoted_complaint())
 
     def send(self, pieces: Iterable[bytes], size: int) -> None:
-        """Write ``pieces`` of ``size`` bytes to the program; one that has ended meanwhile says why by its next answer.
+        """Write ``pieces`` of ``size`` bytes to the program; if it has ended, its next answer says why.
 
         :raises connmgr.errors.TransferFailed: they are not of that size; the program is ended.
         """
@@ -116,8 +116,8 @@ class Exchange:
                 left -= len(piece)
                 if left < 0:
                     break
-                for start in range(0, len(piece), SEND_SIZE):
-                    self._channel.sendall(piece[start : start + SEND_SIZE], STALL_TIMEOUT)
+                for start in range(0, len(piece), SEND_BYTES):
+                    self._channel.sendall(piece[start : start + SEND_BYTES], STALL_SECONDS)
         except TimeoutError:
             self._fail("The far side takes no more data.")
         except (EOFError, OSError):
@@ -125,30 +125,30 @@ class Exchange:
         if left:
             self._fail(REFUSALS[errors.TransferFailed.code].message)
 
-    def data(self, timeout: float = STALL_TIMEOUT) -> Iterator[bytes]:
-        """Yield what the program prints, to its end; each piece must come within ``timeout`` seconds."""
+    def data(self, timeout: float = STALL_SECONDS) -> Iterator[bytes]:
+        """Yield the program's output to its end; each piece must come within ``timeout`` seconds."""
         self._answered = False
         while not self._over and (self._seen or self._more(timeout)):
             piece, self._seen, self._held = self._held + self._seen, bytearray(), b""
             if content := self._before_end(piece):
                 yield content
-        # The helper is gone, and what it said last was no end.
+        # The helper is gone, so its last output does not mark the end.
         if self._held:
             content, self._held = self._held, b""
             yield content
 
     def settle(self) -> None:
-        """Say that of the program nothing is awaited but its end, however it comes."""
+        """Declare that only the program's end is awaited, with whatever status."""
         self._answered = True
 
     def succeeded(self) -> bool:
-        """Return whether the program, whose data has ended, has exited with 0."""
+        """Whether the program, whose output has ended, exited with 0."""
         return self._status == b"0"
 
     def _before_end(self, piece: bytes) -> bytes:
-        """Return ``piece`` without the line of the program's end, and keep back what may become that."""
+        """Return ``piece`` without the line of the program's end, and keep back what may be its beginning."""
         end = self.mark + b" over "
-        at = piece.rfind(end, max(0, len(piece) - len(end) - LONGEST_STATUS))
+        at = piece.rfind(end, max(0, len(piece) - len(end) - STATUS_BYTES))
         status, newline, rest = piece[at + len(end) :].partition(b"\n") if at >= 0 else (b"", b"", b"")
         if newline and status.isdigit() and not rest:
             self._over, self._status = True, status
@@ -160,12 +160,12 @@ class Exchange:
         return piece[:at]
 
     def _comes_to_its_end(self) -> bool:
-        """Return whether the helper is idle again, or soon is."""
+        """Whether the helper is idle again, or becomes so within :data:`END_SECONDS`."""
         extra = 0
         try:
-            for piece in self.data(END_TIMEOUT):
+            for piece in self.data(END_SECONDS):
                 extra += len(piece)
-                if extra > NOISE_LIMIT:
+                if extra > NOISE_BYTES:
                     return False
         except errors.TransferFailed:
             return False
@@ -184,14 +184,14 @@ class Exchange:
                 break
             except OSError as error:
                 raise errors.TransferFailed("The link broke during the transfer.") from error
-            self._complaint = (self._complaint + stderr)[-DETAIL_LIMIT:]
+            self._complaint = (self._complaint + stderr)[-DETAIL_CHARACTERS:]
             if stdout:
                 self._seen += stdout
                 return True
         return False
 
     def _quoted_complaint(self) -> str:
-        said = printable(self._complaint.decode(errors="replace"))[:DETAIL_LIMIT]
+        said = printable(self._complaint.decode(errors="replace"))[:DETAIL_CHARACTERS]
         return f" It printed: {said}" if said else ""
 
     def _fail(self, reason: str) -> NoReturn:
@@ -201,17 +201,17 @@ class Exchange:
 def _called(
     transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
 ) -> tuple[Helper, bytes]:
-    """Return a helper that was called, and the call's mark."""
+    """Return a helper with the call written to it, and the call's mark."""
     helper = helpers.take()
     if helper is not None:
         try:
-            return helper, helper.call(program, arguments, STALL_TIMEOUT)
+            return helper, helper.call(program, arguments, STALL_SECONDS)
         except (EOFError, OSError):
-            # It has ended meanwhile, and what it did not take whole it does not run.
+            # The helper ended meanwhile; it does not run an incomplete call.
             helper.channel.close()
-    helper = Helper.start(transport, program, OPEN_TIMEOUT)
+    helper = Helper.start(transport, program, OPEN_SECONDS)
     try:
-        return helper, helper.call(program, arguments, STALL_TIMEOUT)
+        return helper, helper.call(program, arguments, STALL_SECONDS)
     except (EOFError, OSError) as error:
         helper.channel.close()
         raise errors.TransferFailed("The link broke, or the far side takes no data.") from error

@@ -17,7 +17,7 @@ from connmgr.engine.nonce import new_nonce
 from connmgr.errors import TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
-from connmgr.fs.exchange import STALL_TIMEOUT, Exchange
+from connmgr.fs.exchange import STALL_SECONDS, Exchange
 from connmgr.plugin import Transport
 
 WHOLE = 64 << 10
@@ -126,7 +126,7 @@ def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
     with place.run(scripts.WRITE, arguments) as exchange:
         exchange.answer()
         exchange.send(blob.pieces(), blob.size)
-        exchange.answer(STALL_TIMEOUT + blob.size / SLOWEST_DISK)
+        exchange.answer(STALL_SECONDS + blob.size / SLOWEST_DISK)
 
 
 def make_temporary(place: Place) -> bytes:

@@ -1,11 +1,10 @@
-"""The programs, in the language of sh, that work on files on the far side: those of ``far/``.
+"""The programs of ``far/``, in the language of sh, that work on files of the far side.
 
-They run in a helper, started as every process of the connection is, and so as the session's user. The first argument is
-the session's directory. What a program has to say is a line that begins with a random mark: ``ok`` and facts, or
-``no``, the code of an error and perhaps details. What follows it is data.
+Each runs in a helper, as the session's user; its first argument is the session's directory. It answers with a line that
+begins with a random mark: ``ok`` and facts, or ``no``, the code of an error and perhaps details. Data follow.
 
-They use what POSIX.1-2017 has, and beyond that what they can do without: stat in the ways of GNU, busybox and BSD, GNU
-find's ``-printf``, a program that computes SHA-256, and open files by their descriptors in /proc.
+The programs need POSIX.1-2017 alone. They use, if present, stat of GNU, busybox or BSD, GNU find's ``-printf``, a
+program that computes SHA-256, and open files by their descriptors in /proc.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ READ = _program("read")
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
 WRITE = _program("write", fed=True)
-"""``path size sha256 mode nonce``, and the size as that of a block, a number of blocks and a rest, in bytes.
+"""``path size sha256 mode nonce``, then the size as size of a block, number of blocks and rest, in bytes.
 
-``ok`` when it is ready for the content, and ``ok`` when that is in its place.
+``ok`` when it is ready for the content, and ``ok`` when the content is in place.
 """
 
 LIST = _program("list", "describing", setup="find_out_how")

@@ -1,4 +1,4 @@
-"""Where the bytes of a blob are kept as they arrive: in memory as far as it has room for all blobs, else in a file."""
+"""Keeps the bytes of a blob as they arrive, in memory while all blobs have room there, else in a file."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import IO
 from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace
 
 IN_MEMORY_BYTES = 1 << 20
-"""Bytes up to which a blob is kept in memory; a larger one goes to a file without a name, readable by nobody else."""
+"""A larger blob goes to a file without a name, which nobody else can read."""
 
 ALL_IN_MEMORY_BYTES = 32 << 20
-"""Bytes that all blobs in memory may take together; what comes beyond goes to files, however small."""
+"""For all blobs in memory; further blobs go to files, however small."""
 
 OVERHEAD_BYTES = 2 << 10
-"""Bytes of memory that a blob takes besides its content."""
+"""Memory that a blob takes besides its content."""
 
-FILES = 2048
-"""Blobs that may lie in files, each an open one; at most a quarter of the files that the process may open."""
+MAX_FILES = 2048
+"""Most blobs in files, each of which is open; at most a quarter of the process's limit of open files."""
 
-AHEAD = 8
-"""Pieces of an upload that may wait for being hashed."""
+QUEUED_PIECES = 8
+"""Pieces of an upload that may wait to be hashed."""
 
 _FULL = "The daemon's own disk has no space left for the blob."
 
 
 class Digest:
-    """The SHA-256 of bytes as they arrive; of many it is computed in a thread of its own, which :meth:`close` ends."""
+    """The SHA-256 of bytes as they arrive; large content is hashed in a thread, which :meth:`close` ends."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
         self._size = 0
-        self._pieces: queue.Queue[bytes] = queue.Queue(AHEAD)
+        self._pieces: queue.Queue[bytes] = queue.Queue(QUEUED_PIECES)
         self._thread: threading.Thread | None = None
 
     def update(self, data: bytes) -> None:
@@ -67,17 +67,17 @@ class Digest:
 
 
 class Room:
-    """How much memory and how many files all blobs have together. Safe to use from several threads."""
+    """The memory and the files that all blobs share. Safe to use from several threads."""
 
     def __init__(self) -> None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most_files = FILES if soft == resource.RLIM_INFINITY else min(FILES, soft // 4)
+        self._most_files = MAX_FILES if soft == resource.RLIM_INFINITY else min(MAX_FILES, soft // 4)
         self._lock = threading.Lock()
         self._bytes = 0
         self._files = 0
 
     def take_memory(self, size: int) -> bool:
-        """Take ``size`` bytes of memory if there are so many; a negative size gives them back."""
+        """Reserve ``size`` bytes of memory if available; a negative size returns them."""
         with self._lock:
             if size > 0 and self._bytes + size > ALL_IN_MEMORY_BYTES:
                 return False
@@ -85,9 +85,9 @@ class Room:
             return True
 
     def take_file(self) -> None:
-        """Take one file.
+        """Reserve one file.
 
-        :raises BlobQuotaExceeded: there are too many.
+        :raises BlobQuotaExceeded: too many are in use.
         """
         with self._lock:
             if self._files >= self._most_files:
@@ -103,7 +103,7 @@ class Room:
 
 
 class Content:
-    """Bytes that are written once, then read: in memory as far as there is :class:`Room`, else in a file."""
+    """Bytes written once, then read; in memory while there is :class:`Room`, else in a file."""
 
     def __init__(self, directory: Path, room: Room) -> None:
         self._directory = directory
@@ -113,11 +113,7 @@ class Content:
         self._in_file = False
 
     def write(self, data: bytes) -> None:
-        """Add ``data`` at the end.
-
-        :raises BlobQuotaExceeded: there is room nowhere.
-        :raises OSError: the disk is full.
-        """
+        """Add ``data`` at the end; raise :class:`BlobQuotaExceeded` without room, OSError for a full disk."""
         if not (self._in_file or self._hold(len(data))):
             self._move_to_file()
         self._file.write(data)
@@ -143,22 +139,19 @@ class Content:
         self._held = 0
 
     def flush(self) -> None:
-        """Hand all to the system.
-
-        :raises OSError: the disk is full.
-        """
+        """Write buffered bytes, or raise OSError for a full disk."""
         self._file.flush()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, or those that there are; for one thread at a time."""
+        """Return up to ``size`` bytes from ``offset`` on; for one thread at a time."""
         self._file.seek(offset)
         return self._file.read(size)
 
     def close(self) -> None:
-        """Free memory and disk space. Calling it again does nothing."""
+        """Free memory and disk space; calling it again does nothing."""
         if self._file.closed:
             return
-        # What could not be written is tried once more when the file is closed.
+        # Closing the file retries a failed write.
         with suppress(OSError):
             self._file.close()
         self._let_go()
@@ -167,10 +160,10 @@ class Content:
 
 
 class Spool:
-    """Takes a blob's bytes as they arrive: waitress's buffer of a request body, until :meth:`Blobs.store` takes it on.
+    """Takes a blob's bytes as they arrive: waitress's buffer of a request body until :meth:`Blobs.store` releases it.
 
-    ``claim`` is told of more bytes before they are kept, and of those that are given back. What goes wrong meanwhile
-    ends the keeping but not the receiving, and is raised by :meth:`release`.
+    ``claim`` is called with the number of bytes before they are kept, and with a negative one when they are returned. A
+    fault stops the keeping but not the receiving; :meth:`release` raises it.
     """
 
     def __init__(self, content: Content, claim: Callable[[int], None]) -> None:
@@ -201,11 +194,11 @@ class Spool:
             self._fail(NoSpace(_FULL))
 
     def getfile(self) -> Spool:
-        """Return what the application finds as ``wsgi.input``."""
+        """Return the ``wsgi.input`` of the application."""
         return self
 
     def release(self) -> tuple[Content, str]:
-        """Return the content and its SHA-256; whoever calls this closes it and gives the bytes back.
+        """Return the content and its SHA-256; the caller closes it and returns the bytes.
 
         :raises ConnmgrError: the bytes could not be kept.
         """
@@ -222,7 +215,7 @@ class Spool:
         return content, self._digest.close()
 
     def close(self) -> None:
-        """Drop what was not released. Calling it again does nothing."""
+        """Drop what was not released; calling it again does nothing."""
         if self._content is not None:
             self._content.close()
             self._content = None

@@ -1,25 +1,25 @@
-"""For the tests of a connection type: a suite that checks it against the contract, and one that needs no machine.
+"""Test suites for connection types, and a type that needs no machine.
 
-A test class inherits :class:`ConnectionConformance`, or :class:`WrapperConformance` for a wrapper, and says in two
-fixtures what is tested: ``kind``, the connection type, and ``data``, valid data for a far side that can be reached.
-That far side needs ``/bin/sh``, ``cat``, ``head`` and ``sleep``; this package, unlike the rest of connmgr, needs pytest
-(the extra ``connmgr[testing]``).
+A test class inherits :class:`ConnectionConformance`, or :class:`WrapperConformance` for a wrapper, and defines two
+fixtures: ``kind``, the connection type, and ``data``, valid data of a reachable far side. The far side needs
+``/bin/sh``, ``cat``, ``head`` and ``sleep``. Unlike the rest of connmgr, this package needs pytest (the extra
+``connmgr[testing]``).
 """
 
 import pytest
 
-# The tests of the suite are to explain themselves as a test module's own do.
+# pytest explains the suite's assertions like those of a test module.
 _SUITE = ("channel", "conformance", "schema", "session", "stream")
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _SUITE))
 
 from connmgr.testing.conformance import ConnectionConformance, WrapperConformance  # noqa: E402
-from connmgr.testing.link import WAIT, Outcome, connect, local, run  # noqa: E402
+from connmgr.testing.link import WAIT_SECONDS, Outcome, connect, local, run  # noqa: E402
 from connmgr.testing.memory import InMemory, MemoryTransport, Process  # noqa: E402
 from connmgr.testing.schema import SchemaConformance  # noqa: E402
 from connmgr.testing.stream import StreamConformance  # noqa: E402
 
 __all__ = [
-    "WAIT",
+    "WAIT_SECONDS",
     "ConnectionConformance",
     "InMemory",
     "MemoryTransport",

@@ -1,4 +1,4 @@
-"""The part of the suite that runs programs on a transport and holds its channels to their contract."""
+"""The part of the suite that runs programs on a transport and checks its channels against their contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Channel, Transport
-from connmgr.testing.link import WAIT, Outcome, finish, run, script
+from connmgr.testing.link import WAIT_SECONDS, Outcome, finish, run, script
 
 ODD_WORDS = [
     "",
@@ -34,8 +34,8 @@ ODD_WORDS = [
     "\udce4",
 ]
 EVERY_BYTE = bytes(range(256)) * 8
-LARGE = 1 << 20
-BIG_OUTPUT = f"x=0123456789abcdef; while [ ${{#x}} -lt {LARGE} ]; do x=$x$x; done; printf %s $x; printf %s $x >&2"
+LARGE_BYTES = 1 << 20
+BIG_OUTPUT = f"x=0123456789abcdef; while [ ${{#x}} -lt {LARGE_BYTES} ]; do x=$x$x; done; printf %s $x; printf %s $x >&2"
 ENDLESS = "echo begun; sleep 600"
 SAYS_ITS_SIZE = "echo begun; until [ \"$(stty size)\" = '43 132' ]; do sleep 0.02; done; echo told"
 
@@ -43,18 +43,18 @@ Start = Callable[..., Channel]
 
 
 class ChannelConformance:
-    """Checks :class:`connmgr.plugin.Channel` for real; ``transport`` is a fixture of the subclass."""
+    """Checks :class:`connmgr.plugin.Channel` with real programs; ``transport`` is a fixture of the subclass."""
 
     has_terminals = True
-    """Whether ``open_channel`` can give a process a terminal; otherwise it must raise TransportUnsupported."""
+    """Whether ``open_channel`` offers terminals; otherwise it must raise TransportUnsupported."""
 
     @pytest.fixture
     def start(self, transport: Transport) -> Iterator[Start]:
-        """A function that starts a script on a channel, which is closed at the end of the test."""
+        """A function that starts a script on a channel, which the end of the test closes."""
         opened: list[Channel] = []
 
         def start(text: str, *arguments: str, **options: Any) -> Channel:
-            opened.append(transport.open_channel(script(text, *arguments), timeout=WAIT, **options))
+            opened.append(transport.open_channel(script(text, *arguments), timeout=WAIT_SECONDS, **options))
             return opened[-1]
 
         yield start
@@ -75,25 +75,25 @@ class ChannelConformance:
 
     def test_every_byte_passes_both_ways(self, start: Start) -> None:
         channel = start(f"head -c {len(EVERY_BYTE)}")
-        channel.sendall(EVERY_BYTE, WAIT)
+        channel.sendall(EVERY_BYTE, WAIT_SECONDS)
         assert finish(channel).stdout == EVERY_BYTE
 
     def test_large_input_arrives_whole(self, start: Start) -> None:
-        channel = start(f'x=$(head -c {LARGE}); echo "${{#x}}"')
-        channel.sendall(b"a" * LARGE, WAIT)
-        assert finish(channel).stdout == b"%d\n" % LARGE
+        channel = start(f'x=$(head -c {LARGE_BYTES}); echo "${{#x}}"')
+        channel.sendall(b"a" * LARGE_BYTES, WAIT_SECONDS)
+        assert finish(channel).stdout == b"%d\n" % LARGE_BYTES
 
     def test_large_output_arrives_whole_although_the_other_stream_is_full_too(self, start: Start) -> None:
         channel = start(BIG_OUTPUT)
         outcome = finish(channel)
-        assert outcome.stdout[:LARGE] == b"0123456789abcdef" * (LARGE // 16)
+        assert outcome.stdout[:LARGE_BYTES] == b"0123456789abcdef" * (LARGE_BYTES // 16)
         assert channel.merged or outcome.stderr == outcome.stdout
 
     def test_shutdown_write_ends_the_input(self, start: Start) -> None:
         channel = start("cat; echo end")
         if channel.merged:
             pytest.skip("a terminal that passes every byte has none that ends the input")
-        channel.sendall(b"begin ", WAIT)
+        channel.sendall(b"begin ", WAIT_SECONDS)
         channel.shutdown_write()
         assert finish(channel).stdout == b"begin end\n"
 
@@ -118,19 +118,19 @@ class ChannelConformance:
 
     def test_recv_returns_as_soon_as_something_came(self, start: Start) -> None:
         channel = start("echo now; sleep 600")
-        assert _Call(lambda: channel.recv(WAIT * 2)).result()[0].startswith(b"now")
+        assert _Call(lambda: channel.recv(WAIT_SECONDS * 2)).result()[0].startswith(b"now")
 
     def test_recv_returns_errors_as_soon_as_they_came(self, start: Start) -> None:
         channel = start("echo now >&2; sleep 600")
         if not channel.merged:
-            assert _Call(lambda: channel.recv(WAIT * 2)).result() == (b"", b"now\n")
+            assert _Call(lambda: channel.recv(WAIT_SECONDS * 2)).result() == (b"", b"now\n")
 
     def test_the_end_of_both_streams_is_told_each_time(self, start: Start) -> None:
         channel = start("exit 0")
         finish(channel)
         for _ in range(2):
             with pytest.raises(EOFError):
-                channel.recv(WAIT)
+                channel.recv(WAIT_SECONDS)
 
     def test_writing_times_out_when_the_process_does_not_read(self, start: Start) -> None:
         channel = start(ENDLESS)
@@ -141,14 +141,16 @@ class ChannelConformance:
         channel = start("exit 0")
         finish(channel)
         with pytest.raises(OSError) as refusal:  # noqa: PT011 - which one is the system's choice
-            _write_without_end(channel, WAIT)
+            _write_without_end(channel, WAIT_SECONDS)
         assert not isinstance(refusal.value, TimeoutError)
 
     @pytest.mark.parametrize("call", ["recv", "sendall"])
     def test_close_wakes_a_blocked_call_at_once(self, start: Start, call: str) -> None:
         channel = start(ENDLESS)
         _read_until(channel, b"begun\n")
-        blocked = _Call(lambda: channel.recv(WAIT * 2) if call == "recv" else _write_without_end(channel, WAIT * 2))
+        blocked = _Call(
+            lambda: channel.recv(WAIT_SECONDS * 2) if call == "recv" else _write_without_end(channel, WAIT_SECONDS * 2)
+        )
         time.sleep(0.1)  # nothing tells when a thread has begun to wait; too early is no fault, but proves less
         channel.close()
         assert isinstance(blocked.error(), EOFError | OSError)
@@ -165,13 +167,14 @@ class ChannelConformance:
         channel = start("echo $$; cat")
         pid = int(_read_until(channel, b"\n"))
         channel.close()
-        gone = f"n=0; while kill -0 {pid} && [ $n -lt {WAIT:.0f} ]; do sleep 1; n=$((n+1)); done; exec kill -0 {pid}"
+        rounds = f"{WAIT_SECONDS:.0f}"
+        gone = f"n=0; while kill -0 {pid} && [ $n -lt {rounds} ]; do sleep 1; n=$((n+1)); done; exec kill -0 {pid}"
         assert run(transport, script(gone)).status != 0, "the process outlives its channel"
 
     def test_channels_do_not_wait_for_each_other(self, start: Start) -> None:
         channels = [start(f"head -c 3; exit {number}") for number in range(4)]
         for number, channel in reversed(list(enumerate(channels))):
-            channel.sendall(b"no%d" % number, WAIT)
+            channel.sendall(b"no%d" % number, WAIT_SECONDS)
         for number, channel in enumerate(channels):
             assert finish(channel)[:2] == (number, b"no%d" % number)
 
@@ -208,13 +211,13 @@ class ChannelConformance:
     def test_closed_channels_leave_nothing_behind(self, transport: Transport) -> None:
         def use() -> None:
             run(transport, script("echo out"))
-            transport.open_channel(script(ENDLESS), timeout=WAIT).close()
+            transport.open_channel(script(ENDLESS), timeout=WAIT_SECONDS).close()
 
         assert_leaves_nothing(use)
 
 
 class _Call:
-    """A call in a thread of its own, which must be over in time."""
+    """A call in its own thread, which must end in time."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
@@ -230,7 +233,7 @@ class _Call:
             self._error = error
 
     def error(self) -> BaseException | None:
-        self._thread.join(WAIT)
+        self._thread.join(WAIT_SECONDS)
         assert not self._thread.is_alive(), "the call is still blocked"
         return self._error
 
@@ -242,12 +245,12 @@ class _Call:
 
 
 def assert_leaves_nothing(use: Callable[[], None], rounds: int = 5) -> None:
-    """Fail when descriptors or threads grow in number from one call of ``use`` to the next, the first aside."""
+    """Fail if descriptors or threads increase between calls of ``use``, the first excepted."""
     use()
     before = _held()
     for _ in range(rounds):
         use()
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + WAIT_SECONDS
     while any(now > then for now, then in zip(_held(), before, strict=True)):
         assert time.monotonic() < deadline, f"(descriptors, threads) were {before}, and after {rounds} rounds {_held()}"
         time.sleep(0.02)
@@ -259,7 +262,7 @@ def _held() -> Sequence[int]:
 
 def _read_until(channel: Channel, end: bytes) -> bytes:
     received = b""
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + WAIT_SECONDS
     while end not in received:
         assert time.monotonic() < deadline, f"{end!r} did not come, but {received!r}"
         received += channel.recv(1)[0]
@@ -268,5 +271,5 @@ def _read_until(channel: Channel, end: bytes) -> bytes:
 
 def _write_without_end(channel: Channel, timeout: float) -> None:
     for _ in range(1 << 10):
-        channel.sendall(bytes(LARGE), timeout)
+        channel.sendall(bytes(LARGE_BYTES), timeout)
     pytest.fail("A gigabyte was taken that nobody reads.")

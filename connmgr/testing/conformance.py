@@ -1,4 +1,4 @@
-"""The suite as a whole, for types that open a transport and for wrappers."""
+"""The complete suite, for types that open a transport and for wrappers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from connmgr.errors import OperationError
 from connmgr.plugin import AnyConnectionType, Reference, Transport, Wrapper
 from connmgr.testing.channel import ChannelConformance, assert_leaves_nothing
-from connmgr.testing.link import WAIT, connect, local, run, script
+from connmgr.testing.link import WAIT_SECONDS, connect, local, run, script
 from connmgr.testing.schema import SchemaConformance, secrets_of
 from connmgr.testing.session import SessionConformance
 
@@ -20,7 +20,7 @@ Connect = Callable[[], Transport]
 class _Conformance(SchemaConformance, ChannelConformance, SessionConformance):
     @pytest.fixture
     def via(self, kind: AnyConnectionType, data: Mapping[str, Any]) -> Iterator[Transport | None]:
-        """What the reference in ``data`` stands for: this machine, unless a subclass opens something else."""
+        """The transport for the reference in ``data``: this machine, unless a subclass opens another."""
         if kind.via is None or data.get(kind.via) is None:
             yield None
             return
@@ -37,44 +37,44 @@ class _Conformance(SchemaConformance, ChannelConformance, SessionConformance):
 
     @pytest.fixture
     def transport(self, connected: Connect) -> Iterator[Transport]:
-        """The link that most tests share the use of."""
+        """The link that most tests share."""
         transport = connected()
         yield transport
         transport.close()
 
 
 class ConnectionConformance(_Conformance):
-    """Everything that the engine expects of a connection type that opens a transport.
+    """Checks all that the engine expects of a connection type with a transport.
 
-    Fixtures of the subclass: ``kind`` and ``data``; ``via`` where the connection runs over another than this machine.
+    Fixtures of the subclass: ``kind`` and ``data``; ``via`` if the connection runs over another machine than this one.
     """
 
     def test_closing_the_transport_wakes_its_channels(self, transport: Transport) -> None:
-        channel = transport.open_channel(script("sleep 600"), timeout=WAIT)
+        channel = transport.open_channel(script("sleep 600"), timeout=WAIT_SECONDS)
         transport.close()
         with pytest.raises((EOFError, OSError)):
-            channel.recv(WAIT)
+            channel.recv(WAIT_SECONDS)
         channel.close()
 
     def test_a_closed_transport_opens_nothing(self, transport: Transport) -> None:
         transport.close()
         transport.close()
         with pytest.raises(OperationError):
-            transport.open_channel(script("exit"), timeout=WAIT)
+            transport.open_channel(script("exit"), timeout=WAIT_SECONDS)
 
     def test_closed_transports_leave_nothing_behind(self, connected: Connect) -> None:
         def use() -> None:
             transport = connected()
-            transport.open_channel(script("sleep 600"), timeout=WAIT)
+            transport.open_channel(script("sleep 600"), timeout=WAIT_SECONDS)
             transport.close()
 
         assert_leaves_nothing(use)
 
 
 class WrapperConformance(_Conformance):
-    """Everything that the engine expects of a wrapper.
+    """Checks all that the engine expects of a wrapper.
 
-    Fixtures of the subclass: ``kind`` and ``data``; ``via`` where it runs over another transport than this machine.
+    Fixtures of the subclass: ``kind`` and ``data``; ``via`` if it runs over another transport than this machine.
     """
 
     PROMPT = "connmgr-test-prompt:"

@@ -10,12 +10,12 @@ from connmgr.links.wrapped import WrappedTransport
 from connmgr.plugin import AnyConnectionType, Channel, Transport, Wrapper
 from connmgr.registry import Registry
 
-WAIT = 30.0
-"""Seconds that nothing in a test may take; whether a wait ended by itself shows in how it ended."""
+WAIT_SECONDS = 30.0
+"""Longest wait in a test; the outcome shows whether the wait ended by itself."""
 
 
 class Outcome(NamedTuple):
-    """How a program ended and what it printed; ``stderr`` is empty where it arrived within ``stdout``."""
+    """How a program ended and what it printed; ``stderr`` is empty if it arrived within ``stdout``."""
 
     status: int
     stdout: bytes
@@ -23,11 +23,11 @@ class Outcome(NamedTuple):
 
 
 def connect(
-    kind: AnyConnectionType, data: Mapping[str, Any], via: Transport | None = None, *, timeout: float = WAIT
+    kind: AnyConnectionType, data: Mapping[str, Any], via: Transport | None = None, *, timeout: float = WAIT_SECONDS
 ) -> Transport:
-    """Open ``data``, as a client would send it but for ``type`` and with secrets in plain, over ``via``.
+    """Open ``data``, as a client sends it but without ``type`` and with secrets in plain, over ``via``.
 
-    Whoever calls this closes the transport, and ``via`` after it.
+    The caller closes the transport, then ``via``.
     :raises connmgr.plugin.ValidationError: the type's schema refuses ``data``.
     :raises connmgr.errors.OperationError: it could not be opened.
     """
@@ -50,14 +50,14 @@ def script(text: str, *arguments: str) -> list[str]:
 
 
 def run(transport: Transport, argv: Sequence[str], stdin: bytes = b"", *, pty: bool = False) -> Outcome:
-    """Run a program to its end, with ``stdin`` as all of its standard input.
+    """Run a program to its end, with ``stdin`` as its whole input.
 
-    :raises AssertionError: it does not end within :data:`WAIT` seconds.
+    :raises AssertionError: it does not end within :data:`WAIT_SECONDS`.
     """
-    channel = transport.open_channel(argv, pty=pty, timeout=WAIT)
+    channel = transport.open_channel(argv, pty=pty, timeout=WAIT_SECONDS)
     try:
         if stdin:
-            channel.sendall(stdin, WAIT)
+            channel.sendall(stdin, WAIT_SECONDS)
         if not channel.merged:
             channel.shutdown_write()
         return finish(channel)
@@ -69,14 +69,14 @@ def finish(channel: Channel) -> Outcome:
     """Read both streams of a channel to their end and return the program's outcome."""
     out: list[bytes] = []
     err: list[bytes] = []
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + WAIT_SECONDS
     try:
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise AssertionError(f"The streams did not end within {WAIT:g} s.")
+                raise AssertionError(f"The streams did not end within {WAIT_SECONDS:g} s.")
             stdout, stderr = channel.recv(remaining)
             out.append(stdout)
             err.append(stderr)
     except EOFError:
-        return Outcome(channel.exit_status(WAIT), b"".join(out), b"".join(err))
+        return Outcome(channel.exit_status(WAIT_SECONDS), b"".join(out), b"".join(err))

@@ -1,7 +1,7 @@
-"""A connection type without a machine: its programs are Python functions.
+"""A connection type without a machine; its programs are Python functions.
 
-It is meant for what real machines do badly in a test: a login that is refused, a program that prints half a line and
-hangs. It has no shell, because every machine has a real one; use ``local`` for that.
+Use it for what real machines can hardly be made to do: refuse a login, print half a line and hang. It has no shell; for
+that, use ``local``.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 from connmgr.errors import ShellStartFailed
 from connmgr.plugin import Channel, ConnectionType, Schema, Transport
 
-CAPACITY = 1 << 16
+STREAM_BYTES = 1 << 16
 """Bytes that a stream holds until they are read."""
 
 HUNG_UP = 129
-"""The exit status of a program that SIGHUP ends (signal 1), as a shell gives it."""
+"""The exit status, as a shell gives it, of a program that SIGHUP (signal 1) ends."""
 
-CLOSE_TIMEOUT = 2.0
+CLOSE_SECONDS = 2.0
 
 Program = Callable[["Process"], int]
-"""Runs to its end, and returns the exit status."""
+"""Runs a program to its end, and returns the exit status."""
 
 
 class HungUp(BaseException):
-    """Ends a program whose channel was closed; like an exit it is no :class:`Exception`, and not to be caught."""
+    """Ends a program whose channel was closed. Like SystemExit it is no :class:`Exception`; do not catch it."""
 
 
 class Process:
-    """A running program's view of itself: its argv and its streams."""
+    """A running program's argv and streams."""
 
     def __init__(self, channel: MemoryChannel, argv: Sequence[str]) -> None:
         self.argv = list(argv)
@@ -40,24 +40,24 @@ class Process:
         self._channel = channel
 
     def readline(self) -> bytes:
-        """Wait for a line of standard input; what is left of it at its end, and then ``b""``."""
+        """Wait for a line of standard input; at its end return the rest, then ``b""``."""
         return self._channel.take_line()
 
     def write(self, data: bytes) -> None:
-        """Write to standard output, waiting while it is full."""
+        """Write to standard output; wait while it is full."""
         self._channel.put("stdout", data)
 
     def write_error(self, data: bytes) -> None:
-        """Write to standard error, waiting while it is full."""
+        """Write to standard error; wait while it is full."""
         self._channel.put("stderr", data)
 
     def run(self, argv: Sequence[str]) -> int:
-        """Run another program in this one's place, on the same streams, and return its exit status."""
+        """Run another program on the same streams, and return its exit status."""
         return self._channel.run(argv)
 
 
 class MemoryChannel(Channel):
-    """A program in a thread, which ends with it or, when it next reads or writes, with the channel."""
+    """A program in a thread, which ends by itself, or at its next read or write after the channel was closed."""
 
     def __init__(self, run: Callable[[Process], int], argv: Sequence[str], *, terminal: bool) -> None:
         self.merged = terminal
@@ -106,7 +106,7 @@ class MemoryChannel(Channel):
             self._closed = True
             self._changed.notify_all()
         if self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_TIMEOUT)
+            self._thread.join(CLOSE_SECONDS)
 
     def take_line(self) -> bytes:
         stdin = self._buffers["stdin"]
@@ -141,7 +141,7 @@ class MemoryChannel(Channel):
         buffer, rest = self._buffers[stream], memoryview(data)
 
         def ready() -> bool:
-            return ended() or len(buffer) < CAPACITY
+            return ended() or len(buffer) < STREAM_BYTES
 
         while rest:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -149,7 +149,7 @@ class MemoryChannel(Channel):
                 raise TimeoutError
             if ended():
                 raise refusal
-            room = CAPACITY - len(buffer)
+            room = STREAM_BYTES - len(buffer)
             buffer += rest[:room]
             rest = rest[room:]
             self._changed.notify_all()
@@ -171,10 +171,10 @@ class MemoryChannel(Channel):
 
 
 class MemoryTransport(Transport):
-    """Runs Python functions by the first word of an argv; one that is not there fails as in a shell, with 127.
+    """Runs Python functions by the first word of an argv; exits with 127 for an unknown one, like a shell.
 
-    ``started`` lists the argv of every program, those that another one ran included. Of a shell there is only
-    ``/bin/sh -c '…; exec "$@"'``, with which the engine and wrappers prepare the way for a program.
+    ``started`` lists the argv of every program, including those that another program ran. The only shell script is
+    ``/bin/sh -c '…; exec "$@"'``, with which the engine and wrappers start a program.
     """
 
     def __init__(self, programs: Mapping[str, Program]) -> None:
@@ -206,9 +206,9 @@ class MemoryTransport(Transport):
 
 
 def _sh(process: Process) -> int:
-    """Do what a script does that prepares the way for a program, ``…; exec "$@"``, as far as it can be seen.
+    """Imitate a script of the form ``…; exec "$@"`` as far as its effects are visible.
 
-    Such are the engine's own around a login, which says by ``$0`` on each stream that the login is over.
+    The engine's script around a login prints ``$0`` on each stream when the login is over.
     """
     script, name, *argv = process.argv[2:] if len(process.argv) > 4 else ("", "")
     if not argv or not script.endswith('exec "$@"'):
@@ -227,7 +227,7 @@ def _not_found(process: Process) -> int:
 
 
 class InMemory(ConnectionType):
-    """A connection type for a registry of a test's own, each of whose transports has ``programs``."""
+    """A connection type for a test's registry; its transports run ``programs``."""
 
     name = "memory"
     usage_category = "command"

@@ -1,4 +1,4 @@
-"""The part of the suite that looks at what a connection type says of itself."""
+"""The part of the suite that checks how a connection type describes itself."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SchemaConformance:
 
     @pytest.fixture
     def data(self, kind: AnyConnectionType) -> Mapping[str, Any]:
-        """Valid data beside ``type``, as a client sends it, secrets in plain."""
+        """Valid data without ``type``, as a client sends it, secrets in plain."""
         return kind.example
 
     @pytest.fixture
     def loaded(self, kind: AnyConnectionType, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What the schema makes of ``data``; it must be left as it is, for it serves a session's whole life."""
+        """``data`` as the schema loads it; tests must not change it."""
         loaded = kind.schema().load(data)
         before = copy.deepcopy(loaded)
         yield loaded
@@ -71,7 +71,7 @@ class SchemaConformance:
         assert "type" not in kind.schema().fields
 
     def test_loading_what_was_loaded_changes_nothing(self, kind: AnyConnectionType, loaded: dict[str, Any]) -> None:
-        # A client may send back what it has read.
+        # A client may send back what it read.
         assert kind.schema().load(loaded) == loaded
 
 

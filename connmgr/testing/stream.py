@@ -1,4 +1,4 @@
-"""The part of the suite for transports that other connections can go through."""
+"""The part of the suite for transports that carry other connections."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 from connmgr.errors import OperationError
 from connmgr.plugin import Transport
-from connmgr.testing.link import WAIT
+from connmgr.testing.link import WAIT_SECONDS
 
 MESSAGE = bytes(range(256)) * 256
 
 
 class StreamConformance:
-    """Checks :meth:`connmgr.plugin.Transport.open_tcp`; to be inherited beside :class:`ConnectionConformance`.
+    """Checks :meth:`connmgr.plugin.Transport.open_tcp`; inherit it beside :class:`ConnectionConformance`.
 
-    The far side must reach a server of this machine: on its loopback address, unless ``address`` says where.
+    The far side must reach a server of this machine: by default on its loopback address, otherwise on ``address``.
     """
 
     @pytest.fixture
@@ -28,17 +28,17 @@ class StreamConformance:
 
     @pytest.fixture
     def echo(self, address: str) -> Iterator[int]:
-        """The port of a server that sends back what one client sends, and then closes."""
+        """The port of a server that echoes what one client sends, and then closes."""
         with socket.create_server((address, 0)) as server:
-            server.settimeout(WAIT)
+            server.settimeout(WAIT_SECONDS)
             thread = threading.Thread(target=_echo, args=(server,), daemon=True)
             thread.start()
             yield server.getsockname()[1]
-        thread.join(WAIT)
+        thread.join(WAIT_SECONDS)
 
     def test_a_stream_carries_bytes_both_ways(self, transport: Transport, address: str, echo: int) -> None:
-        stream = transport.open_tcp(address, echo, timeout=WAIT)
-        stream.settimeout(WAIT)
+        stream = transport.open_tcp(address, echo, timeout=WAIT_SECONDS)
+        stream.settimeout(WAIT_SECONDS)
         received = bytearray()
         stream.sendall(MESSAGE)
         while len(received) < len(MESSAGE):
@@ -49,8 +49,8 @@ class StreamConformance:
         assert bytes(received) == MESSAGE
 
     def test_what_is_written_can_end_before_what_is_read(self, transport: Transport, address: str, echo: int) -> None:
-        stream = transport.open_tcp(address, echo, timeout=WAIT)
-        stream.settimeout(WAIT)
+        stream = transport.open_tcp(address, echo, timeout=WAIT_SECONDS)
+        stream.settimeout(WAIT_SECONDS)
         stream.sendall(b"last words")
         stream.shutdown(socket.SHUT_WR)
         received = b""
@@ -60,7 +60,7 @@ class StreamConformance:
         assert received == b"last words"
 
     def test_a_silent_stream_times_out(self, transport: Transport, address: str, echo: int) -> None:
-        stream = transport.open_tcp(address, echo, timeout=WAIT)
+        stream = transport.open_tcp(address, echo, timeout=WAIT_SECONDS)
         stream.settimeout(0.05)
         with pytest.raises(TimeoutError):
             stream.recv(1)
@@ -70,7 +70,7 @@ class StreamConformance:
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(OperationError):
-            transport.open_tcp(address, port, timeout=WAIT)
+            transport.open_tcp(address, port, timeout=WAIT_SECONDS)
 
 
 def _echo(server: socket.socket) -> None:
@@ -79,6 +79,6 @@ def _echo(server: socket.socket) -> None:
     except OSError:  # no test connected
         return
     with client:
-        client.settimeout(WAIT)
+        client.settimeout(WAIT_SECONDS)
         while chunk := client.recv(1 << 16):
             client.sendall(chunk)

@@ -269,7 +269,7 @@ class TestRoom:
     def test_so_many_files_that_others_could_not_be_opened_are_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("connmgr.fs.spool.FILES", 2)
+        monkeypatch.setattr("connmgr.fs.spool.MAX_FILES", 2)
         blobs = Blobs(tmp_path / "spool", quota=1 << 40, ttl=3600)
         large = b"x" * (MEBIBYTE + 1)
         for _ in range(2):

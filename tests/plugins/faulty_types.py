@@ -498,7 +498,7 @@ def _suite(fault: type[Any]) -> type[Any]:
     @pytest.fixture(autouse=True)
     def impatient(self: object, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (channel, conformance, link):
-            monkeypatch.setattr(module, "WAIT", IMPATIENCE)
+            monkeypatch.setattr(module, "WAIT_SECONDS", IMPATIENCE)
 
     base = WrapperConformance if issubclass(fault, SoundWrapper) else ConnectionConformance
     patience = {"impatient": impatient} if hasattr(fault, "caught_by") else {}

@@ -12,7 +12,7 @@ import pytest
 
 from connmgr.errors import ShellStartFailed
 from connmgr.plugin import Channel
-from connmgr.testing.link import WAIT
+from connmgr.testing.link import WAIT_SECONDS
 from connmgr_local.channel import LocalChannel
 from connmgr_local.transport import LocalTransport
 
@@ -39,7 +39,7 @@ def few_descriptors(count: int) -> Iterator[None]:
 def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty: bool) -> None:
     transport, refused = LocalTransport(), 0
     # Python opens a few once, such as the one that it takes random bytes from.
-    transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT).close()
+    transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT_SECONDS).close()
     before = held()
     for count in range(1, ENOUGH):
         # The gaps below the highest descriptor are filled, so that the limit is what counts.
@@ -47,7 +47,7 @@ def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty
         try:
             with few_descriptors(count), suppress(ShellStartFailed):
                 refused += 1
-                transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT).close()
+                transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT_SECONDS).close()
                 refused -= 1
         finally:
             for gap in gaps:
@@ -59,7 +59,7 @@ def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty
 @pytest.fixture
 def channel() -> Iterator[LocalChannel]:
     transport = LocalTransport()
-    opened = transport.open_channel(["/bin/cat"], timeout=WAIT)
+    opened = transport.open_channel(["/bin/cat"], timeout=WAIT_SECONDS)
     assert isinstance(opened, LocalChannel)
     yield opened
     transport.close()
@@ -98,7 +98,7 @@ def test_two_who_close_at_once_close_each_descriptor_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(WAIT_SECONDS)
     assert not failures, "a channel that is closed already was closed again"
     assert len(closed) == len(set(closed)) == 5
 
@@ -106,7 +106,7 @@ def test_two_who_close_at_once_close_each_descriptor_once(
 @pytest.mark.parametrize("pty", [False, True])
 def test_the_end_of_input_of_a_closed_channel_touches_no_descriptor(pty: bool) -> None:
     transport = LocalTransport()
-    channel: Channel = transport.open_channel(["/bin/cat"], pty=pty, timeout=WAIT)
+    channel: Channel = transport.open_channel(["/bin/cat"], pty=pty, timeout=WAIT_SECONDS)
     channel.close()
     # They take the numbers that the channel has given back.
     reused = [end for _ in range(4) for end in os.pipe()]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from connmgr.errors import AuthFailed, ElevationFailed, OperationError
-from connmgr.testing import WAIT, InMemory, MemoryTransport, Outcome, Process, connect, run
-from connmgr.testing.memory import CAPACITY, HUNG_UP
+from connmgr.testing import WAIT_SECONDS, InMemory, MemoryTransport, Outcome, Process, connect, run
+from connmgr.testing.memory import HUNG_UP, STREAM_BYTES
 from connmgr_elevated import ShellEnvironment
 
 HOST = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
@@ -29,7 +29,7 @@ def both(process: Process) -> int:
 
 
 def flood(process: Process) -> int:
-    process.write(bytes(CAPACITY * 8))
+    process.write(bytes(STREAM_BYTES * 8))
     return 0
 
 
@@ -71,29 +71,29 @@ def test_a_program_can_become_another(machine: MemoryTransport) -> None:
 
 
 def test_a_program_waits_until_it_is_read(machine: MemoryTransport) -> None:
-    channel = machine.open_channel(["flood"], timeout=WAIT)
-    assert len(channel.recv(WAIT)[0]) <= CAPACITY
+    channel = machine.open_channel(["flood"], timeout=WAIT_SECONDS)
+    assert len(channel.recv(WAIT_SECONDS)[0]) <= STREAM_BYTES
     with pytest.raises(TimeoutError):
         channel.exit_status(0.01)
-    assert len(run(machine, ["flood"]).stdout) == CAPACITY * 8
+    assert len(run(machine, ["flood"]).stdout) == STREAM_BYTES * 8
 
 
 def test_who_writes_waits_until_the_program_reads(machine: MemoryTransport) -> None:
-    channel = machine.open_channel(["flood"], timeout=WAIT)
+    channel = machine.open_channel(["flood"], timeout=WAIT_SECONDS)
     with pytest.raises(TimeoutError):
-        channel.sendall(bytes(CAPACITY + 1), 0.05)
+        channel.sendall(bytes(STREAM_BYTES + 1), 0.05)
 
 
 def test_closing_ends_a_program_that_waits(machine: MemoryTransport) -> None:
     for name in ("cat", "flood"):
-        channel = machine.open_channel([name], timeout=WAIT)
+        channel = machine.open_channel([name], timeout=WAIT_SECONDS)
         channel.close()
         channel.close()
-        assert channel.exit_status(WAIT) == HUNG_UP
+        assert channel.exit_status(WAIT_SECONDS) == HUNG_UP
         with pytest.raises(EOFError):
-            channel.recv(WAIT)
+            channel.recv(WAIT_SECONDS)
         with pytest.raises(BrokenPipeError):
-            channel.sendall(b"x", WAIT)
+            channel.sendall(b"x", WAIT_SECONDS)
 
 
 def test_a_mistake_in_a_program_is_seen(machine: MemoryTransport) -> None:
@@ -112,7 +112,7 @@ def test_what_is_not_there_says_so(machine: MemoryTransport, argv: list[str]) ->
 def test_a_closed_transport_starts_nothing(machine: MemoryTransport) -> None:
     machine.close()
     with pytest.raises(OperationError):
-        machine.open_channel(["cat"], timeout=WAIT)
+        machine.open_channel(["cat"], timeout=WAIT_SECONDS)
 
 
 class Sudo:
@@ -173,5 +173,5 @@ def test_a_program_that_ends_without_access_is_told_from_a_wrong_password() -> N
     inner = MemoryTransport({"sudo": broken})
     transport = connect(ShellEnvironment(), {"host": HOST, "elevated": True, "password": PASSWORD}, inner)
     with pytest.raises(ElevationFailed, match="policy plugin"):
-        transport.open_channel(["both"], timeout=WAIT)
+        transport.open_channel(["both"], timeout=WAIT_SECONDS)
     inner.close()
