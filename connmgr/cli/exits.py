@@ -62,8 +62,8 @@ def io_failure(error: OSError | UnicodeError) -> Failure:
 
 
 def failure(error: ClientError) -> Failure:
-    """Return what the command line makes of an error of the daemon's."""
-    # What a machine has printed may be quoted in it.
+    """Return the failure for an error of the daemon's."""
+    # The message may quote output of a machine.
     return Failure("\n".join(map(visible, _advised(error).splitlines())), _code(error))
 
 

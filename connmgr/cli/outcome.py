@@ -1,4 +1,4 @@
-"""Work in a connection's shell, and what came of a command there, as it is shown."""
+"""Runs commands in a connection's shell, and shows their outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from connmgr.client import Client, ClientError, RawResult
 Returned = TypeVar("Returned")
 
 KILLED = "command_timeout"
-"""The code of the error that holds what a command has printed until its time was over."""
+"""The code of the error that carries the output of a command killed at its timeout."""
 
 
 def in_shell(client: Client, connection: str, work: Callable[[], Returned]) -> Returned:
-    """Do ``work`` in a connection's shell, which is started first where it does not run."""
+    """Do ``work`` in a connection's shell, and start the shell first if it does not run."""
     try:
         return work()
     except ClientError as error:
@@ -29,12 +29,12 @@ def in_shell(client: Client, connection: str, work: Callable[[], Returned]) -> R
 
 
 def printed_until(error: ClientError) -> RawResult | None:
-    """Return what a command has printed that was killed for its time; None where ``error`` tells of something else."""
+    """Return the output of a command killed at its timeout; None for any other ``error``."""
     return RawResult.read({**error.details, "exitCode": TIMED_OUT}) if error.code == KILLED else None
 
 
 def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
-    """Return an outcome for JSON: the exit code, or an error's code and message, and output where there is any.
+    """Return an outcome for JSON: exit code, or code and message of an error, and any output.
 
     Output is text without its final newline.
     """
@@ -54,7 +54,7 @@ def _texts(result: RawResult) -> dict[str, Any]:
 
 
 def write(result: RawResult, *, whole_lines: bool = False) -> None:
-    """Write output to where the command wrote it, byte by byte; with ``whole_lines`` each stream ends a line."""
+    """Write each stream of the output byte by byte to ours; ``whole_lines`` ends each with a newline."""
     for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
         stream.buffer.write(output)
         if whole_lines and output and not output.endswith(b"\n"):

@@ -13,7 +13,7 @@ from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.task import Task, WSGITask
 
-from connmgr.daemon.memory import LARGE_BLOCK
+from connmgr.daemon.memory import LARGE_BLOCK_BYTES
 from connmgr.daemon.parser import Parser, Uploads
 from connmgr.daemon.rejection import RejectTask
 
@@ -35,11 +35,11 @@ POLL_SECONDS = 1.0
 
 
 class Server(Protocol):
-    """What a channel needs of the server that it belongs to."""
+    """The parts of the server that a channel uses."""
 
     trusted: Callable[[str], bool]
     uploads: Uploads
-    keepers: threading.BoundedSemaphore
+    keep_alive_threads: threading.BoundedSemaphore
 
     @property
     def crowded(self) -> bool: ...
@@ -54,7 +54,7 @@ class Channel(HTTPChannel):
     thread owns it, and waits for all clients at once.
     """
 
-    server: Server  # type: ignore[assignment] # waitress declares its own, which does less
+    server: Server  # type: ignore[assignment] # waitress declares a smaller one
     request: Parser | None
     requests: list[Parser]
     rejected = False

@@ -100,8 +100,8 @@ class Exchange:
                 line = bytes(self._seen[start:end])
                 del self._seen[: end + 1]
                 return line
-            too_long = at >= 0 and len(self._seen) - start >= ANSWER_LIMIT
-            if too_long or len(self._seen) > NOISE_LIMIT or not self._more(deadline.left()):
+            too_long = at >= 0 and len(self._seen) - start >= ANSWER_BYTES
+            if too_long or len(self._seen) > NOISE_BYTES or not self._more(deadline.left()):
                 self._fail("The far side did not answer as it should." + self._quoted_complaint())
 
     def send(self, pieces: Iterable[bytes], size: int) -> None:

@@ -1,4 +1,4 @@
-"""Opens the database that a URL names, with the backend that it needs."""
+"""Opens the database at a URL with its backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.vault.sqlite import SQLite
 
 
 def open_database(url: str) -> Database:
-    """Open the database that ``url`` names in SQLAlchemy's form, as it is: nothing is created or changed.
+    """Open the database at ``url`` (SQLAlchemy's form) as it is: nothing is created or changed.
 
     ``sqlite:///`` and a path, or ``postgresql+psycopg://``.
     :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
@@ -22,7 +22,7 @@ def open_database(url: str) -> Database:
     try:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):
-        # Without the reason: it would quote the URL, with a password in it.
+        # The reason would quote the URL with its password.
         raise StartupError(
             "The database URL cannot be read; it looks like postgresql+psycopg://user@host/name."
         ) from None
