@@ -21,7 +21,7 @@ group = Group("category", "The tree of categories that connections are sorted in
 
 
 class CategoryInfoRequest(Schema):
-    categories = Ids(required=True, metadata={"description": "What to describe."})
+    categories = Ids(required=True, metadata={"description": "Categories to describe."})
 
 
 class CategoryInfo(Schema):
@@ -29,7 +29,8 @@ class CategoryInfo(Schema):
     parentCategory = Id(required=True, allow_none=True, metadata={"description": "Null at a root."})
     name = fields.List(fields.String(), required=True, metadata={"description": "The path from the root."})
     lastUsed = UtcTime(
-        required=True, metadata={"description": "When one of its connections was last used, or it was made."}
+        required=True,
+        metadata={"description": "When one of its connections was last used; before that, when it was made."},
     )
     lastModified = UtcTime(required=True, metadata={"description": "When it was last changed."})
     config = fields.Dict(required=True, metadata={"description": "Empty in this version."})
@@ -40,7 +41,7 @@ class CategoryInfoResponse(Schema):
 
 
 class CategoryQueryRequest(Schema):
-    filter = Filter(required=True, metadata={"description": "On the path, with or without the root."})
+    filter = Filter(required=True, metadata={"description": "For the path, with or without the root."})
 
 
 class CategoryQueryResponse(Schema):
@@ -48,9 +49,7 @@ class CategoryQueryResponse(Schema):
 
 
 class CategoryAddRequest(Schema):
-    name = Text(
-        required=True, metadata={"description": "At most 255 characters; upper and lower case make no difference."}
-    )
+    name = Text(required=True, metadata={"description": "At most 255 characters. Letter case makes no difference."})
     parent = Id(required=True, metadata={"description": "The category to add it to."})
 
 
@@ -59,16 +58,16 @@ class CategoryAddResponse(Schema):
 
 
 class CategoryRemoveRequest(Schema):
-    categories = fields.List(Id(), required=True, metadata={"description": "What to remove."})
+    categories = fields.List(Id(), required=True, metadata={"description": "Categories to remove."})
     removeChildrenCategories = Boolean(
         required=True,
         metadata={
-            "description": "Remove what lies below too; otherwise it moves up, if none of its names is taken there."
+            "description": "True removes the categories below too. False moves them up, unless a name is taken there."
         },
     )
     removeContents = Boolean(
         required=True,
-        metadata={"description": "Remove the connections too; otherwise they move to the default category."},
+        metadata={"description": "True removes the connections too. False moves them to the default category."},
     )
 
 
@@ -96,7 +95,7 @@ class CategoryRemoveRequest(Schema):
     },
 )
 def info(request: dict[str, Any]) -> dict[str, Any]:
-    """Describe categories; one that is unknown fails the whole request."""
+    """Describe categories. An unknown uuid fails the whole request."""
     ids = request["categories"]
     found = services().vault.categories.infos(list(dict.fromkeys(ids)))
     infos = dict(zip((one.id for one in found), CategoryInfo(many=True).dump(map(_info, found)), strict=True))
@@ -125,7 +124,7 @@ def _info(category: Category) -> dict[str, Any]:
     answer={"found": [ROOT, DEFAULT]},
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
-    """Find categories by their path; filters are those of `/connection/query`."""
+    """Find categories by their path. Filters are as in `/connection/query`."""
     return {"found": services().vault.categories.query(request["filter"])}
 
 
@@ -140,7 +139,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     answer={"category": "f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"},
 )
 def add(request: dict[str, Any]) -> dict[str, str]:
-    """Add a category; where the parent has one of that name, its id is returned."""
+    """Add a category and return its uuid. A category of that name in the parent is returned instead."""
     return {"category": services().vault.categories.add(request["name"], request["parent"])}
 
 
@@ -164,7 +163,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     },
 )
 def remove(request: dict[str, Any]) -> None:
-    """Remove categories; roots and the default category stay. Shells of removed connections are stopped."""
+    """Remove categories, and stop the shells of removed connections. Roots and the default category stay."""
     removed = services().vault.categories.remove(
         request["categories"],
         children=request["removeChildrenCategories"],

@@ -82,7 +82,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     },
 )
 def info(request: dict[str, Any]) -> dict[str, Any]:
-    """Describe connections; one that is unknown fails the whole request."""
+    """Describe connections. An unknown uuid fails the whole request."""
     ids = request["connections"]
     # Each once: to read one costs more than to name it.
     connections, paths = _read(list(dict.fromkeys(ids)))
@@ -135,11 +135,11 @@ def _info(connection: Connection, category: list[str], usage: str | None) -> dic
     answer={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"},
 )
 def add(request: dict[str, Any]) -> dict[str, str]:
-    """Store a connection and return its id.
+    """Store a connection and return its uuid.
 
-    An equivalent one (same type, same data after defaults, secrets compared in plain) is not stored twice: its id is
-    returned. Secrets that come as plain strings are encrypted before they are stored. With `validate` a connection that
-    cannot be opened is answered 400 with the `code` of the cause.
+    If an equivalent connection is stored (same type, same data after defaults, secrets compared in plain), nothing is
+    added and the answer has its uuid. Secrets in plain strings are encrypted before they are stored. With `validate`
+    the answer to a connection that cannot be opened is 400 with the `code` of the cause.
     """
     data = ConnectionData.load(request["data"], caller().access)
     if request["validate_first"]:
@@ -169,9 +169,9 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
 )
 def update(request: dict[str, Any]) -> None:
-    """Change a connection's name, data or category; what is not given stays.
+    """Change a connection's name, data or category. Fields that are left out stay.
 
-    A shell that runs on changed data is stopped, and so are those on connections over this one.
+    New data stops the shell of the connection, and the shells of connections over it.
     """
     id = request["connection"]
     connections = services().vault.connections
@@ -206,7 +206,7 @@ def update(request: dict[str, Any]) -> None:
     example={"connections": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
 def remove(request: dict[str, Any]) -> None:
-    """Remove connections and all that run over them, and stop their shells; the local machine stays."""
+    """Remove connections and all connections over them, and stop their shells. The local machine stays."""
     removed = services().vault.connections.remove(request["connections"])
     for connection in removed:
         if connection not in request["connections"]:
@@ -224,7 +224,7 @@ def remove(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE},
 )
 def refresh(request: dict[str, Any]) -> None:
-    """Open a connection, store what is found there as its `state`, and close it again."""
+    """Open a connection, store what it finds as the `state`, and close it again."""
     services().shells.refresh(request["connection"], caller().access)
 
 
@@ -254,7 +254,7 @@ def refresh(request: dict[str, Any]) -> None:
     },
 )
 def types() -> dict[str, Any]:
-    """Describe the connection types that are installed, and plugins that could not be used."""
+    """Describe the installed connection types, and the plugins that cannot be used."""
     return {
         "types": [
             {

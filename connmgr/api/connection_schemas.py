@@ -12,10 +12,10 @@ DATA = {"description": "`type` and the fields of that type, see `/connection/typ
 
 class ConnectionQueryRequest(Schema):
     categoryFilter = Filter(
-        required=True, metadata={"description": "On the path of the category, with or without root."}
+        required=True, metadata={"description": "For the path of the category, with or without the root."}
     )
-    connectionFilter = Filter(required=True, metadata={"description": "On the path of the connection."})
-    typeFilter = Filter(required=True, metadata={"description": "On the type."})
+    connectionFilter = Filter(required=True, metadata={"description": "For the path of the connection."})
+    typeFilter = Filter(required=True, metadata={"description": "For the type."})
 
 
 class ConnectionQueryResponse(Schema):
@@ -23,27 +23,29 @@ class ConnectionQueryResponse(Schema):
 
 
 class ConnectionInfoRequest(Schema):
-    connections = Ids(required=True, metadata={"description": "What to describe."})
+    connections = Ids(required=True, metadata={"description": "Connections to describe."})
 
 
 class ConnectionInfo(Schema):
     connection = Id(required=True, metadata={"description": "Its uuid."})
     category = fields.List(fields.String(), required=True, metadata={"description": "The path, without the root."})
     name = fields.List(
-        fields.String(), required=True, metadata={"description": "The path; one that runs in another begins with that."}
+        fields.String(),
+        required=True,
+        metadata={"description": "The path. If it runs in another connection, that one's path comes first."},
     )
-    type = fields.String(required=True, metadata={"description": "One that `/connection/types` lists."})
+    type = fields.String(required=True, metadata={"description": "One of `/connection/types`."})
     rawData = fields.Dict(required=True, metadata={"description": "`type` and its fields; secrets stay encrypted."})
     usageCategory = fields.String(
         required=True,
         allow_none=True,
         metadata={
-            "description": "`shell`, `tunnel`, `command` or `group`; null where no installed plugin offers the type."
+            "description": "`shell`, `tunnel`, `command` or `group`; null if no installed plugin offers the type."
         },
     )
     lastUsed = UtcTime(
         required=True,
-        metadata={"description": "When its shell was last used, to the minute; at first when it was made."},
+        metadata={"description": "When its shell was last used, to the minute; before that, when it was made."},
     )
     lastModified = UtcTime(required=True, metadata={"description": "When its name, data or category was last changed."})
     state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
@@ -56,15 +58,15 @@ class ConnectionInfoResponse(Schema):
 
 class ConnectionAddRequest(Schema):
     name = Text(
-        required=True, metadata={"description": "At most 255 characters; it need not be the only one of this name."}
+        required=True, metadata={"description": "At most 255 characters. Several connections may have the same name."}
     )
     data = Members(keys=Text(), required=True, metadata=DATA)
     validate_first = Boolean(
         data_key="validate",
         load_default=False,
-        metadata={"description": "Open it first, and add nothing where that fails."},
+        metadata={"description": "Open it first, and add nothing if that fails."},
     )
-    category = Id(metadata={"description": "Without it: the default category."})
+    category = Id(metadata={"description": "Its category. Without it: the default category."})
 
 
 class ConnectionAddResponse(Schema):
@@ -72,37 +74,37 @@ class ConnectionAddResponse(Schema):
 
 
 class ConnectionUpdateRequest(Schema):
-    connection = Id(required=True, metadata={"description": "What to change."})
+    connection = Id(required=True, metadata={"description": "The connection to change."})
     name = Text(metadata={"description": "The new name, at most 255 characters."})
-    data = Members(keys=Text(), metadata={"description": "All of it anew; the type stays what it is."})
+    data = Members(keys=Text(), metadata={"description": "All of the new data, not only the changes. The type stays."})
     category = Id(metadata={"description": "The category to move it to."})
     validate_first = Boolean(
         data_key="validate",
         load_default=False,
-        metadata={"description": "Open it first, and change nothing where that fails."},
+        metadata={"description": "Open it first, and change nothing if that fails."},
     )
 
 
 class ConnectionRemoveRequest(Schema):
-    connections = fields.List(Id(), required=True, metadata={"description": "What to remove."})
+    connections = fields.List(Id(), required=True, metadata={"description": "Connections to remove."})
 
 
 class ConnectionRefreshRequest(Schema):
-    connection = Id(required=True, metadata={"description": "What to open."})
+    connection = Id(required=True, metadata={"description": "The connection to open."})
 
 
 class TypeInfo(Schema):
     type = fields.String(required=True, metadata={"description": "Its name, the `type` of data."})
     usageCategory = fields.String(required=True, metadata={"description": "`shell`, `tunnel`, `command` or `group`."})
     description = fields.String(required=True, metadata={"description": "One sentence for people."})
-    distribution = fields.String(required=True, metadata={"description": "The package that brings it."})
+    distribution = fields.String(required=True, metadata={"description": "The package that it comes from."})
     version = fields.String(required=True, metadata={"description": "Of that package."})
     schema = fields.Dict(required=True, metadata={"description": "JSON Schema of `data`, with an example."})
 
 
 class ProblemInfo(Schema):
     plugin = fields.String(required=True, metadata={"description": "Its entry point, or the type in question."})
-    distribution = fields.String(required=True, metadata={"description": "The package that brings it."})
+    distribution = fields.String(required=True, metadata={"description": "The package that it comes from."})
     reason = fields.String(required=True, metadata={"description": "Why it is not used."})
 
 

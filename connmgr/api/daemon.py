@@ -23,7 +23,7 @@ group = Group("daemon", "The daemon itself.")
 
 class VersionResponse(Schema):
     version = fields.String(
-        required=True, metadata={"description": "The level of the API, with connmgr's version as its local part."}
+        required=True, metadata={"description": "The level of the API, `+`, and connmgr's version."}
     )
     canonicalVersion = fields.String(required=True, metadata={"description": "The level of the API alone."})
     buildVersion = fields.String(required=True, metadata={"description": "connmgr's own version."})
@@ -35,30 +35,34 @@ class ShellStatus(Schema):
     connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
     state = fields.String(required=True, metadata={"description": "`idle`, `busy` or `lost`."})
     uptime = fields.Float(required=True, metadata={"description": "Seconds since it was started."})
-    idle = fields.Float(required=True, metadata={"description": "Seconds since it was last used; 0 while it is."})
+    idle = fields.Float(
+        required=True, metadata={"description": "Seconds since it was last used; 0 while a request uses it."}
+    )
     waiting = fields.Integer(required=True, metadata={"description": "Commands that queue for it."})
 
 
 class Capacity(Schema):
     inUse = fields.Integer(required=True, metadata={"description": "How many requests wait for machines now."})
-    count = fields.Integer(required=True, metadata={"description": "How many may."})
+    count = fields.Integer(required=True, metadata={"description": "How many may wait."})
 
 
 class BlobUse(Schema):
     count = fields.Integer(required=True, metadata={"description": "How many are stored."})
-    bytes = fields.Integer(required=True, metadata={"description": "What they have together."})
+    bytes = fields.Integer(required=True, metadata={"description": "Their size together."})
 
 
 class DaemonStatusResponse(Schema):
     version = fields.String(required=True, metadata={"description": "connmgr's own version."})
     runtime = fields.String(required=True, metadata={"description": "The Python that runs it."})
     pid = fields.Integer(required=True, metadata={"description": "The daemon's process."})
-    uptime = fields.Float(required=True, metadata={"description": "Seconds since the daemon has started."})
+    uptime = fields.Float(required=True, metadata={"description": "Seconds since the daemon started."})
     threads = fields.Integer(required=True, metadata={"description": "Threads of the process."})
     clients = fields.Integer(required=True, metadata={"description": "Client sessions that have shaken hands."})
-    slots = fields.Nested(Capacity, required=True, metadata={"description": "Of requests that wait for machines."})
+    slots = fields.Nested(
+        Capacity, required=True, metadata={"description": "Slots of requests that wait for machines."}
+    )
     sessions = fields.List(fields.Nested(ShellStatus), required=True, metadata={"description": "The shells that run."})
-    blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Of all client sessions."})
+    blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Blobs of all client sessions."})
     auditLost = fields.Integer(
         required=True, metadata={"description": "Entries of the audit trail that could not be written."}
     )
@@ -116,7 +120,7 @@ def version() -> dict[str, Any]:
     },
 )
 def status() -> dict[str, Any]:
-    """Describe the running daemon: its shells, and what it has in use. No machine is asked."""
+    """Describe the running daemon: its shells, and what it has in use. It asks no machine."""
     found = services()
     return {
         "version": __version__,
@@ -143,6 +147,6 @@ def _runtime() -> str:
 def stop() -> None:
     """Stop the daemon, as SIGTERM does.
 
-    Requests that run are answered, for a few seconds; then commands are cancelled, shells closed, and the daemon exits.
+    Running requests get 5 seconds to end. Then the daemon cancels commands, closes shells and exits.
     """
     services().stop()

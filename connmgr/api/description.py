@@ -21,9 +21,9 @@ from connmgr.errors import ConnmgrError
 from connmgr.json_schema import OPENAPI_VERSION, describe_field
 
 INTRODUCTION = (
-    "A local daemon that manages connections to machines. Every request is a POST of a JSON object; `/handshake` gives "
-    "the token that all others carry. A request at fault is answered 400 and an operation that failed 500, both with a "
-    "`code` that programs can rely on."
+    "A local daemon that manages connections to machines. Every request is a POST of a JSON object. `/handshake` gives "
+    "the token that all other requests carry. A request at fault gets 400, a failed operation 500, each with a `code` "
+    "that programs can rely on."
 )
 
 _TOKEN = {"type": "http", "scheme": "bearer", "description": "The `sessionToken` that `/handshake` returns."}

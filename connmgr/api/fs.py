@@ -37,8 +37,8 @@ BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
 
 group = Group(
     "fs",
-    "Files of the machine that a connection's running shell is on, as the shell's user: of an elevated shell, root's. "
-    "Commands that run there are not waited for, and of the shell's state only its directory counts. "
+    "Files on the machine of a connection's running shell, with the rights of the shell's user (root's in an elevated "
+    "shell). Files do not wait for commands. Of the shell's state only its directory counts. "
     'A path that is not UTF-8 is written as `{"base64": "…"}`.',
 )
 
@@ -68,7 +68,7 @@ REACHING = (
     answer={"blob": BLOB},
 )
 def blob() -> dict[str, str]:
-    """Store bytes for a later write; they are this session's alone, and dropped after `blob-ttl`."""
+    """Store bytes for a later write. They belong to this session alone, and are dropped after `blob-ttl`."""
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, Spool):
         # An empty body has no spool; one beyond the limit was refused before it came here.
@@ -88,12 +88,13 @@ def blob() -> dict[str, str]:
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
 )
 def write(request: dict[str, Any]) -> None:
-    """Put a blob into a file: in one step, once it is there whole and on disk.
+    """Put a blob into a file, in one step: once the blob is there whole and on disk.
 
-    Whatever goes wrong, it is the old file or the new one. A link is followed. An existing file keeps its mode, owner,
-    access list and extended attributes, and must be writable; further hard links to it keep the old content. It is
-    overwritten instead of replaced, which a crash may interrupt, where a new file could not have its owner, where it is
-    a mount point, and where the machine has no `stat`.
+    After a failure the path has the old file or the new one. A link is followed. An existing file must be writable and
+    keeps its mode, owner, access list and extended attributes. Its further hard links keep the old content.
+
+    The file is overwritten instead of replaced, which a crash may interrupt, if a new file could not have its owner, if
+    it is a mount point, or if the machine has no `stat`.
     """
     with _stored(request) as blob, _place(request) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
@@ -111,11 +112,11 @@ def write(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
 )
 def read(request: dict[str, Any]) -> flask.Response:
-    """Return the content of a file, as long as it was when the reading began.
+    """Return the content of a file, with the length of the moment when the reading began.
 
-    The connection ends before `Content-Length` bytes when the file becomes shorter meanwhile, or its machine is lost.
-    The content is that of one file, even if another one takes its name. Files that have no size, as those of `/proc`,
-    may have 16 MiB.
+    The connection ends before `Content-Length` bytes if the file becomes shorter or its machine is lost. The content is
+    that of one file, even if another one takes its name. Files without a size, such as those of `/proc`, may have
+    16 MiB.
     """
     with ExitStack() as cleanup:
         place = cleanup.enter_context(_place(request))
@@ -140,10 +141,10 @@ def read(request: dict[str, Any]) -> flask.Response:
     answer={"path": "/tmp/connmgr-5x2kQv8LmA/script"},  # noqa: S108 - of a far machine, and an example
 )
 def script(request: dict[str, Any]) -> dict[str, Any]:
-    """Put a blob into a new executable file, which goes when the shell is stopped, and return its path.
+    """Put a blob into a new executable file, and return its path. The file goes when the shell is stopped.
 
-    It is in a directory of its own that only the shell's user can enter, below `$TMPDIR` or `/tmp`; where programs
-    may not be executed from there, give the path to an interpreter.
+    It is in a directory of its own below `$TMPDIR` or `/tmp` that only the shell's user can enter. If programs may not
+    be executed from there, give the path to an interpreter.
     """
     shells = services().shells
     with _stored(request) as blob, shells.using(request["connection"], caller().access) as session:
@@ -168,9 +169,9 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     answer={"entries": []},
 )
 def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
-    """List a directory by name, without `.` and `..`; links are described themselves.
+    """List a directory, sorted by name, without `.` and `..`. Links are not followed.
 
-    The directory must be readable and searchable; a listing may have 64 MiB, some 500,000 entries.
+    The directory must be readable and searchable. A listing may have 64 MiB, some 500,000 entries.
     """
     with _place(request) as place:
         return {"entries": files.list_directory(place, request["path"])}
@@ -199,7 +200,7 @@ def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
     },
 )
 def stat(request: dict[str, Any]) -> Entry:
-    """Describe a file of any type, which need not be readable."""
+    """Describe a file of any type. It need not be readable."""
     with _place(request) as place:
         return files.stat_file(place, request["path"], follow=request["follow"])
 
@@ -214,7 +215,7 @@ def stat(request: dict[str, Any]) -> Entry:
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
 )
 def remove(request: dict[str, Any]) -> None:
-    """Remove a file, a link itself, or a directory; never the root directory."""
+    """Remove a file, a link (not its target) or a directory. The root directory stays."""
     with _place(request) as place:
         files.remove(place, request["path"], recursive=request["recursive"], timeout=_timeout())
 
@@ -247,7 +248,7 @@ def mkdir(request: dict[str, Any]) -> None:
 def move(request: dict[str, Any]) -> None:
     """Give a file or directory another path on the same machine.
 
-    A directory at `target` never gives way. Between two file systems it is copied and removed, not in one step.
+    A directory at `target` is never replaced. Between two file systems the move is a copy and a removal, not one step.
     """
     with _place(request) as place:
         source, target, overwrite = request["source"], request["target"], request["overwrite"]

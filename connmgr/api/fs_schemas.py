@@ -84,7 +84,7 @@ class PathRequest(Located):
 
 
 class BlobResponse(Schema):
-    blob = fields.String(required=True, metadata={"format": "uuid"})
+    blob = fields.String(required=True, metadata={"format": "uuid", "description": "The blob's uuid."})
 
 
 class ScriptRequest(Located):
@@ -92,50 +92,57 @@ class ScriptRequest(Located):
 
 
 class WriteRequest(PathRequest, ScriptRequest):
-    mode = Mode(metadata={"description": "Of a new file, in octal; an existing one keeps its own."})
+    mode = Mode(metadata={"description": "The permissions of a new file, in octal. An existing file keeps its own."})
 
 
 class ScriptResponse(Schema):
-    path = FilePath(required=True)
+    path = FilePath(required=True, metadata={"description": "The new file's path."})
 
 
 class EntryResponse(Schema):
-    name = FilePath(required=True, metadata={"description": "Of an entry; of a single file the path asked for."})
+    name = FilePath(
+        required=True,
+        metadata={"description": "The name in its directory; for a single file, the path of the request."},
+    )
     type = fields.String(
         required=True,
         metadata={"description": "`file`, `directory`, `link`, `fifo`, `socket`, `character`, `block` or `unknown`."},
     )
     size = fields.Integer(required=True, metadata={"description": "In bytes."})
     mode = Mode(required=True, metadata={"description": "Permission bits in octal."})
-    modified = UtcTime(required=True)
-    uid = fields.Integer(required=True)
-    gid = fields.Integer(required=True)
-    owner = fields.String(required=True)
-    group = fields.String(required=True)
+    modified = UtcTime(required=True, metadata={"description": "When the content was last changed."})
+    uid = fields.Integer(required=True, metadata={"description": "The owner's number."})
+    gid = fields.Integer(required=True, metadata={"description": "The group's number."})
+    owner = fields.String(required=True, metadata={"description": "The owner's name; the number if it has none."})
+    group = fields.String(required=True, metadata={"description": "The group's name; the number if it has none."})
     target = FilePath(required=True, allow_none=True, metadata={"description": "Where a link leads, or null."})
 
 
 class StatRequest(PathRequest):
-    follow = Boolean(load_default=True, metadata={"description": "Whether a link's target is described, or itself."})
+    follow = Boolean(
+        load_default=True, metadata={"description": "True describes a link's target, false the link itself."}
+    )
 
 
 class ListResponse(Schema):
-    entries = fields.List(fields.Nested(EntryResponse), required=True)
+    entries = fields.List(
+        fields.Nested(EntryResponse), required=True, metadata={"description": "What the directory holds, by name."}
+    )
 
 
 class RemovePathRequest(PathRequest):
-    recursive = Boolean(load_default=False, metadata={"description": "Whether a directory goes with its content."})
+    recursive = Boolean(load_default=False, metadata={"description": "True removes a directory with its content."})
 
 
 class MkdirRequest(PathRequest):
-    mode = Mode(metadata={"description": "Of the new directory, in octal."})
+    mode = Mode(metadata={"description": "The permissions of the new directory, in octal."})
     parents = Boolean(
         load_default=False,
-        metadata={"description": "Whether missing parents are made, and a directory that exists is no error."},
+        metadata={"description": "True makes missing parents too, and accepts a directory that exists."},
     )
 
 
 class MoveRequest(Located):
-    source = FilePath(required=True, metadata={"description": "What to move, and with `target` where to."})
+    source = FilePath(required=True, metadata={"description": "The file or directory to move."})
     target = FilePath(required=True, metadata={"description": "The new path, not the directory to move into."})
-    overwrite = Boolean(load_default=False, metadata={"description": "Whether a file at `target` gives way."})
+    overwrite = Boolean(load_default=False, metadata={"description": "True replaces a file at `target`."})

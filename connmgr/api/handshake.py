@@ -15,7 +15,7 @@ from connmgr.fields import Schema, Text
 MAX_CREDENTIAL = 4096
 CREDENTIAL_FIELDS = {"local": "authFileContent", "apikey": "key"}
 
-group = Group("handshake", "How a client comes in.", prefix="")
+group = Group("handshake", "How a client gets its token.", prefix="")
 
 
 class HandshakeAuth(Schema):
@@ -23,11 +23,11 @@ class HandshakeAuth(Schema):
 
     type = Text(required=True, metadata={"description": "`local` or `apiKey`, in any letter case."})
     authFileContent = Text(
-        validate=validate.Length(max=MAX_CREDENTIAL), metadata={"description": "Of `local`: what the auth file holds."}
+        validate=validate.Length(max=MAX_CREDENTIAL), metadata={"description": "Of `local`: the auth file's content."}
     )
     key = Text(
         validate=validate.Length(max=MAX_CREDENTIAL),
-        metadata={"description": "Of `apiKey`: what `connmgr api-key` prints."},
+        metadata={"description": "Of `apiKey`: the key that `connmgr api-key` prints."},
     )
 
     @validates_schema
@@ -56,8 +56,8 @@ class HandshakeClient(Schema):
 
 
 class HandshakeRequest(Schema):
-    auth = fields.Nested(HandshakeAuth, required=True, metadata={"description": "What lets the client in."})
-    client = fields.Nested(HandshakeClient, required=True, metadata={"description": "Who it says it is."})
+    auth = fields.Nested(HandshakeAuth, required=True, metadata={"description": "The credential."})
+    client = fields.Nested(HandshakeClient, required=True, metadata={"description": "The client's name for itself."})
 
 
 class HandshakeResponse(Schema):
@@ -81,7 +81,7 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
     """Exchange a credential for a session token.
 
     Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon
-    stops, or until it was not used for `session-ttl` seconds.
+    stops, or for `session-ttl` seconds of idleness.
     """
     account().client = request["client"]["name"]
     auth = request["auth"]

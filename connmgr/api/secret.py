@@ -36,7 +36,7 @@ group = Group("secret", "Values that only their principals can read.")
 
 class EncryptRequest(Schema):
     value = Text(
-        required=True, allow_nul=True, metadata={"format": "password", "description": "What to keep secret; any text."}
+        required=True, allow_nul=True, metadata={"format": "password", "description": "The value to encrypt; any text."}
     )
     principals = fields.List(
         Text(validate=validate.Length(min=1, max=LONGEST_NAME)),
@@ -54,7 +54,7 @@ class EncryptResponse(Schema):
 
 class DecryptRequest(Schema):
     encrypted = fields.Nested(
-        EncryptedSchema, required=True, metadata={"description": "What `/secret/encrypt` returned, unchanged."}
+        EncryptedSchema, required=True, metadata={"description": "The `encrypted` of `/secret/encrypt`, unchanged."}
     )
 
 
@@ -72,10 +72,10 @@ class DecryptResponse(Schema):
     answer={"encrypted": EXAMPLE},
 )
 def encrypt(request: dict[str, Any]) -> dict[str, Any]:
-    """Encrypt a value to principals, one of which is needed to decrypt it.
+    """Encrypt a value to principals. Any one of them is enough to decrypt it.
 
-    The result stands wherever a connection's data takes a secret. It belongs to this vault, which authenticates every
-    byte of it. A session that has unlocked no user may encrypt, also to users, and not decrypt.
+    A connection's data takes the result in place of a secret. It belongs to this vault, which authenticates every byte.
+    A session without an unlocked user may encrypt, also to users, but not decrypt.
     """
     sealed = services().vault.principals.seal(request["value"], caller().access, request.get("principals"))
     return {"encrypted": sealed}
@@ -91,9 +91,9 @@ def encrypt(request: dict[str, Any]) -> dict[str, Any]:
     answer={"decrypted": "correct horse battery staple"},
 )
 def decrypt(request: dict[str, Any]) -> dict[str, str]:
-    """Decrypt a value, while this session has access to one of its principals.
+    """Decrypt a value, if this session has one of its principals.
 
-    Otherwise the error `secret_locked` lists in `principals` those that could; any change to what was encrypted is
-    the error `integrity`.
+    Otherwise the error `secret_locked` lists its `principals`. Any change to the encrypted value is the error
+    `integrity`.
     """
     return {"decrypted": services().vault.principals.unseal(request["encrypted"], caller().access)}

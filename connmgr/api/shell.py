@@ -67,7 +67,9 @@ class ShellInfo(Schema):
         attribute="os_type",
         metadata={"description": "`linux`, `macos`, `bsd`, `solaris`, `aix`, `windows` or `unix`."},
     )
-    osName = fields.String(required=True, attribute="os_name", metadata={"description": "As the system calls itself."})
+    osName = fields.String(
+        required=True, attribute="os_name", metadata={"description": "The system's name for itself."}
+    )
     ttyState = fields.String(
         required=True,
         attribute="tty_state",
@@ -84,21 +86,19 @@ class ExecRequest(Located):
     command = Text(
         required=True,
         validate=validate.Length(max=MAX_COMMAND),
-        metadata={"description": "In the language of the session's shell."},
+        metadata={"description": "The command, in the language of the session's shell."},
     )
     timeout = Number(
         validate=validate.Range(min=0, max=MAX_TIMEOUT, min_inclusive=False),
-        metadata={"description": "Seconds until the command is killed; without it the daemon's `command-timeout`."},
+        metadata={"description": "Seconds until the command is killed. Without it: the daemon's `command-timeout`."},
     )
     stdin = Text(
         allow_nul=True,
-        metadata={"description": "What the command reads; in base64 where `encoding` says so. Without it: nothing."},
+        metadata={"description": "The command's input, in base64 if `encoding` says so. Without it: none."},
     )
     cwd = Text(
         validate=validate.Length(min=1),
-        metadata={
-            "description": "The directory to run in, absolute or relative to the session's, for this command alone."
-        },
+        metadata={"description": "The directory for this command alone, absolute or relative to the session's."},
     )
     env = Members(
         keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),
@@ -109,8 +109,8 @@ class ExecRequest(Located):
         load_default=ENCODINGS[0],
         validate=validate.OneOf(ENCODINGS),
         metadata={
-            "description": "`utf-8`: output as text, one final newline removed, undecodable bytes as U+FFFD. `base64`: "
-            "output and `stdin` in base64, byte by byte as they are."
+            "description": "`utf-8`: output as text, without one final newline, undecodable bytes as U+FFFD. `base64`: "
+            "output and `stdin` in base64, byte by byte."
         },
     )
 
@@ -124,13 +124,15 @@ class ExecRequest(Located):
 
 
 class ExecResponse(Schema):
-    exitCode = fields.Integer(required=True, metadata={"description": "128 + N where signal N ended the command."})
-    stdout = fields.String(required=True, metadata={"description": "What it printed."})
+    exitCode = fields.Integer(
+        required=True, metadata={"description": "The command's exit code; 128 + N if signal N ended it."}
+    )
+    stdout = fields.String(required=True, metadata={"description": "The command's standard output."})
     stderr = fields.String(
-        required=True, metadata={"description": "What it printed there; empty where `ttyState` is `merged`."}
+        required=True, metadata={"description": "The command's standard error; empty if `ttyState` is `merged`."}
     )
     truncated = fields.Boolean(
-        metadata={"description": "Only present, and true, where output beyond `max-output` was dropped."}
+        metadata={"description": "Present, and true, if output beyond `max-output` was dropped."}
     )
 
 
@@ -154,7 +156,7 @@ class ExecResponse(Schema):
 def start(request: dict[str, Any]) -> object:
     """Start the shell of a connection and describe it.
 
-    A shell that runs already is left alone and described again.
+    A running shell stays as it is, and is described again.
     """
     return services().shells.start(request["connection"], caller().access)
 
@@ -188,8 +190,8 @@ def execute(request: dict[str, Any]) -> flask.Response:
     """Run a command in the shell of a connection and return what it printed.
 
     A command that fails is no error: the answer is 200 with its exit code. Commands on one connection run one after the
-    other; the working directory and exported variables last from one to the next. When the client goes away, the
-    command is killed.
+    other. The working directory and exported variables last from one to the next. A client that closes its connection
+    kills the command.
     """
     encoding = request["encoding"]
     timeout = request.get("timeout", services().settings.command_timeout)
@@ -217,10 +219,10 @@ def execute(request: dict[str, Any]) -> flask.Response:
     example={"connection": EXAMPLE},
 )
 def stop(request: dict[str, Any]) -> None:
-    """Stop the shell of a connection; the answer comes when it has exited.
+    """Stop the shell of a connection. The answer comes when the shell has exited.
 
-    A command that runs is killed with all that it started. What earlier commands left in the background runs on, with
-    or without `nohup`, as after logging out of ssh.
+    A running command is killed with all that it started. Background jobs of earlier commands run on, with or without
+    `nohup`, as after a logout from ssh.
     """
     services().shells.stop(request["connection"], caller().access)
 

@@ -25,7 +25,7 @@ from connmgr.secrets.passphrase import LONGEST, SHORTEST, check_new_passphrase
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
 
-group = Group("vault", "The vault's users, whose passphrases unlock what is sealed to them.")
+group = Group("vault", "The vault's users. Each one's passphrase unlocks the secrets sealed to that user.")
 
 
 class User(Text):
@@ -73,12 +73,14 @@ class StatusResponse(Schema):
         required=True, allow_none=True, metadata={"description": "The user that this session has unlocked, or null."}
     )
     principals = fields.List(
-        fields.String(), required=True, metadata={"description": "Whose secrets this session can decrypt."}
+        fields.String(),
+        required=True,
+        metadata={"description": "The principals whose secrets this session can decrypt."},
     )
     users = fields.List(
         fields.String(),
         required=True,
-        metadata={"description": "All users, for a session that has unlocked one; empty for others."},
+        metadata={"description": "All users, if this session has unlocked one; else empty."},
     )
 
 
@@ -94,14 +96,14 @@ class AddRequest(Schema):
 
 class PassphraseRequest(Schema):
     user = User()
-    passphrase = Passphrase("The passphrase as it is now.")
+    passphrase = Passphrase("The present passphrase.")
     newPassphrase = NewPassphrase()
 
 
 class RemoveRequest(Schema):
     user = User()
     force = Boolean(
-        load_default=False, metadata={"description": "Remove the user even where secrets are lost to everyone by it."}
+        load_default=False, metadata={"description": "Remove the user even if secrets are then lost to everyone."}
     )
 
 
@@ -121,9 +123,9 @@ class RemoveResponse(Schema):
     answer={"hasUsers": True, "user": "alice", "principals": ["alice", "vault"], "users": ["alice", "bob"]},
 )
 def status() -> dict[str, Any]:
-    """Return whether the vault has users, and what this session may decrypt.
+    """Return whether the vault has users, and which secrets this session may decrypt.
 
-    While the vault has no users every session has the principal `vault`.
+    While the vault has no users, every session has the principal `vault`.
     """
     found = services().vault.principals.status(caller().access)
     return {
@@ -144,9 +146,10 @@ def status() -> dict[str, Any]:
     example={"user": "alice", "passphrase": "four words or more"},
 )
 def unlock(request: dict[str, Any]) -> None:
-    """Unlock a user for this session, in place of one that it has unlocked before.
+    """Unlock a user for this session, in place of the user unlocked before.
 
-    It lasts until `/vault/lock` or the end of the session. After several failures each further attempt must wait.
+    The user is locked again by `/vault/lock`, after `unlock-ttl` seconds of idleness, and at the end of the session.
+    After several failures each further attempt must wait.
     """
     services().vault.principals.unlock(caller().access, request["user"], request["passphrase"])
 
@@ -156,7 +159,7 @@ def unlock(request: dict[str, Any]) -> None:
     action="vault.lock",
 )
 def lock() -> None:
-    """Forget the user that this session has unlocked; without one nothing happens."""
+    """Lock the user that this session has unlocked, if any."""
     services().vault.principals.lock(caller().access)
 
 
@@ -172,8 +175,8 @@ def lock() -> None:
 def add_user(request: dict[str, Any]) -> None:
     """Add a user to the vault.
 
-    Any session may add the first one, after which every session, this one too, has to unlock a user; only such a
-    session may add others. A name has 1 to 64 of the characters `a-z 0-9 . _ @ -`.
+    Any session may add the first user. From then on every session, this one too, must unlock a user to decrypt, and to
+    add or remove users. A name has 1 to 64 of the characters `a-z 0-9 . _ @ -`.
     """
     services().vault.principals.add_user(caller().access, request["user"], request["passphrase"])
 
@@ -188,7 +191,7 @@ def add_user(request: dict[str, Any]) -> None:
     example={"user": "alice", "passphrase": "four words or more", "newPassphrase": "four other words or more"},
 )
 def change_passphrase(request: dict[str, Any]) -> None:
-    """Give a user another passphrase. Its secrets stay as they are, and sessions that unlocked it stay unlocked."""
+    """Give a user another passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked."""
     services().vault.principals.change_passphrase(request["user"], request["passphrase"], request["newPassphrase"])
 
 
@@ -204,11 +207,11 @@ def change_passphrase(request: dict[str, Any]) -> None:
     answer={"connections": ["4d7c1b61-8a0e-4c9f-9b86-0d2b5c7f3e11"]},
 )
 def remove_user(request: dict[str, Any]) -> dict[str, Any]:
-    """Remove a user, in a session that has unlocked one.
+    """Remove a user. The session must have unlocked one.
 
-    It takes effect at once in every session. Where only this user can read secrets of stored connections, the error
-    `last_principal` lists those in `connections`, and nothing happens without `force`. After the last user has gone
-    every session has the principal `vault` again.
+    The removal takes effect at once in every session. If only this user can read the secrets of some connections, the
+    error `last_principal` lists them in `connections`, and only `force` removes the user. After the last user every
+    session has the principal `vault` again.
     """
     return {
         "connections": services().vault.principals.remove_user(caller().access, request["user"], force=request["force"])
