@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import socket
 import stat
 from collections.abc import Iterator
@@ -60,11 +62,16 @@ class SocketFile:
 
 def _left_beside(auth_file: Path) -> Iterator[Path]:
     """Yield this user's sockets that :func:`socket_of` names for ``auth_file``, whatever their ports."""
-    for path in auth_file.parent.iterdir():
-        if path.name.startswith(f"{auth_file.name}.") and path.suffix == ".sock":
-            status = path.lstat()
-            if stat.S_ISSOCK(status.st_mode) and is_trusted(status.st_uid):
-                yield path
+    # Other programs, and daemons with other auth files, may have sockets whose names begin and end alike.
+    ours = re.compile(re.escape(auth_file.name) + r"\.[0-9]+\.sock")
+    try:
+        for path in auth_file.parent.iterdir():
+            if ours.fullmatch(path.name):
+                status = path.lstat()
+                if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
+                    yield path
+    except OSError as error:
+        logger.warning("Sockets of earlier daemons are not looked for in %s: %s.", auth_file.parent, error.strerror)
 
 
 class UnixListener(wasyncore.dispatcher):

@@ -118,6 +118,29 @@ def test_something_else_in_its_place_is_left_alone_and_the_port_stays(tmp_path: 
     assert connect_beside(path, 1) is None
 
 
+def test_sockets_of_other_programs_and_daemons_with_names_alike_stay(tmp_path: Path) -> None:
+    others = [tmp_path / "auth.agent.sock", socket_of(tmp_path / "auth.2", 5), tmp_path / "auth.sock"]
+    with contextlib.ExitStack() as bound:
+        for path in (*others, socket_of(tmp_path / "auth", 5)):
+            bound.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+        SocketFile(tmp_path / "auth", 6).close()
+    assert sorted(tmp_path.iterdir()) == sorted(others), "a starting daemon removes what is no socket of its own"
+
+
+@pytest.mark.needs("root")
+def test_a_directory_that_cannot_be_listed_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
+    tmp_path.chmod(0o300)
+    os.chown(tmp_path, NOBODY, NOBODY)
+    descriptor = os.open(tmp_path, os.O_PATH)
+    try:
+        with as_user(NOBODY):
+            made = SocketFile(Path(f"/proc/self/fd/{descriptor}/auth"), 6)
+            assert made.bound is not None
+            made.close()
+    finally:
+        os.close(descriptor)
+
+
 @pytest.mark.needs("root")
 def test_the_daemon_closes_on_another_user(own_daemon: Daemon) -> None:
     path = beside(own_daemon)
