@@ -7,7 +7,7 @@ runs it in a subshell, so that nothing a command does to its shell reaches the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 
 from connmgr.errors import UnsupportedShell
@@ -34,8 +34,8 @@ class Dialect:
     ``untrap`` takes back what a command may have set to run with each word that follows, or in place of one.
     ``renewal`` opens the session's streams anew. ``functions`` prints the functions and aliases that a shell may
     have been started with. ``preparation`` is run once, before all commands. ``put`` prints its argument, in which
-    ``\\0ooo`` stands for the byte of that number, and nothing after it. ``interpreter`` is, for a shell that cannot
-    supervise, the sh text that runs a command in it.
+    ``\\0ooo`` stands for the byte of that number, and nothing after it. ``newline`` is how one is written within single
+    quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -52,10 +52,23 @@ class Dialect:
     untrap: str = ":"
     renewal: str = f"command {_RENEWAL}"
     functions: str = ""
-    family: str = "echo"
+    family: str = ""
     preparation: str = ":"
     put: str = '${builtin} printf %b "$$1"'
+    newline: bytes = b"\n"
     interpreter: Template | None = None
+
+    def quoted(self, word: bytes) -> bytes:
+        """Return ``word`` as one word of this shell, whatever bytes it holds."""
+        return quote(word) if self.newline == b"\n" else quote(word).replace(b"\n", self.newline)
+
+    def behind(self, family: Dialect, kept: frozenset[bytes]) -> Dialect:
+        """Return this dialect as ``family`` speaks it, the shell behind the name: sh may be any of them.
+
+        ``kept`` are the variables that the shell which it supervises keeps too.
+        """
+        kept |= family.kept
+        return replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
 
     def hello(self, nonce: str, *, merged: bool) -> bytes:
         """Return the text that turns a freshly started shell into a supervisor and makes it describe itself.
@@ -72,7 +85,7 @@ class Dialect:
             end_of_stderr="" if merged else '_cm_say "$2" >&9;',
             done_on_stderr="" if merged else ';_cm_say "$2" >&2',
             functions=self.functions,
-            family=self.family,
+            family=self.family or f"{self.builtin} echo",
             preparation=self.preparation,
             put=Template(self.put).substitute(builtin=self.builtin),
             builtin=self.builtin,
@@ -115,10 +128,9 @@ _cm_end(){ ${raw}_cm_say "$$2 $$1" >&8;${end_of_stderr}hash -r;_cm_renew;}
 _cm_done(){ ${raw_stdout}_cm_say "$$2 $$1"${done_on_stderr};}
 (${fork}${builtin} echo "facts ${nonce} $$$$" >&8
 { ${builtin} read -r os </proc/sys/kernel/ostype||os=$$(uname -s);${builtin} echo "$$os";} >&8
-{ os=$$(. /etc/os-release&&${builtin} echo "$$PRETTY_NAME")
-case "$$os" in ?*) ;; *) os=$$(uname -sr);; esac;${builtin} echo "$${os%%
-*}";} >&8
-${builtin} ${family} >&8
+{ os=$$(. /etc/os-release&&${builtin} echo "$$PRETTY_NAME");nl=$${IFS#??}
+case "$$os" in ?*) ;; *) os=$$(uname -sr);; esac;${builtin} echo "$${os%%"$${nl%"$${nl#?}"}"*}";} >&8
+${family} >&8
 ${builtin} echo "$${TMPDIR:-/tmp}" >&8
 { ${functions}
 :;} >&8
@@ -187,7 +199,8 @@ SH = Dialect(
     untrap=_UNTRAP,
     preparation=f"{_USUAL_OPTIONS};{_KEEP_DIRECTORY_BEFORE}",
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
-    family='echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}"',
+    family='case "$KSH_VERSION" in Version*) command echo ksh93;; '
+    '*) command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";; esac',
     put='case "$$KSH_VERSION" in *" KSH "*) print -n -- "$$1";; *) command printf %b "$$1";; esac',
 )
 DIALECTS = (
@@ -232,13 +245,15 @@ DIALECTS = (
         preparation=_KEEP_DIRECTORY_BEFORE,
         put='print -n -- "$$1"',
     ),
-    # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork.
+    # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork. On a
+    # terminal it loses what it has read of a quoted string when the next line comes.
     Dialect(
         5,
         ("ksh", "ksh93", "ksh93u+m"),
         kept=frozenset({b"PPID", b"SHLVL"}),
         untrap=_UNTRAP,
         fork='ulimit -Ht "$(ulimit -Ht)";',
+        newline=b"'$'\\n''",
         preparation=_KEEP_DIRECTORY_BEFORE,
     ),
     Dialect(6, ("fish",), kept=frozenset({b"SHLVL"}), interpreter=_FISH),

@@ -46,9 +46,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The shell that runs the commands of a session which ``/bin/sh`` supervises; ``env`` is the path of env(1)."""
+    """The shell that runs the commands of a session which ``/bin/sh`` supervises, as ``text`` tells sh.
+
+    ``env`` is the path of env(1).
+    """
 
     shell: str
+    text: Template
     env: str = "/usr/bin/env"
 
 
@@ -64,13 +68,13 @@ def build_frame(
     export = _special(dialect) + b"export "
     steps = [export + b"CONNMGR_COMMAND=" + cookie.encode()]
     if command.directory is not None:
-        enter = dialect.builtin.encode() + b" cd " + quote(_as_path(command.directory))
+        enter = dialect.builtin.encode() + b" cd " + dialect.quoted(_as_path(command.directory))
         steps.insert(0, enter + b"||{ _cm_gone g " + mark + b";exit;}")
     if command.environment:
-        exports = (export + k.encode() + b"=" + quote(v.encode()) for k, v in command.environment.items())
+        exports = (export + k.encode() + b"=" + dialect.quoted(v.encode()) for k, v in command.environment.items())
         steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
-    if dialect.interpreter and interpreter:
-        steps.append(_interpreted(dialect.interpreter, command, mark, interpreter))
+    if interpreter:
+        steps.append(_interpreted(dialect, command, mark, interpreter))
     else:
         steps += _evaluated(dialect, command)
         if command.keeps_state:
@@ -105,7 +109,7 @@ def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes
     A ``case``, because a command within ``if`` or after ``||`` would not heed ``set -e``.
     """
     mark = nonce.encode()
-    enter = dialect.builtin.encode() + b" cd " + quote(directory)
+    enter = dialect.builtin.encode() + b" cd " + dialect.quoted(directory)
     gone = b"_cm_gone l " + mark + b";_cm_end 1 " + mark
     return enter + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
 
@@ -127,10 +131,10 @@ def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
     if dialect.hold:
         yield b"_cm_hold"
         text = b"_cm_free\n" + text
-    yield _special(dialect) + b"eval " + quote(text) + b" " + dialect.streams.encode()
+    yield _special(dialect) + b"eval " + dialect.quoted(text) + b" " + dialect.streams.encode()
 
 
-def _interpreted(template: Template, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:
+def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:
     words = {
         b"${command}": quote(command.text),
         b"${shell}": quote(interpreter.shell.encode()),
@@ -138,9 +142,10 @@ def _interpreted(template: Template, command: Command, mark: bytes, interpreter:
         b"${nonce}": mark,
         b"$$": b"$",
     }
-    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], template.template.encode())
+    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], interpreter.text.template.encode())
     source = b"6<" + (command.source or b"&0")
-    return b"{ " + run + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
+    # All newlines, those of the command too, stand within single quotes.
+    return b"{ " + run.replace(b"\n", dialect.newline) + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
 
 
 def _printf(data: bytes) -> Iterable[bytes]:

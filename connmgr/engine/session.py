@@ -68,7 +68,7 @@ class Session:
         self._lost = False
         self._entered = supervisor.directory
         self._moved = False
-        self._state = State(kept=supervisor.kept, orders=supervisor.orders, builtin=supervisor.supervising.builtin)
+        self._state = State(supervisor.dialect)
         self._state.update(supervisor.directory, supervisor.variables, from_env=False)
         self._restore = b""
         self._temporary: list[bytes] = []
@@ -295,7 +295,7 @@ class Session:
             return frame
         # To enter one sets OLDPWD, for which `cd -` goes.
         previous = self._state.variables.get(b"OLDPWD", b"")
-        return enter_directory(self._supervisor.supervising, self._state.directory, nonce, previous + frame)
+        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, previous + frame)
 
     def _frame_of(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor

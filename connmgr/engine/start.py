@@ -57,21 +57,18 @@ class Supervisor:
     """A shell that is ready for frames.
 
     ``word`` is in the environment that it was started with. ``pure`` says that it is without functions and aliases, so
-    that other words than its own run programs, and that it waits for all of them. ``kept`` and ``orders`` are those of
-    its dialect, which for ``sh`` is that of the shell behind the name.
+    that other words than its own run programs, and that it waits for all of them. ``dialect`` is its own, which for
+    ``sh`` is told by the shell behind the name.
     """
 
     channel: Channel
     dialect: Dialect
-    supervising: Dialect
     interpreter: Interpreter | None
     info: ShellInfo
     pid: int
     word: str
     directory: bytes
     variables: bytes
-    kept: frozenset[bytes]
-    orders: frozenset[bytes]
     pure: bool
 
 
@@ -147,12 +144,12 @@ def _described(
         raise _undescribed(shell)
     pid, kernel, system, name, temp = facts[:5]
     family = dialect_of(name) if name else supervising
+    own = supervising.behind(family, dialect.kept)
     directory, variables = stdout.state
     return Supervisor(
         channel=channel,
-        dialect=dialect if dialect.interpreter else supervising,
-        supervising=supervising,
-        interpreter=Interpreter(shell.path) if dialect.interpreter else None,
+        dialect=own,
+        interpreter=Interpreter(shell.path, dialect.interpreter) if dialect.interpreter else None,
         info=ShellInfo(
             dialect.number,
             _OS_TYPES.get(kernel, "unix"),
@@ -164,8 +161,6 @@ def _described(
         word=shell.word,
         directory=directory,
         variables=variables,
-        kept=family.kept | dialect.kept,
-        orders=family.orders,
         # ksh93 waits for the last program of a pipeline alone.
-        pure=not dialect.interpreter and not dialect.fork and all("_cm_" in line for line in facts[5:-1]),
+        pure=not dialect.interpreter and not own.fork and all("_cm_" in line for line in facts[5:-1]),
     )

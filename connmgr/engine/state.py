@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from connmgr.engine.dialects import quote
+from connmgr.engine.dialects import SH, Dialect, quote
 
 _HEAD = re.compile(rb"(?:export|declare|typeset)(?: -\w{1,16}){0,4} (?P<name>[A-Za-z_]\w*)(?P<set>=?)")
 # One alternative for each first byte, so that no input is read in two ways.
@@ -67,25 +67,24 @@ def _end_of_value(dump: bytes, start: int, *, array: bool) -> int:
     return len(dump)
 
 
-def parse_environment(dump: bytes) -> dict[bytes, bytes] | None:
-    """Return for each variable that ``env -0`` printed the statement that sets it in sh; None where it printed none."""
+def parse_environment(dump: bytes, dialect: Dialect = SH) -> dict[bytes, bytes] | None:
+    """Return for each variable that ``env -0`` printed the statement that sets it; None where it printed none."""
     if not dump:
         return None
     pairs = (entry.partition(b"=") for entry in dump.split(b"\0"))
-    return {name: b"export " + name + b"=" + quote(value) + b";" for name, _, value in pairs if _NAME.fullmatch(name)}
+    named = {name: value for name, _, value in pairs if _NAME.fullmatch(name)}
+    return {name: b"export " + name + b"=" + dialect.quoted(value) + b";" for name, value in named.items()}
 
 
 @dataclass
 class State:
     """The state of a session as its last command left it: a directory, and the statement that sets each variable.
 
-    ``kept``, ``orders`` and ``builtin`` are those of the supervisor's dialect.
+    ``dialect`` is the supervisor's.
     """
 
+    dialect: Dialect = SH
     directory: bytes = b""
-    kept: frozenset[bytes] = frozenset()
-    orders: frozenset[bytes] = frozenset()
-    builtin: str = "command"
     variables: dict[bytes, bytes] = field(default_factory=dict)
     _dump: bytes = b""
 
@@ -100,14 +99,14 @@ class State:
         if dump == self._dump:
             return b""
         self._dump = dump
-        variables = parse_environment(dump) if from_env else parse_exports(dump)
+        variables = parse_environment(dump, self.dialect) if from_env else parse_exports(dump)
         if variables is None:
             return b""
-        for name in _OF_EACH_COMMAND | self.orders:
+        for name in _OF_EACH_COMMAND | self.dialect.orders:
             variables.pop(name, None)
-        variables |= {name: b"export " + name + b";" for name in self.kept & variables.keys()}
+        variables |= {name: b"export " + name + b";" for name in self.dialect.kept & variables.keys()}
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
-        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.kept]
+        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.kept]
         self.variables = variables
         # One that a shell refuses to set or unset would end it, were the builtin not called by this word.
-        return b"".join(self.builtin.encode() + b" " + statement for statement in changes)
+        return b"".join(self.dialect.builtin.encode() + b" " + statement for statement in changes)

@@ -13,7 +13,7 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -43,18 +43,15 @@ def marks_of(test: Test) -> list[pytest.Mark]:
     return list(getattr(test, "pytestmark", []))
 
 
-def over(
-    ways: Mapping[str, Sequence[str]], tests: Mapping[str, Test], without: Collection[str] = ()
-) -> dict[str, Test]:
+def over(ways: Mapping[str, Sequence[str]], tests: Mapping[str, Test]) -> dict[str, Test]:
     """Return copies of ``tests`` whose session fixture is given a way and a shell.
 
     :param ways: the components that each way needs, by its name.
-    :param without: the shells that are left out.
     """
-    return {name: _spread(test, ways, without, offset) for offset, (name, test) in enumerate(tests.items())}
+    return {name: _spread(test, ways, offset) for offset, (name, test) in enumerate(tests.items())}
 
 
-def _spread(test: Test, ways: Mapping[str, Sequence[str]], without: Collection[str], offset: int) -> Test:
+def _spread(test: Test, ways: Mapping[str, Sequence[str]], offset: int) -> Test:
     session = session_of(test)
     assert session
     shells = list(SESSIONS[session])
@@ -68,7 +65,6 @@ def _spread(test: Test, ways: Mapping[str, Sequence[str]], without: Collection[s
             several = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
             names += several
             tables.append(_parameters(list(values), mark.kwargs.get("ids"), several))
-    shells = [shell for shell in shells if shell.id not in without]
     runs = [
         pytest.param((way, shell.values[0]), *values, id="-".join([way, str(shell.id), *ids]), marks=marks)
         for way, shell, values, ids, marks in _runs(itertools.product(*tables), ways, shells, offset)

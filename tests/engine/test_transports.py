@@ -22,7 +22,7 @@ from connmgr_ssh import Ssh
 from tests.engine import test_cases, test_places, test_state, test_time_and_size
 from tests.engine.everywhere import cases_of, marks_of, over, session_of
 from tests.engine.shells import ALL, SESSIONS, assert_usable, only, out, run
-from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine
+from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.places import LOCAL, SSH, Places, elevate, session_on, ssh_data
 from tests.plugins.sshd import Sshd, privilege_separation
 
@@ -133,7 +133,7 @@ def tmp_path() -> Iterator[Path]:
 
 CASES = cases_of(test_cases, test_places, test_state, test_time_and_size)
 globals().update({name: pytest.fixture(kept_session) for name in SESSIONS})
-RUNS = over(NEEDS, CASES, {"ksh93"})  # on a terminal it loses its place in a command of several lines
+RUNS = over(NEEDS, CASES)
 globals().update(RUNS)
 
 
@@ -158,7 +158,7 @@ def test_pairs_leave_no_case_way_or_shell_out() -> None:
             assert {shell for _, shell in met_by_case} == shells, f"{name}{case} misses a shell"
             assert {way for way, _ in met_by_case} == set(WAYS), f"{name}{case} misses a way"
             met |= met_by_case
-    assert met == {(way, shell.values[0]) for way in WAYS for shell in ALL if shell.id != "ksh93"}
+    assert met == {(way, shell.values[0]) for way in WAYS for shell in ALL}
 
 
 def by(*pairs: tuple[str, str]) -> pytest.MarkDecorator:
@@ -191,6 +191,36 @@ def test_a_command_may_set_the_terminal_as_it_likes(any_shell: Session, tmp_path
             assert run(any_shell, command).exit_code == 0
         assert out(any_shell, "echo a; echo b") == "a\nb\n", f"echoed or translated after: {command}"
         assert out(any_shell, f"cd /; echo {text}") == f"{text}\n"
+
+
+def check_newlines(session: Session, directory: Path) -> None:
+    """Newlines arrive in the text of a command, in its directory, in its environment and in what lasts."""
+    (directory / "two\nlines").mkdir(exist_ok=True)
+    lines = "".join(f"line {number} of a longer text\n" for number in range(500))
+    text = "test \"$(printf x)\" = x && printf '%s' '" + lines + "'"
+    assert out(session, text) == lines
+    place = str(directory / "two\nlines")
+    assert out(session, "/bin/pwd", directory=place.encode()) == f"{place}\n"
+    assert out(session, 'printf "[%s]" "$TEXT"', environment={"TEXT": lines}) == f"[{lines}]"
+    run(session, f"cd '{place}'; export TEXT='a\nb'")
+    assert out(session, '/bin/pwd; printf "%s" "$TEXT"') == f"{place}\na\nb"
+    run(session, "cd /; unset TEXT")
+    assert_usable(session)
+
+
+@by(*((way, name) for way in ("terminal", "terminal over ssh") for name in ("ksh93", "mksh", "dash", "zsh")))
+def test_newlines_reach_a_shell_on_a_terminal(any_shell: Session, tmp_path: Path) -> None:
+    check_newlines(any_shell, tmp_path)
+
+
+@pytest.mark.needs("ksh93", *NEEDS["terminal"])
+def test_an_sh_that_is_ksh93_is_told_by_what_it_is(kept: Kept, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    (tmp_path / "sh").symlink_to(shell_path("ksh93"))
+    session = kept.get("terminal", str(tmp_path / "sh"), request)
+    check_newlines(session, tmp_path)
+    with pytest.raises(CommandTimeout):
+        run(session, "while :; do :; done", timeout=0.3)
+    assert_usable(session)
 
 
 @pytest.mark.parametrize("case", ["ignores TERM", "pipeline of three", "loop of forks", "endless output"])
