@@ -28,6 +28,7 @@ ConnmgrError
 │   ├── LastPrincipal             400  last_principal
 │   ├── NotAuthenticated          401  not_authenticated
 │   ├── InvalidToken              403  invalid_token
+│   ├── PolicyDenied              403  policy_denied
 │   ├── ForbiddenOrigin           403  forbidden_origin
 │   ├── NotFound                  404  not_found
 │   ├── MethodNotAllowed          405  method_not_allowed
@@ -260,6 +261,13 @@ class InvalidToken(RequestError):
     """The bearer token is not, or no longer, one of this daemon's."""
 
     code = "invalid_token"
+    status = 403
+
+
+class PolicyDenied(RequestError):
+    """A plugin that decides who may do what refuses the request."""
+
+    code = "policy_denied"
     status = 403
 
 

@@ -1,12 +1,13 @@
-"""The one hook that a connmgr plugin implements."""
+"""The hooks that a connmgr plugin may implement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pluggy
 
-from connmgr.plugin import AnyConnectionType
+from connmgr.plugin import AnyConnectionType, Caller, Subjects
 
 hookspec = pluggy.HookspecMarker("connmgr")
 
@@ -15,3 +16,13 @@ hookspec = pluggy.HookspecMarker("connmgr")
 def connmgr_connection_types() -> Sequence[AnyConnectionType]:
     """Return the connection types that this plugin offers."""
     raise NotImplementedError
+
+
+@hookspec
+def connmgr_authorise(caller: Caller, action: str, subjects: Subjects) -> None:
+    """Refuse a request by raising :class:`connmgr.errors.PolicyDenied`."""
+
+
+@hookspec
+def connmgr_audit(entry: Mapping[str, Any]) -> None:
+    """Take note of an entry of the audit trail, after it was written."""

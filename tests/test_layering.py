@@ -26,6 +26,7 @@ ORDER = [
     "registry",
     "secrets",
     "vault",
+    "rights",
     "engine",
     "links",
     "shell",

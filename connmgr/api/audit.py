@@ -34,11 +34,17 @@ class AuditTrail:
 
     ``mac`` is the keyed hash that stands for a command's text; with ``commands`` the text is kept too. Entries are
     numbered without a gap, from one daemon to the next. One that cannot be written is ``lost``: the request is answered
-    all the same, the log says so, and its number is missing from the trail.
+    all the same, the log says so, and its number is missing from the trail. ``ship`` is given each entry afterwards.
     """
 
     def __init__(
-        self, path: Path, mac: Callable[[bytes], bytes], *, commands: bool, max_bytes: int = MAX_BYTES
+        self,
+        path: Path,
+        mac: Callable[[bytes], bytes],
+        *,
+        commands: bool,
+        max_bytes: int = MAX_BYTES,
+        ship: Callable[..., object] = lambda **_: None,
     ) -> None:
         """Open the trail.
 
@@ -48,6 +54,7 @@ class AuditTrail:
         self._mac = mac
         self._commands = commands
         self._max_bytes = max_bytes
+        self._ship = ship
         self._lock = threading.Lock()
         self._descriptor = _open(path)
         self._size = os.fstat(self._descriptor).st_size
@@ -69,7 +76,13 @@ class AuditTrail:
         entry |= details
         with self._lock:
             self._number += 1
-            self._append(_ENCODER.encode({"seq": self._number, **entry}).encode() + b"\n")
+            numbered = {"seq": self._number, **entry}
+            self._append(_ENCODER.encode(numbered).encode() + b"\n")
+        try:
+            self._ship(entry=numbered)
+        except Exception:
+            # A plugin may raise anything, and the trail itself is whole.
+            logger.exception("A plugin failed to take note of entry %d.", numbered["seq"])
 
     def close(self) -> None:
         """Close the file; nothing can be recorded afterwards."""

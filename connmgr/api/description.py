@@ -40,7 +40,7 @@ ALWAYS: tuple[type[ConnmgrError], ...] = (
 """What any request may be answered."""
 
 WITH_BODY: tuple[type[ConnmgrError], ...] = (errors.BodyTooLarge, errors.UnsupportedMediaType)
-NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (errors.NotAuthenticated, errors.InvalidToken)
+NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (errors.NotAuthenticated, errors.InvalidToken, errors.PolicyDenied)
 
 
 class Error(marshmallow.Schema):

@@ -73,6 +73,8 @@ class Endpoint:
         known.caller = None if self.public else self._caller(found)
         request = read(flask.request, self.request, raw=bool(self.raw_body))
         known.about = {name: request[name] for name in self.about if name in request}
+        if known.caller is not None:
+            found.authorisation.check(known.caller, self.action, request)
         with ExitStack() as held:
             if self.waits:
                 held.enter_context(found.slots.taken(stops=self.stops))

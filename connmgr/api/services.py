@@ -13,6 +13,7 @@ from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
 from connmgr.fs.blobs import Blobs
 from connmgr.registry import Registry
+from connmgr.rights.authorisation import Authorisation
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.vault import Vault
@@ -28,6 +29,7 @@ class Services:
     vault: Vault
     registry: Registry
     shells: Shells
+    authorisation: Authorisation
     credentials: Credentials
     tokens: Tokens
     anonymous: Caller

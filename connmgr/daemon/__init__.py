@@ -33,6 +33,7 @@ from connmgr.daemon.unix_socket import SocketFile
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
 from connmgr.registry import Registry
+from connmgr.rights.authorisation import Authorisation
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
@@ -64,7 +65,12 @@ def serve(settings: Settings) -> None:
         found_by.callback(socket_file.remove)
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
         cleanup.callback(blobs.close)
-        audit = AuditTrail(settings.data_dir / "audit.log", vault.audit_mac, commands=settings.audit_commands)
+        audit = AuditTrail(
+            settings.data_dir / "audit.log",
+            vault.audit_mac,
+            commands=settings.audit_commands,
+            ship=registry.plugins.hook.connmgr_audit,
+        )
         cleanup.callback(audit.close)
         anonymous = Caller("anonymous", Access(), time.monotonic())
         tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous)
@@ -75,6 +81,7 @@ def serve(settings: Settings) -> None:
             vault=vault,
             registry=registry,
             shells=shells,
+            authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,
             anonymous=anonymous,

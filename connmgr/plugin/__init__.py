@@ -27,6 +27,7 @@ from connmgr.fields import (
 )
 from connmgr.plugin.channel import ByteStream, Channel
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
+from connmgr.plugin.rights import Caller, Subjects
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     AnyConnectionType,
@@ -43,6 +44,7 @@ __all__ = [
     "AnyConnectionType",
     "Boolean",
     "ByteStream",
+    "Caller",
     "Channel",
     "Child",
     "ConnectionType",
@@ -60,6 +62,7 @@ __all__ = [
     "Reference",
     "Schema",
     "Secret",
+    "Subjects",
     "TerminalRequired",
     "Text",
     "Transport",

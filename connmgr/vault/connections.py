@@ -21,7 +21,7 @@ from connmgr.vault.query import ConnectionQuery
 from connmgr.vault.record import Connection, Row, canonical
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import now
-from connmgr.vault.tree import chunks, closure, dependents
+from connmgr.vault.tree import carriers, chunks, closure, dependents
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
 TOUCH_SECONDS = 60.0
@@ -182,6 +182,10 @@ class Connections:
     def with_dependents(self, ids: Iterable[str]) -> list[str]:
         """Return ``ids`` and the ids of all connections that run over them."""
         return self._database.read(lambda tx: dependents(tx, ids))
+
+    def with_carriers(self, ids: Iterable[str]) -> list[str]:
+        """Return ``ids`` and the ids of all connections that they run over."""
+        return self._database.read(lambda tx: carriers(tx, ids))
 
     def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""

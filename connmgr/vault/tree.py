@@ -38,3 +38,8 @@ def closure(tx: sa.Connection, ids: Iterable[str], edges: sa.Table, source: str,
 def dependents(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
     """Return connections ``ids`` and all that run over them."""
     return closure(tx, ids, connection_reference, "source", "target")
+
+
+def carriers(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    """Return connections ``ids`` and all that they run over."""
+    return closure(tx, ids, connection_reference, "target", "source")

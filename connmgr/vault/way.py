@@ -19,7 +19,7 @@ from connmgr.vault import record, rows
 from connmgr.vault.record import Row, canonical
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import connection_reference as reference
-from connmgr.vault.tree import chunks, closure, dependents
+from connmgr.vault.tree import carriers, chunks, dependents
 
 NOWHERE = ""
 """The digest of a connection that runs over nothing."""
@@ -37,7 +37,7 @@ def walked(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str
     :raises UnknownConnection: one does not exist.
     :raises IntegrityError: one was changed outside of connmgr, or what it runs over was.
     """
-    ids = closure(tx, targets, reference, "target", "source")
+    ids = carriers(tx, targets)
     found, over = rows.by_id(tx, ids), targets_of(tx, ids)
     for row in found.values():
         record.verify(row, key)

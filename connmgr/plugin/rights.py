@@ -1,0 +1,27 @@
+"""What a plugin is asked about that decides who may do what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Caller(Protocol):
+    """Who sent a request: whom its token stands for."""
+
+    id: str
+    """Eight hexadecimal digits, as the log and the audit trail have them."""
+
+    name: str
+    """What the client calls itself; nobody has checked it."""
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """What a request is about: connections and categories by uuid, and paths on the far side."""
+
+    connections: frozenset[str] = frozenset()
+    """Those that it names, also in the data of a connection, and all that they run over."""
+
+    categories: frozenset[str] = frozenset()
+    paths: tuple[str | bytes, ...] = ()

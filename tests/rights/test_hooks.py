@@ -1,0 +1,137 @@
+"""Plugins that decide who may do what, and that ship the audit trail: they are asked at every door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from connmgr.api.app import GROUPS
+from connmgr.client import LOCAL_MACHINE, Client, ClientError
+from tests.daemon import Daemon
+from tests.plugins.strangers import install
+
+SOURCE = """
+import json, os
+from connmgr.errors import PolicyDenied
+from connmgr.plugin import hookimpl
+
+SEEN = os.environ["HOME"] + "/seen"
+
+def note(kind, value):
+    with open(SEEN, "a") as file:
+        print(json.dumps([kind, value]), file=file)
+
+@hookimpl
+def connmgr_authorise(caller, action, subjects):
+    about = sorted(subjects.connections), sorted(subjects.categories), list(map(str, subjects.paths))
+    note("asked", [caller.name, action, *about])
+    if os.path.exists(os.environ["HOME"] + "/raise"):
+        raise ZeroDivisionError
+    if action in open(os.environ["HOME"] + "/denied").read().split():
+        raise PolicyDenied(f"{action} is not for you.")
+
+@hookimpl
+def connmgr_audit(entry):
+    note("entry", entry)
+    if entry["path"] == "/vault/lock":
+        raise OSError("the collector is away")
+"""
+
+SSH = {"type": "ssh", "host": "build.example", "user": "ci"}
+SUDO = {"type": "shellEnvironment", "elevated": True}
+
+
+class Guarded:
+    """A daemon with a plugin that refuses the actions that a file names, and notes what it is asked and given."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.client: Client = daemon.client
+        self.deny()
+
+    def deny(self, *actions: str) -> None:
+        (self.daemon.home / "denied").write_text(" ".join(actions))
+        (self.daemon.home / "seen").write_text("")
+
+    def seen(self, kind: str) -> list[Any]:
+        lines = map(json.loads, (self.daemon.home / "seen").read_text().splitlines())
+        return [value for found, value in lines if found == kind]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    site, home = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("guarded")
+    install(site, SOURCE, "connmgr-guard")
+    (home / "denied").touch()
+    running = Daemon(home, environment={"PYTHONPATH": str(site)})
+    yield Guarded(running)
+    running.stop()
+
+
+def refused(client: Client, endpoint: str, /, **fields: Any) -> str:
+    with pytest.raises(ClientError) as error:
+        client.post(endpoint, **fields)
+    return error.value.code
+
+
+def add(client: Client, name: str, **data: Any) -> str:
+    return str(client.post("/connection/add", name=name, data=data, validate=False)["connection"])
+
+
+def test_a_plugin_refuses_an_action_and_nothing_is_done(guarded: Guarded) -> None:
+    guarded.client.shell.start(LOCAL_MACHINE)
+    guarded.deny("shell.exec")
+    marker = guarded.daemon.home / "marker"
+    assert (
+        refused(guarded.client, "/shell/exec", connection=LOCAL_MACHINE, command=f"touch {marker}") == "policy_denied"
+    )
+    assert not marker.exists()
+    (entry,) = guarded.seen("entry")
+    assert (entry["path"], entry["status"], entry["code"]) == ("/shell/exec", 403, "policy_denied")
+    guarded.deny()
+    assert guarded.client.shell.exec(LOCAL_MACHINE, "echo yes").stdout == "yes"
+
+
+def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
+    gateway = add(guarded.client, "gateway", **SSH)
+    host = add(guarded.client, "host", **{**SSH, "host": "inner.example", "gateway": gateway})
+    root = add(guarded.client, "root", **SUDO, host=host)
+    guarded.deny("fs.write", "connection.add")
+    assert refused(guarded.client, "/fs/write", connection=root, blob=root, path="/etc/motd") == "policy_denied"
+    (asked,) = guarded.seen("asked")
+    assert asked[1:] == ["fs.write", sorted([gateway, host, root]), [], ["b'/etc/motd'"]]
+    guarded.deny("connection.add")
+    data = {**SUDO, "host": {"storeId": host.upper()}}
+    assert refused(guarded.client, "/connection/add", name="x", data=data, validate=False) == "policy_denied"
+    assert guarded.seen("asked")[0][2] == sorted([gateway, host])
+
+
+def test_the_second_vocabulary_is_the_same_door(guarded: Guarded) -> None:
+    guarded.deny("connection.info")
+    assert refused(guarded.client, "/store/info", stores=[LOCAL_MACHINE]) == "policy_denied"
+    assert guarded.seen("asked")[0][2] == [LOCAL_MACHINE]
+
+
+def test_what_else_a_plugin_raises_refuses_the_request(guarded: Guarded) -> None:
+    broken = guarded.daemon.home / "raise"
+    broken.touch()
+    try:
+        assert refused(guarded.client, "/daemon/version") == "internal"
+    finally:
+        broken.unlink()
+    assert guarded.client.daemon.version().build
+
+
+def test_a_plugin_that_fails_at_an_entry_keeps_no_request_from_its_answer(guarded: Guarded) -> None:
+    guarded.client.post("/vault/lock")
+    assert "failed to take note of entry" in guarded.daemon.stderr()
+
+
+def test_every_endpoint_has_an_action_of_its_own_name() -> None:
+    for group in GROUPS:
+        for endpoint in group.endpoints:
+            named = endpoint.path.strip("/").replace("/", ".")
+            assert endpoint.action in {named, f"{named}.read"}, endpoint.path
