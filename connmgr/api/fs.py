@@ -24,12 +24,14 @@ from connmgr.api.fs_schemas import (
     WriteRequest,
 )
 from connmgr.api.group import Group
+from connmgr.api.listing import respond
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.engine.session import Session
 from connmgr.fs import files
 from connmgr.fs.blobs import Blob
-from connmgr.fs.files import Entry, Place, Reading
+from connmgr.fs.entries import Entry
+from connmgr.fs.files import Place, Reading
 from connmgr.fs.spool import Spool
 
 BLOB_PATH = "/fs/blob"
@@ -41,6 +43,8 @@ group = Group(
     "shell). Files do not wait for commands. Of the shell's state only its directory counts. "
     'A path that is not UTF-8 is written as `{"base64": "…"}`.',
 )
+
+_ENTRY = EntryResponse()
 
 REACHING = (
     errors.UnknownConnection,
@@ -168,13 +172,14 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE, "path": "/srv"},
     answer={"entries": []},
 )
-def list_(request: dict[str, Any]) -> dict[str, list[Entry]]:
+def list_(request: dict[str, Any]) -> flask.Response:
     """List a directory, sorted by name, without `.` and `..`. Links are not followed.
 
     The directory must be readable and searchable. A listing may have 64 MiB, some 500,000 entries.
     """
     with _place(request) as place:
-        return {"entries": files.list_directory(place, request["path"])}
+        entries = files.list_directory(place, request["path"])
+    return respond(entries, _ENTRY)
 
 
 @group.endpoint(

@@ -6,17 +6,16 @@ A path is bytes: absolute, relative to the session's directory, or beginning wit
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
 from connmgr.errors import TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
+from connmgr.fs.entries import Entry, Listing, entry_of
 from connmgr.fs.exchange import STALL_SECONDS, Exchange
 from connmgr.plugin import Transport
 
@@ -30,25 +29,16 @@ LISTING_LIMIT = 64 << 20
 DESCRIPTION_LIMIT = 64 << 10
 """Bytes in which one file is described, with a link's target."""
 
+RECORD_LIMIT = 16 << 10
+"""Bytes of an entry, and of a link's target."""
+
 BLOCK = 64 << 10
 """Bytes that the far side reads at once of a large file."""
 
 SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
 
-_NUMBER = re.compile(rb"[0-9a-fA-F]{1,20}")
-_LARGEST_MODE = (1 << 32) - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_TYPES = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "link",
-    stat.S_IFIFO: "fifo",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "character",
-    stat.S_IFBLK: "block",
-}
-_FIND_TYPES = dict(zip("fdlpscb", _TYPES.values(), strict=True))
+_NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
 @dataclass(frozen=True)
@@ -62,22 +52,6 @@ class Place:
     def run(self, program: Program, arguments: Sequence[str | bytes]) -> Exchange:
         """Run one of :mod:`connmgr.fs.scripts` here."""
         return Exchange(self.transport, self.helpers, program, [self.directory, *arguments])
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is known of a file; ``size`` in bytes, ``mode`` the permission bits, ``target`` that of a link."""
-
-    name: bytes
-    type: str
-    size: int
-    mode: int
-    modified: datetime
-    uid: int
-    gid: int
-    owner: str
-    group: str
-    target: bytes | None = None
 
 
 class Reading:
@@ -135,31 +109,52 @@ def make_temporary(place: Place) -> bytes:
         return exchange.answer()
 
 
-def list_directory(place: Place, path: bytes) -> list[Entry]:
+def list_directory(place: Place, path: bytes) -> Listing:
     """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed."""
-    *records, end = _described(place, scripts.LIST, [path], LISTING_LIMIT)
-    if end != b"end":
+    with place.run(scripts.LIST, [path]) as exchange:
+        exchange.answer()
+        return Listing(_entries(exchange))
+
+
+def _entries(exchange: Exchange) -> Iterator[bytes]:
+    """Yield what describes each entry.
+
+    :raises TransferFailed: after them, where they are not all.
+    """
+    before = b""
+    for record in _records(exchange, LISTING_LIMIT):
+        if before:
+            yield before
+        before = record
+    if before != b"end":
         raise TransferFailed("The link broke during the listing.")
-    return sorted((_entry(record) for record in records), key=lambda entry: entry.name)
 
 
 def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
     """Return what is known of one file; of a link's target with ``follow``."""
-    records = _described(place, scripts.STAT, [path, "1" if follow else ""], DESCRIPTION_LIMIT)
+    with place.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
+        exchange.answer()
+        records = list(_records(exchange, DESCRIPTION_LIMIT))
     if len(records) != 2 or not records[1].startswith(b"target "):
         raise TransferFailed("The far side did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
-    return _entry(records[0], path, target or None)
+    return entry_of(records[0], path, target or None)
 
 
-def _described(place: Place, program: Program, arguments: Sequence[str | bytes], limit: int) -> list[bytes]:
-    """Return what a program prints after its marks, in ``limit`` bytes at most."""
-    with place.run(program, arguments) as exchange:
-        exchange.answer()
-        printed = _limited(exchange.data(), limit)
-        if not exchange.succeeded():
-            raise TransferFailed("The link broke, or what described the file was ended.")
-        return printed.split(exchange.mark + b" ")[1:] or [b""]
+def _records(exchange: Exchange, limit: int) -> Iterator[bytes]:
+    """Yield what a program prints after each of its marks, as it comes, in ``limit`` bytes at most."""
+    mark, total, begun, rest = exchange.mark + b" ", 0, False, b""
+    for piece in exchange.data():
+        total += len(piece)
+        *records, rest = (rest + piece).split(mark)
+        if total > limit or len(rest) > RECORD_LIMIT:
+            raise TransferFailed(f"The far side sends more than {limit if total > limit else RECORD_LIMIT} bytes.")
+        yield from records if begun else records[1:]  # nothing leads to what comes before the first mark
+        begun = begun or bool(records)
+    if not exchange.succeeded():
+        raise TransferFailed("The link broke, or what described the file was ended.")
+    if begun:
+        yield rest
 
 
 def remove(place: Place, path: bytes, *, recursive: bool, timeout: float) -> None:
@@ -186,59 +181,11 @@ def _octal(mode: int | None) -> str:
     return "" if mode is None else f"{mode:o}"
 
 
-def _entry(record: bytes, path: bytes | None = None, target: bytes | None = None) -> Entry:
-    mode, size, modified, uid, gid, owner, group, name = [*record.split(b":", 7), *[b""] * 8][:8]
-    bits, letter = _mode(mode)
-    return Entry(
-        name=name.removeprefix(b"/./").removesuffix(b"\n") if path is None else path,
-        type=_FIND_TYPES.get(letter, "unknown") if letter else _TYPES.get(stat.S_IFMT(bits), "unknown"),
-        size=_number(size),
-        mode=stat.S_IMODE(bits),
-        modified=_time(modified),
-        uid=_number(uid),
-        gid=_number(gid),
-        owner=_owner(owner, uid),
-        group=_owner(group, gid),
-        target=target,
-    )
-
-
-def _mode(text: bytes) -> tuple[int, str]:
-    """Return the mode, and find's letter for the type: ``644=f`` as find prints it, or stat's ``81a4``."""
-    bits, equals, letter = text.partition(b"=")
-    number = _number(bits, 8 if equals else 16)
-    if number > _LARGEST_MODE:
-        raise _unknown_description()
-    return number, letter.decode(errors="replace")
-
-
-def _number(text: bytes, base: int = 10) -> int:
+def _number(text: bytes) -> int:
     # int() takes signs, blanks and underscores too, and digits without end.
     if not _NUMBER.fullmatch(text):
-        raise _unknown_description()
-    try:
-        return int(text, base)
-    except ValueError:
-        raise _unknown_description() from None
-
-
-def _unknown_description() -> TransferFailed:
-    return TransferFailed("The far side described the file in an unknown way.")
-
-
-def _time(text: bytes) -> datetime:
-    """Return seconds since 1970, with or without a fraction, as a time; one beyond the calendar as its end."""
-    seconds, _, fraction = text.partition(b".")
-    sign = -1 if seconds.startswith(b"-") else 1
-    try:
-        whole = sign * _number(seconds.removeprefix(b"-"))
-        return _EPOCH + timedelta(seconds=whole, microseconds=_number(fraction[:6].ljust(6, b"0")))
-    except OverflowError:
-        return datetime.max.replace(tzinfo=timezone.utc)
-
-
-def _owner(name: bytes, number: bytes) -> str:
-    return (number if name == b"UNKNOWN" else name).decode(errors="replace")
+        raise TransferFailed("The far side described the file in an unknown way.")
+    return int(text)
 
 
 def _limited(pieces: Iterator[bytes], limit: int) -> bytes:

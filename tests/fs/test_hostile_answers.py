@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.hostile import fill, quickly
 
 DIGITS = b"7" * (1 << 20)
 GOOD = [b"777=l", b"20", b"1.0", b"0", b"0", b"root", b"root"]
+RECORD = b"MARK ok\nMARK %s"
 NO_NUMBERS = [b"-1", b"+1", b"1_0", b" 1", b"", b"x", DIGITS, b"\xc2\xb2"]
 
 
@@ -52,8 +54,7 @@ def test_a_time_that_is_none_is_a_failed_transfer(time: bytes) -> None:
 
 
 def describe(fields: list[bytes]) -> None:
-    answer = b"MARK ok\nMARK " + b":".join([*fields, b"/link\n"]) + b"MARK target \nxMARK over 0\n"
-    far_side = place(answer, scripts.STAT)
+    far_side = place(RECORD % b":".join([*fields, b"/link\n"]) + b"MARK target \nxMARK over 0\n", scripts.STAT)
     with quickly(), pytest.raises(errors.TransferFailed):
         files.stat_file(far_side, b"/link", follow=False)
 
@@ -64,7 +65,31 @@ def test_a_size_below_zero_is_a_failed_transfer() -> None:
 
 
 def test_a_description_of_one_file_has_no_megabytes() -> None:
-    answer = b"MARK ok\nMARK " + b":".join([*GOOD, b"/link\n"]) + b"MARK target " + fill(b"x") + b"\nxMARK over 0\n"
+    answer = RECORD % b":".join([*GOOD, b"/link\n"]) + b"MARK target " + fill(b"x") + b"\nxMARK over 0\n"
     far_side = place(answer, scripts.STAT)
     with quickly(), pytest.raises(errors.TransferFailed):
         files.stat_file(far_side, b"/link", follow=False)
+
+
+@pytest.mark.parametrize("piece", [512, 32 << 10])
+@pytest.mark.parametrize("pattern", [b"x", b"MARK", b"MARK ", b"MARK 0=f:0:0:0:0:::/./a\n"])
+def test_a_listing_is_read_in_linear_time(pattern: bytes, piece: int) -> None:
+    size = 8 << 20 if piece > 512 else 1 << 19
+    far_side = place(b"MARK ok\n" + fill(pattern, size) + b"MARK endMARK over 0\n", scripts.LIST, piece)
+    with quickly(), contextlib.suppress(errors.TransferFailed):
+        files.list_directory(far_side, b".")
+
+
+@pytest.mark.parametrize(
+    "between", [b"", b"MARK x", b"MARK 0=f:0:0:0:0:::/./a\0b\n", b"MARK " + b"x" * (1 << 20)], ids=lambda text: text[:8]
+)
+@pytest.mark.parametrize("end", [b"MARK end", b"MARK en", b""])
+def test_a_listing_with_an_end_and_nothing_but_entries_is_one(between: bytes, end: bytes) -> None:
+    entry = b"MARK 777=l:20:1.0:0:0:root:root:/./%d\n"
+    answer = b"MARK ok\n" + entry % 2 + between + entry % 1 + end + b"MARK over 0\n"
+    far_side = place(answer, scripts.LIST)
+    if between or end != b"MARK end":
+        with pytest.raises(errors.TransferFailed):
+            files.list_directory(far_side, b".")
+    else:
+        assert [entry.name for entry in files.list_directory(far_side, b".")] == [b"1", b"2"]

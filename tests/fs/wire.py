@@ -46,12 +46,15 @@ class Caller:
         return self.post("/fs/read", connection=LOCAL, path=str(path))
 
     @contextmanager
-    def reading(self, path: object) -> Iterator[http.client.HTTPResponse]:
-        """Begin to read a file of the local machine; the connection is closed at the end, however much was read."""
+    def reading(self, path: object, endpoint: str = "/fs/read", of: str = LOCAL) -> Iterator[http.client.HTTPResponse]:
+        """Begin to read a file or directory, by default of the local machine.
+
+        The connection is closed at the end, however much was read.
+        """
         connection = http.client.HTTPConnection(*address(self.daemon.url), timeout=TIMEOUT)
         try:
-            body = json.dumps({"connection": LOCAL, "path": str(path)})
-            connection.request("POST", "/fs/read", body, {"Content-Type": "application/json", **self.headers})
+            body = json.dumps({"connection": of, "path": str(path)})
+            connection.request("POST", endpoint, body, {"Content-Type": "application/json", **self.headers})
             yield connection.getresponse()
         finally:
             connection.close()

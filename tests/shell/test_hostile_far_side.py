@@ -13,6 +13,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
+from tests.fs.wire import Caller
 from tests.shell import hostile_shell
 from tests.shell.test_shells import LOCAL, add_local
 
@@ -25,6 +26,16 @@ LEAST_ANSWERS = 30
 TALKATIVE = f"""#!{sys.executable}
 import sys
 sys.stdout.write("password" * {(16 << 20) // 8})
+"""
+
+# A find that describes many files by little text: 16 MB of them.
+PROLIFIC = f"""#!{sys.executable}
+import sys
+mark = sys.argv[-1].split(" ")[0]
+number = 0
+while mark and number < {(16 << 20) // 46}:
+    print("".join(f"{{mark}} 0=f:0:0:0:0:::/./{{n * 7919 % 1000000}}\\n" for n in range(number, number + 4096)), end="")
+    number += 4096
 """
 
 
@@ -70,7 +81,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     programs = home / "programs"
     programs.mkdir()
     shell = f"#!{sys.executable}\n" + Path(hostile_shell.__file__).read_text().split("\n", 1)[1]
-    for name, text in (("bash", shell), ("sudo", TALKATIVE), ("su", TALKATIVE), ("doas", TALKATIVE)):
+    for name, text in (
+        ("bash", shell),
+        ("sudo", TALKATIVE),
+        ("su", TALKATIVE),
+        ("doas", TALKATIVE),
+        ("find", PROLIFIC),
+    ):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     path = f"{programs}:/usr/local/bin:/usr/bin:/bin"
@@ -114,6 +131,18 @@ def test_a_command_that_is_answered_with_a_flood(hostile: Daemon, quiet: float, 
     check(bystander, quiet)
     hostile.client.post("/shell/start", connection=connection)
     assert hostile.client.post("/shell/exec", connection=connection, command="true")["exitCode"] == 0
+
+
+def test_a_listing_that_is_a_flood(hostile: Daemon, quiet: float) -> None:
+    connection = add_local(hostile.client, "/bin/sh")
+    hostile.client.post("/shell/start", connection=connection)
+    received = 0
+    with Bystander(hostile) as bystander, Caller(hostile).reading("/", "/fs/list", connection) as response:
+        assert response.status == 200
+        while piece := response.read(1 << 20):
+            received += piece.count(b'"name":')
+    assert received > (16 << 20) // 46
+    check(bystander, quiet)
 
 
 @pytest.mark.parametrize("method", ["sudo", "su", "doas"])
