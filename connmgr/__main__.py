@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """Run the command line."""
-    # A collection finds nothing while modules are loaded, and all of them together take a tenth of the time until then.
+    # Loading modules leaves no garbage, and looking for it takes a tenth of the start.
     gc.disable()
     _open_missing_streams()
     from connmgr.cli import main as run
@@ -16,10 +16,10 @@ def main() -> None:
 
 
 def _open_missing_streams() -> None:
-    """Have standard streams that are closed lead nowhere, so that no other file takes their places."""
+    """Connect closed standard streams to /dev/null, so that no other file gets their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest that is free, which is the stream's own.
+            # open() returns the lowest free descriptor, which is the stream's own.
             descriptor = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="replace"))

@@ -77,8 +77,8 @@ from typing import Any, ClassVar
 class ConnmgrError(Exception):
     """Base of every error raised on purpose: a message for a person and a stable ``code`` for a program.
 
-    ``status`` is the HTTP status the daemon answers with. ``details`` holds further JSON members of the
-    error object (never a secret, a path of the daemon or a traceback).
+    ``status`` is the HTTP status of the answer. ``details`` holds further JSON members of the error object: never a
+    secret, a path of the daemon or a traceback.
     """
 
     code: ClassVar[str] = "internal"
@@ -132,7 +132,7 @@ class UnknownType(RequestError):
 
 
 class UnknownPrincipal(RequestError):
-    """A secret was to be sealed to a principal that does not exist."""
+    """A principal to seal a secret to does not exist."""
 
     code = "unknown_principal"
 
@@ -156,13 +156,13 @@ class NoShell(RequestError):
 
 
 class NoSuchDirectory(RequestError):
-    """The working directory asked for cannot be entered on the far side."""
+    """The far side cannot enter the requested working directory."""
 
     code = "no_such_directory"
 
 
 class UnknownBlob(RequestError):
-    """No blob of the caller's has this uuid; it may have expired."""
+    """No blob of the caller has this uuid; it may have expired."""
 
     code = "unknown_blob"
 
@@ -183,25 +183,25 @@ class NoSuchFile(RequestError):
 
 
 class WrongFileType(RequestError):
-    """The file is a directory, a device or another kind that the operation is not for."""
+    """The operation does not apply to a directory, a device or another kind of file."""
 
     code = "wrong_file_type"
 
 
 class FileExists(RequestError):
-    """Something is at the path already."""
+    """Something exists at the path."""
 
     code = "file_exists"
 
 
 class DirectoryNotEmpty(RequestError):
-    """A directory that holds something was to be removed without ``recursive``."""
+    """Removing a directory that is not empty requires ``recursive``."""
 
     code = "directory_not_empty"
 
 
 class ValidationFailed(RequestError):
-    """A connection that was to be validated could not be opened; ``code`` is its cause's."""
+    """A connection to validate could not be opened; ``code`` is its cause's."""
 
     def __init__(self, cause: ConnmgrError) -> None:
         super().__init__(cause.message, **cause.details)
@@ -215,13 +215,13 @@ class SecretLocked(RequestError):
 
 
 class UnlockFailed(RequestError):
-    """Unknown vault user or wrong passphrase; the two are not told apart."""
+    """Unknown vault user or wrong passphrase; clients cannot tell which."""
 
     code = "unlock_failed"
 
 
 class CategoryExists(RequestError):
-    """A category would move to where another one of its name is."""
+    """A category would move beside another one of the same name."""
 
     code = "category_exists"
 
@@ -245,7 +245,7 @@ class VaultLocked(RequestError):
 
 
 class LastPrincipal(RequestError):
-    """Removing the user would make stored secrets unreadable for everyone; ``force`` does it all the same."""
+    """Removing the user would make stored secrets unreadable for everyone; ``force`` removes it."""
 
     code = "last_principal"
 
@@ -258,7 +258,7 @@ class NotAuthenticated(RequestError):
 
 
 class InvalidToken(RequestError):
-    """The bearer token is not, or no longer, one of this daemon's."""
+    """The bearer token is unknown or expired."""
 
     code = "invalid_token"
     status = 403
@@ -307,7 +307,7 @@ class UnsupportedMediaType(RequestError):
 
 
 class MisdirectedRequest(RequestError):
-    """The Host header names an address that is not this daemon's (DNS rebinding)."""
+    """The Host header names an address of another server (DNS rebinding)."""
 
     code = "misdirected_request"
     status = 421
@@ -343,13 +343,13 @@ class HostUnreachable(OperationError):
 
 
 class ConnectTimeout(OperationError):
-    """The far side did not answer in time while a link was being opened."""
+    """The far side did not answer in time while a link was opened."""
 
     code = "connect_timeout"
 
 
 class HostKeyUnknown(OperationError):
-    """The host's key is not known yet; the message gives its fingerprint and how to accept it."""
+    """The host's key is unknown; the message gives its fingerprint and how to accept it."""
 
     code = "host_key_unknown"
 
@@ -367,19 +367,19 @@ class AuthFailed(OperationError):
 
 
 class ElevationFailed(OperationError):
-    """The elevation program ran but did not grant the other identity, for another reason than the password."""
+    """The elevation program did not grant the other identity, for another reason than the password."""
 
     code = "elevation_failed"
 
 
 class TransportUnsupported(OperationError):
-    """A connection was asked for something its transport does not offer, such as a TCP stream."""
+    """The transport does not offer what a connection needs, such as a TCP stream."""
 
     code = "transport_unsupported"
 
 
 class ChannelRefused(OperationError):
-    """The far side opens no further channel on this link, as beyond sshd's MaxSessions; another link may be opened."""
+    """The far side opens no further channel on this link (sshd's MaxSessions); another link may be opened."""
 
     code = "channel_refused"
 
@@ -391,7 +391,7 @@ class UnsupportedShell(OperationError):
 
 
 class ShellStartFailed(OperationError):
-    """The shell could not be started, for a reason that has no class of its own."""
+    """The shell could not be started, for a reason without a class of its own."""
 
     code = "shell_start_failed"
 
@@ -409,7 +409,7 @@ class ShellStopped(OperationError):
 
 
 class CommandTimeout(OperationError):
-    """The command ran longer than its timeout and was killed; with what it had printed, cut where ``truncated``."""
+    """The command ran longer than its timeout and was killed; carries its output, cut if ``truncated``."""
 
     code = "command_timeout"
 
@@ -421,13 +421,13 @@ class CommandTimeout(OperationError):
 
 
 class CommandCancelled(OperationError):
-    """The client went away while the command ran, and the command was killed."""
+    """The client went away, and the command was killed."""
 
     code = "command_cancelled"
 
 
 class PermissionDenied(OperationError):
-    """The far side does not let the session's user do that with the file."""
+    """The far side denies the session's user access to the file."""
 
     code = "permission_denied"
 
@@ -439,19 +439,19 @@ class NoSpace(OperationError):
 
 
 class TransferFailed(OperationError):
-    """A file did not pass whole between the daemon and the far side."""
+    """A file was not transferred completely."""
 
     code = "transfer_failed"
 
 
 class FileOperationFailed(OperationError):
-    """The far side could not work on the file, for a reason that has no class of its own."""
+    """The far side could not work on the file, for a reason without a class of its own."""
 
     code = "file_operation_failed"
 
 
 class BackupFailed(OperationError):
-    """A backup of the vault could not be written, or cannot be restored."""
+    """A backup of the vault cannot be written or restored."""
 
     code = "backup_failed"
 

@@ -1,4 +1,4 @@
-"""Strict marshmallow fields, shared by the HTTP API and by the schemas of connection types.
+"""Strict marshmallow fields for the HTTP API and the schemas of connection types.
 
 marshmallow accepts ``"yes"`` for a boolean and ``true`` for an integer; an API that drives machines must not guess.
 """
@@ -102,7 +102,7 @@ class EncryptedSchema(Schema):
 class Secret(fields.Field[Any]):
     """A secret: a plain string, or the object that ``/secret/encrypt`` returns.
 
-    A plain string is encrypted before the connection is stored; the type's ``open`` receives plain strings.
+    Plain strings are encrypted before they are stored; the type's ``open`` receives plain strings.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -135,7 +135,7 @@ class Reference(fields.String):
 
 
 def every_field(schema: marshmallow.Schema, prefix: str = "") -> Iterator[tuple[str, fields.Field[Any]]]:
-    """Yield ``(path, field)`` for all fields of ``schema`` at any depth; an element without a name ends in ``[]``."""
+    """Yield ``(path, field)`` for all fields of ``schema`` at any depth; a list element's path ends in ``[]``."""
     for name, field in schema.fields.items():
         yield from _with_inner(prefix + name, field)
 
@@ -159,15 +159,12 @@ def _elements(field: fields.Field[Any]) -> Sequence[fields.Field[Any]]:
 
 
 def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a copy of loaded ``data`` with each value of a :class:`Secret`, at any depth, put through ``change``.
-
-    Secrets that are absent or null are left as they are.
-    """
+    """Return a copy of ``data`` with ``change`` applied to each :class:`Secret`, at any depth, that is not null."""
     return _map_all(Secret, schema, data, change)
 
 
 def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> list[str]:
-    """Return the connections that loaded ``data`` names in its :class:`Reference` fields, at any depth, by uuid."""
+    """Return the uuids of the connections in :class:`Reference` fields of loaded ``data``, at any depth."""
     found: list[str] = []
     _map_all(Reference, schema, data, found.append)
     return found
@@ -176,7 +173,7 @@ def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> list[str]
 def _map_all(
     kind: type[fields.Field[Any]], schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Return a copy of ``data`` with the values of all fields that are a ``kind``, unless null, changed."""
+    """Return a copy of ``data`` with ``change`` applied to all values, unless null, of fields of ``kind``."""
 
     def mapped(field: fields.Field[Any], value: Any) -> Any:
         if value is None:
@@ -189,7 +186,7 @@ def _map_all(
         if inner and isinstance(value, Mapping):
             return {key: mapped(inner[0], item) for key, item in value.items()}
         if inner and isinstance(value, list | tuple):
-            # A tuple's elements have a field each, those of a list have one for all.
+            # A tuple's elements have a field each, a list's share one.
             return [mapped(*pair) for pair in zip(cycle(inner), value, strict=False)]
         return value
 

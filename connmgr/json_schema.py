@@ -1,4 +1,4 @@
-"""Describes the data of a connection type as JSON Schema, for clients that offer its fields."""
+"""Describes the data of a connection type as JSON Schema, so that clients can offer its fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def json_schema(kind: AnyConnectionType) -> dict[str, Any]:
 
 
 def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: Any) -> dict[str, Any]:
-    """Return what apispec's converter, which this is an attribute function of, does not know of our own fields."""
+    """Return what apispec's converter, which calls this as an attribute function, cannot know of our fields."""
     null = [{"type": "null"}] if field.allow_none else []
     if isinstance(field, Secret):
         plain = {"type": "string", "description": "In plain.", "writeOnly": True}
@@ -48,7 +48,7 @@ def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: A
 
 def _inline(schema: marshmallow.Schema) -> dict[str, Any]:
     plugin = MarshmallowPlugin(schema_name_resolver=lambda _: "")
-    # Only a specification gives the plugin its converter.
+    # The plugin gets its converter only from a specification.
     APISpec("types", "1", OPENAPI_VERSION, plugins=[plugin])
     converter: Any = plugin.converter
     converter.add_attribute_function(describe_field)

@@ -1,4 +1,4 @@
-"""Where connmgr's files are by default, for those who must know without loading the server."""
+"""Default paths of connmgr's files, without loading the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_PORT = 21721
 
 
 def data_directory() -> Path:
-    """Return the platform's directory for this user's data of connmgr: vault, keys, known hosts."""
+    """Return the platform's data directory of connmgr: vault, keys, known hosts."""
     if sys.platform == "linux":
         return _xdg_directory(os.environ, "XDG_DATA_HOME", ".local/share")
     import platformdirs
@@ -33,9 +33,9 @@ def config_file(environ: Mapping[str, str]) -> Path:
 
 
 def auth_file(environ: Mapping[str, str]) -> Path:
-    """Return the path of the auth file: in the session's runtime directory, else in the platform's state directory.
+    """Return the path of the auth file: in the session's runtime directory, or else the platform's state directory.
 
-    ``/tmp`` is never chosen, as platformdirs does where there is no runtime directory.
+    Never ``/tmp``, which platformdirs chooses without a runtime directory.
     """
     runtime = environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime):  # noqa: PTH117 - the specification has a relative one ignored
@@ -44,15 +44,12 @@ def auth_file(environ: Mapping[str, str]) -> Path:
 
 
 def socket_of(auth_file: Path, port: int) -> Path:
-    """Return the path of the Unix socket of the daemon that made ``auth_file`` and listens on ``port``.
-
-    The port is part of the name, so that a client which is told another daemon's port does not talk to this one.
-    """
+    """Return the path of the Unix socket of the daemon with this ``auth_file`` and ``port``, both part of its name."""
     return auth_file.with_name(f"{auth_file.name}.{port}.sock")
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return the platform's directory for what is kept, but is no data of the user's."""
+    """Return the platform's directory for state, as opposed to the user's data."""
     if sys.platform == "linux":
         return _xdg_directory(environ, "XDG_STATE_HOME", ".local/state")
     import platformdirs
@@ -61,6 +58,6 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    # What platformdirs does on Linux, without the time that importing it takes.
+    # As platformdirs on Linux, without its import time.
     named = environ.get(variable, "").strip()
     return (Path(named) if named else Path.home() / default) / APPLICATION

@@ -1,4 +1,4 @@
-"""Whose programs are trusted on this machine, and whose one is at the other end of a Unix socket."""
+"""Which users are trusted on this machine, and which user is at the other end of a Unix socket."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WHOLE_MAP = ["0", "0", str(2**32 - 1)]
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether the user ``uid`` is the one of this process, or root, from whom nothing can be kept anyway."""
+    """Whether the user ``uid`` is this process's, or root, which can read everything anyway."""
     return uid in (0, os.geteuid())
 
 
 def peer_uid(connected: socket.socket) -> int:
-    """Return the user id of the program at the other end of a Unix socket: as it was when that listened or connected.
+    """Return the user id of the other end of a Unix socket at the time when it listened or connected.
 
     :raises OSError: the system does not tell.
     """
@@ -39,7 +39,7 @@ def _effective_peer_uid(descriptor: int) -> int:
 
 
 def is_unmapped(uid: int) -> bool:
-    """Whether ``uid`` stands for any user that this process' user namespace, a container's, does not know."""
+    """Whether ``uid`` stands for any user outside of this process's user namespace (a container's)."""
     try:
         overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
         return uid == overflow and Path("/proc/self/uid_map").read_text().split() != _WHOLE_MAP

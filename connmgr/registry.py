@@ -1,4 +1,4 @@
-"""Finds connection types through the entry-point group ``connmgr``, and keeps a broken plugin from doing harm."""
+"""Finds connection types through the entry-point group ``connmgr``, and isolates broken plugins."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SLOW_SECONDS = 2.0
-"""How long loading a plugin may take before the log says which one it is."""
+"""After this time the log names the plugin that is still loading."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A connection type and the distribution that brought it."""
+    """A connection type and its distribution."""
 
     type: AnyConnectionType
     distribution: str
@@ -45,7 +45,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Problem:
-    """A plugin that is not used, and why."""
+    """A plugin that cannot be used, and why."""
 
     plugin: str
     distribution: str
@@ -62,7 +62,7 @@ class Registry:
         plugins: pluggy.PluginManager | None = None,
     ) -> None:
         self.plugins = plugins or _manager()
-        """Calls the hooks of all plugins that are used."""
+        """Calls the hooks of all usable plugins."""
         self.problems = list(problems)
         owners: dict[str, list[Registered]] = {}
         for entry in registered:
@@ -72,7 +72,7 @@ class Registry:
 
     @classmethod
     def load(cls) -> Registry:
-        """Load every plugin that is installed; one that fails is listed in ``problems``."""
+        """Load every installed plugin; ``problems`` lists those that fail."""
         registered: list[Registered] = []
         problems: list[Problem] = []
         plugins = _manager()
@@ -84,10 +84,7 @@ class Registry:
         return cls(registered, problems, plugins)
 
     def prepare(self, directory: Path) -> None:
-        """Tell every type where it may keep files; one that fails is listed in ``problems``, and is used all the same.
-
-        ``directory`` is the daemon's data directory.
-        """
+        """Tell every type the daemon's data ``directory``; one that fails stays in use, and ``problems`` lists it."""
         for entry in self:
             with _contained(self.problems, entry.type.name, entry.distribution, "prepare: "):
                 entry.type.prepare(directory)
@@ -120,17 +117,17 @@ class Registry:
 
 @contextmanager
 def _contained(problems: list[Problem], plugin: str, owner: str, step: str = "") -> Iterator[None]:
-    """Run a stranger's code, which may raise anything, an exit included, print, and take its time, to no harm."""
+    """Run third-party code, and contain whatever it raises (an exit included) or prints."""
     message = "Plugin %s of %s: loading it takes more than %g s."
     slow = threading.Timer(SLOW_SECONDS, logger.warning, (message, plugin, owner, SLOW_SECONDS))
     slow.daemon = True
     slow.start()
     try:
-        # What is on stdout is for whoever started the program: the daemon's ready line, or JSON.
+        # Stdout belongs to the program: the daemon's ready line, or JSON.
         with redirect_stdout(sys.stderr):
             yield
     except BaseException as error:
-        # Where nobody else handles the signal, it may be a person's.
+        # With Python's own handler, the signal may come from a person.
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             logger.warning("Interrupted while the plugin %s of %s was loaded.", plugin, owner)
             raise
@@ -155,7 +152,7 @@ def _manager() -> pluggy.PluginManager:
 
 @contextmanager
 def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator[object]:
-    """Register ``plugin``, once for all its entry points, unless the ``with`` block finds a fault in it."""
+    """Register ``plugin``, once for all its entry points, unless the ``with`` block raises."""
     known = plugins.is_registered(plugin)
     if not known:
         plugins.register(plugin, name)
@@ -169,7 +166,7 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
 
 
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
-    """Return the types that ``plugin`` offers; none where it implements other hooks alone."""
+    """Return the types that ``plugin`` offers; none if it implements other hooks only."""
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
     others = [other for other in plugins.get_plugins() if other is not plugin]
@@ -214,11 +211,11 @@ def _check_schema(owner: str, kind: AnyConnectionType) -> None:
 
 
 def _check_description(owner: str, kind: AnyConnectionType) -> None:
-    """Refuse what ``/connection/types`` could not tell, with which it would keep all other types from clients."""
+    """Refuse what ``/connection/types`` cannot describe: it would fail for all types."""
     if not isinstance(kind.example, Mapping):
         raise TypeError(f"{owner}.example is {kind.example!r}, not a mapping")
     told = {"the JSON Schema": json_schema(kind)}
-    # A type that requires fields, and has no example, can be told of all the same.
+    # A type with required fields and no example can still be described.
     if kind.example:
         try:
             told["what the schema makes of the example"] = kind.schema().load(kind.example)
@@ -232,7 +229,7 @@ def _check_description(owner: str, kind: AnyConnectionType) -> None:
 
 
 def _check_place(path: str, field: Any) -> None:
-    """Refuse what would be stored where nobody looks for it: a secret so would stay in plain."""
+    """Refuse a secret in a place where nobody looks for secrets: it would be stored in plain."""
     if {field.attribute, field.data_key} - {None, field.name}:
         raise TypeError(f"{path} is stored under another name, by `attribute` or `data_key`")
     if isinstance(getattr(field, "key_field", None), Secret | Reference):
@@ -247,7 +244,7 @@ def _owner(distribution: metadata.Distribution | None) -> str:
 
 
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
-    # Another library may have installed a finder of its own, which raises where the standard one has nothing to say.
+    # A third-party finder may raise where the standard one returns nothing.
     with suppress(FileNotFoundError):
         if distribution is not None and "Name" in distribution.metadata:
             return distribution.metadata["Name"], distribution.version or "unknown"

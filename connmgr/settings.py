@@ -1,4 +1,4 @@
-"""The daemon's settings: one frozen dataclass, read from flags, environment, file and defaults, in this order."""
+"""The daemon's settings: a frozen dataclass, read from flags, environment, file and defaults, in this order."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _option(
 
 @dataclass(frozen=True)
 class Settings:
-    """How the daemon runs. Each field is an option ``--name-with-hyphens``; its ``metadata["help"]`` says what it does.
+    """How the daemon runs. Each field is an option ``--name-with-hyphens``, which its ``metadata["help"]`` explains.
 
-    Paths are absolute; ``data_dir`` and ``auth_file`` are set by :func:`load` where the user set none.
+    Paths are absolute; :func:`load` sets ``data_dir`` and ``auth_file`` if the user did not.
     """
 
     host: str = _option(
@@ -97,16 +97,16 @@ class Settings:
 
 
 def options() -> Iterator[Field[Any]]:
-    """Yield the fields of :class:`Settings`, each an option, in the order of its documentation."""
+    """Yield the fields of :class:`Settings`, each an option, in the order of the documentation."""
     yield from fields(Settings)
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ, config: Path | None = None) -> Settings:
     """Return the settings: a flag wins over ``CONNMGR_<OPTION>``, that over ``config.toml``, that over the default.
 
-    ``flags`` maps field names to values, None standing for a flag that was not given. ``config`` is the file to read,
-    which must then exist; otherwise :func:`connmgr.paths.config_file` is read where there is one.
-    :raises StartupError: an unknown key or a bad value; the message names it and where it stands.
+    ``flags`` maps field names to values, None for a flag that was not given. ``config`` is the file to read and must
+    exist; without it :func:`connmgr.paths.config_file` is read if it exists.
+    :raises StartupError: an unknown key or a bad value; the message names it and its origin.
     """
     values: dict[str, Any] = dict(_from_file(config, environ))
     for option in options():
@@ -143,9 +143,9 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Iterator[tupl
 
 
 def _convert(option: Field[Any], value: object, source: str) -> Any:
-    """Return ``value``, as text or as TOML has it, in the type of ``option``.
+    """Convert ``value``, text or a TOML value, to the type of ``option``.
 
-    :raises StartupError: it is none of the values that the option takes.
+    :raises StartupError: the option does not take it.
     """
     shown = "" if option.metadata["secret"] else f": {value!r}"
     try:
@@ -157,7 +157,7 @@ def _convert(option: Field[Any], value: object, source: str) -> Any:
         raise StartupError(f"Bad value of {source}{shown} (one of {', '.join(choices)}).")
     if start and converted and not str(converted).startswith(start):
         raise StartupError(f"Bad value of {source}{shown} (begins with {start}).")
-    # Written so that NaN, for which every comparison is false, is refused too.
+    # `not >=` also refuses NaN, for which every comparison is false.
     if least is not None and not converted >= least:
         raise StartupError(f"Bad value of {source}{shown} (at least {least}).")
     if most is not None and not converted <= most:

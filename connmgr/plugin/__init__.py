@@ -1,8 +1,8 @@
-"""What the author of a connection type imports: the contracts of types, transports and channels, and field helpers.
+"""The public interface for connection types: the contracts of types, transports and channels, and field helpers.
 
 A :class:`ConnectionType` opens a :class:`Transport`; a transport opens :class:`Channel` s; the engine runs a shell on a
-channel. A :class:`Wrapper` has no transport of its own: it rewrites an argv and so runs over any other connection.
-The engine does the rest for every type: chains, secrets, framing, timeouts, files and closing.
+channel. A :class:`Wrapper` has no transport of its own: it rewrites an argv and so runs over any other connection. The
+engine does the rest for every type: chains, secrets, framing, timeouts, files and closing.
 """
 
 from __future__ import annotations

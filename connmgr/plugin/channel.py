@@ -11,8 +11,8 @@ from connmgr.errors import TransportUnsupported
 class Channel(ABC):
     """One process on the far side: its three byte streams and its exit status.
 
-    The engine calls ``recv``, ``sendall`` and ``shutdown_write`` from one thread at a time, and may call ``close`` from
-    another one at any moment: a blocked call then ends with :class:`EOFError` or :class:`OSError` at once.
+    The engine calls ``recv``, ``sendall`` and ``shutdown_write`` from one thread at a time. It may call ``close`` from
+    another thread at any moment: a blocked call then raises :class:`EOFError` or :class:`OSError` at once.
     """
 
     merged: bool = False
@@ -20,9 +20,9 @@ class Channel(ABC):
 
     @abstractmethod
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        """Wait up to ``timeout`` seconds for output and return what has come as ``(stdout, stderr)``.
+        """Wait up to ``timeout`` seconds for output and return it as ``(stdout, stderr)``.
 
-        Both are empty when the time has passed. Output of either stream ends the wait, so that neither can fill up.
+        Both are empty after the timeout. Output of either stream ends the wait, so that neither can fill up.
         :raises EOFError: both streams have ended, or the link is gone.
         """
 
@@ -48,34 +48,34 @@ class Channel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the channel and, where it can be, the process. Never raises; calling it again does nothing."""
+        """Release the channel and, if possible, the process. Never raises; calling it again does nothing."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Tell the process's terminal its size, in characters.
+        """Set the size of the process's terminal, in characters.
 
-        :raises connmgr.errors.TransportUnsupported: the channel has no terminal, or cannot, as by default.
+        :raises connmgr.errors.TransportUnsupported: the channel cannot, as by default, or has no terminal.
         :raises OSError: the process or the link is gone.
         """
         raise TransportUnsupported("This channel has no terminal whose size could be set.")
 
 
 class ByteStream(Protocol):
-    """A stream of bytes in both directions: the methods of a connected TCP socket that are used of one."""
+    """A stream of bytes in both directions: the methods used of a connected TCP socket."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return 1 to ``size`` bytes, or none at the end of the stream; :class:`TimeoutError` if none came in time."""
+        """Return 1 to ``size`` bytes, or none at the end; raise :class:`TimeoutError` if none came in time."""
 
     def send(self, data: bytes | memoryview, /) -> int:
-        """Write some of ``data`` and return how many bytes that were."""
+        """Write some of ``data`` and return the number of bytes written."""
 
     def sendall(self, data: bytes | memoryview, /) -> None:
         """Write all of ``data``."""
 
     def settimeout(self, seconds: float | None, /) -> None:
-        """Let reads and writes wait for at most ``seconds``; None for ever."""
+        """Limit reads and writes to ``seconds``; None waits for ever."""
 
     def shutdown(self, how: int, /) -> None:
-        """End what is written (``socket.SHUT_WR``); the other side reads EOF."""
+        """End the output (``socket.SHUT_WR``); the other side reads EOF."""
 
     def close(self) -> None:
         """End the stream. Calling it again does nothing."""

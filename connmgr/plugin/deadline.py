@@ -1,29 +1,29 @@
-"""One moment by which everything that serves an operation must be done."""
+"""One deadline for all steps of an operation."""
 
 from __future__ import annotations
 
 import time
 
 LEAST_SECONDS = 0.1
-"""What a step gets that begins when the time of its operation is nearly over: it then fails for a reason of its own."""
+"""The least time of a step that begins when its operation's time is nearly over: it fails for its own reason."""
 
 
 class Deadline:
-    """The moment ``seconds`` from now, by the clock that nobody sets (``time.monotonic``)."""
+    """The moment ``seconds`` from now, on the monotonic clock (``time.monotonic``)."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
 
     def left(self, least: float = 0.0) -> float:
-        """Return the seconds left, or ``least`` where that is more."""
+        """Return the seconds left, at least ``least``."""
         return max(least, self._end - time.monotonic())
 
     def within(self, seconds: float) -> Deadline:
-        """Return the deadline ``seconds`` from now, or this one where it comes first."""
+        """Return the deadline ``seconds`` from now, or this one if it is earlier."""
         return Deadline(min(seconds, self.left()))
 
     @property
     def passed(self) -> bool:
-        """Whether it is over."""
+        """Whether it is past."""
         return time.monotonic() >= self._end

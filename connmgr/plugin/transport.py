@@ -17,7 +17,7 @@ class Transport(ABC):
     """
 
     runs_locally: bool = False
-    """Whether processes are children of the daemon itself, so that a later daemon can find those left behind."""
+    """Whether processes are children of the daemon, so that a later daemon can find leftovers."""
 
     @abstractmethod
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
@@ -25,7 +25,7 @@ class Transport(ABC):
 
         A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has a
         terminal, its stderr arrives within stdout, and the channel is ``merged``.
-        :raises connmgr.errors.TransportUnsupported: with ``pty``, from a transport that has no terminals.
+        :raises connmgr.errors.TransportUnsupported: with ``pty``, if the transport has no terminals.
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
         """
 
@@ -34,7 +34,7 @@ class Transport(ABC):
         """Close the link and all its channels. Never raises; calling it again does nothing."""
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
-        """Open a TCP stream from the far side to ``host:port``, that nobody else uses.
+        """Open a TCP stream from the far side to ``host:port``, for the caller alone.
 
         :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
         :raises connmgr.errors.OperationError: the stream could not be opened within ``timeout`` seconds.
@@ -56,7 +56,7 @@ class Listener(Protocol):
     port: int
 
     def accept(self, timeout: float) -> ByteStream:
-        """Return the next stream that was opened to the port; :class:`TimeoutError` if none came in time."""
+        """Return the next stream opened to the port; raise :class:`TimeoutError` if none came in time."""
 
     def close(self) -> None:
-        """Listen no longer. Calling it again does nothing."""
+        """Stop listening; calling it again does nothing."""

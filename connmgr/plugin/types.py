@@ -1,4 +1,4 @@
-"""The kinds of connections that a plugin brings."""
+"""The kinds of connections that a plugin can define."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.plugin.transport import Transport
 
 @dataclass(frozen=True)
 class Child:
-    """A system that a type has found inside of a connection: the ``name``, ``type`` and ``data`` of one to it."""
+    """A system found inside of a connection: ``name``, ``type`` and ``data`` of a connection to it."""
 
     name: str
     type: str
@@ -23,7 +23,7 @@ class Child:
 
 
 class Described(ABC):
-    """What a :class:`ConnectionType` and a :class:`Wrapper` have in common: how a connection is described."""
+    """The common part of :class:`ConnectionType` and :class:`Wrapper`: the description of a connection."""
 
     name: ClassVar[str]
     """The value of ``data.type``."""
@@ -32,25 +32,25 @@ class Described(ABC):
     """One of ``shell``, ``tunnel``, ``command`` and ``group``."""
 
     description: ClassVar[str]
-    """One sentence for a person who chooses a type."""
+    """One sentence that helps a person choose a type."""
 
     schema: ClassVar[type[Schema]]
-    """The fields beside ``type``. A field ``shell``, where there is one, chooses the session's shell."""
+    """The fields beside ``type``. A field ``shell``, if there is one, chooses the session's shell."""
 
     example: ClassVar[Mapping[str, Any]] = {}
-    """Valid data, beside ``type``, for the documentation."""
+    """Valid data without ``type``, for the documentation."""
 
     via: ClassVar[str | None] = None
-    """The :class:`Reference` field that names the connection this one runs over, where the type has one."""
+    """The :class:`Reference` field that names the connection this one runs over, if the type has one."""
 
     def prepare(self, directory: Path) -> None:  # noqa: B027 - most types keep nothing, and need not say so
-        """Take note of the daemon's data directory (0700), for a type that keeps files of its own there.
+        """Receive the daemon's data directory (0700), for a type that keeps files there.
 
-        The daemon calls it once, before the first ``open``. A type must work without it, but for what it would keep.
+        The daemon calls it once, before the first ``open``. Without it a type must work, but need not keep files.
         """
 
     def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
-        """Return the systems inside of a connection, as a host's containers; none by default.
+        """Return the systems inside of a connection, such as a host's containers; none by default.
 
         ``transport`` is the connection's own.
         :raises connmgr.errors.OperationError: they could not be listed within ``timeout`` seconds.
@@ -59,41 +59,41 @@ class Described(ABC):
 
 
 class ConnectionType(Described):
-    """A kind of connection that has a transport of its own."""
+    """A kind of connection with its own transport."""
 
     @abstractmethod
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
-        """Open a link as ``data`` says, over ``via`` where ``data`` names a connection to run over.
+        """Open a link described by ``data``, over ``via`` if ``data`` names a connection to run over.
 
-        ``data`` is what the schema loaded, each :class:`Secret` in plain. Whoever calls ``open`` closes the transport;
-        ``via`` is closed after it, by the engine.
+        ``data`` is what the schema loaded, each :class:`Secret` in plain. The caller closes the transport, then
+        ``via``.
         :raises connmgr.errors.OperationError: it failed or took longer than ``timeout`` seconds; the most specific
             class that says why.
         """
 
 
 class TerminalRequired(Exception):
-    """Raised by :meth:`Wrapper.login` when the wrapping program insists on a terminal: the engine starts it on one."""
+    """Raised by :meth:`Wrapper.login` if the wrapping program insists on a terminal; the engine restarts it on one."""
 
 
 class Dialogue(Protocol):
-    """The login conversation of a :class:`Wrapper`, on the channel that was just opened."""
+    """The login conversation of a :class:`Wrapper`, on a newly opened channel."""
 
     prompt: bytes
-    """The pattern of the word that :meth:`Wrapper.wrap` was given."""
+    """The pattern of the random word given to :meth:`Wrapper.wrap`."""
 
     ready: bytes
-    """The pattern of what the engine prints from within: the login is over, and nothing more must be written."""
+    """The pattern that the engine prints after the login; from then on nothing may be written."""
 
     @property
     def printed(self) -> str:
-        """What came since the last match, its last 8 KiB, on one line, for an error's message."""
+        """The last 8 KiB since the last match, on one line, for an error's message."""
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         """Wait for the first of the regular expressions and return its index.
 
-        ``ready`` is found anywhere, others in the last 1,024 bytes of what has come: that is where a program waits for
-        an answer. An expression must not be one that takes long there, whatever the far side prints.
+        ``ready`` is found anywhere, others only in the last 1,024 bytes: a program stops there and waits for an answer.
+        Whatever the far side prints, an expression must not take long on them.
         :raises connmgr.errors.ElevationFailed: the program ended.
         :raises connmgr.errors.ConnectTimeout: none came within ``timeout`` seconds.
         """
@@ -103,17 +103,17 @@ class Dialogue(Protocol):
 
 
 class Wrapper(Described):
-    """A connection type that runs programs of another connection in another place or under another identity.
+    """A connection type that runs another connection's programs in another place or under another identity.
 
     The engine runs it over the transport of the connection that ``via`` names.
     """
 
     @abstractmethod
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
-        """Return the argv that runs ``argv`` there. A secret must not be part of it.
+        """Return the argv that runs ``argv`` there; it must not contain a secret.
 
-        ``prompt`` is a random word by which a program that lets its caller choose the prompt is recognised.
-        ``pty`` says whether ``argv`` gets a terminal, for programs that must be told (``docker exec -t``).
+        ``prompt`` is a random word for programs that let the caller choose the prompt. ``pty`` says whether ``argv``
+        gets a terminal, for programs that must be told (``docker exec -t``).
         """
 
     def needs_pty(self, data: Mapping[str, Any]) -> bool:
@@ -121,7 +121,7 @@ class Wrapper(Described):
         return False
 
     def needs_login(self, data: Mapping[str, Any]) -> bool:
-        """Whether :meth:`login` is to be called after a wrapped program was started."""
+        """Whether the engine must call :meth:`login` after starting a wrapped program."""
         return False
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
@@ -133,4 +133,4 @@ class Wrapper(Described):
 
 
 AnyConnectionType = ConnectionType | Wrapper
-"""What a plugin brings, and ``data.type`` names."""
+"""What a plugin defines and ``data.type`` names."""

@@ -1,7 +1,7 @@
-"""The connection type ``shellEnvironment``: a shell of another user, another kind or with commands run at its start.
+"""The connection type ``shellEnvironment``: a shell of another user or kind, or with commands run at its start.
 
-It runs in any other connection. ``sudo`` is given a prompt of our own and reads the password from its standard input;
-``su`` and ``doas`` read it from a terminal.
+It runs in any other connection. ``sudo`` is given our prompt and reads the password from its standard input; ``su`` and
+``doas`` read it from a terminal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from connmgr.plugin import (
 )
 
 STEP_TIMEOUT = 8.0
-"""Seconds in which the next step of a login must come."""
+"""Longest wait for the next step of a login."""
 
-# Prompts and refusals are read in English; the session gets its own locale back. sudo lets LC_* pass.
+# Prompts and refusals are recognised in English; the session gets its own locale back. sudo passes LC_* on.
 _IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
 _IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
-# A bound, because each of many "password" would be followed to the end of the line.
+# Bounded: an unbounded search would follow each of many "password" to the end of the line.
 _PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]{0,200}: ?$"
 _REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry, try|su: sorry")
 _WANTED = re.compile(r"(?i)password|authentication|terminal is required to")
@@ -108,7 +108,7 @@ class ShellEnvironment(Wrapper):
         return bool(data["elevated"])
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
-        # sudo prints one of the two % that it is given: a shell that shows what it runs (set -x) asks for nothing.
+        # sudo prints one of the two %. A shell that traces commands (set -x) prints both, and is no prompt.
         prompt = rb"(?<!%)%" + dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
         answered = False
         try:
@@ -135,7 +135,7 @@ class ShellEnvironment(Wrapper):
             raise AuthFailed(f"{method} refused the password.")
 
     def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any], answered: bool) -> Exception:
-        """Return why the program ended, having been given a password or not."""
+        """Return why the program ended, with or without having received a password."""
         method = data["method"]
         if "is not allowed to" in printed:
             return ElevationFailed(f"{method} is not allowed to run /bin/sh as {data['user']} there.")

@@ -1,4 +1,4 @@
-"""The connection type ``local``: shells of the machine and the user that the daemon runs as."""
+"""The connection type ``local``: shells on the daemon's machine, as the daemon's user."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ from connmgr.plugin import Channel, Deadline
 
 READ_SIZE = 1 << 18
 PIPE_SIZE = 1 << 16
-"""What a pipe holds by default (pipe(7)); one that is found full is made larger."""
+"""The default capacity of a pipe (pipe(7)); a pipe found full is enlarged."""
 
 WIDE_PIPE_SIZE = 1 << 20
 REAP_TIMEOUT = 2.0
 
 
 class LocalChannel(Channel):
-    """A process behind pipes or, with ``terminal``, behind a terminal of its own."""
+    """A process behind pipes or, with ``terminal``, behind its own terminal."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class LocalChannel(Channel):
         self.merged = terminal
         self._on_close = closed
         self._closing = threading.Event()
-        # Taken once, by whoever closes: a descriptor that is closed twice is somebody else's the second time.
+        # Taken once, by the thread that closes: a second close could hit a reused descriptor number.
         self._to_close = threading.Lock()
-        # Held while the descriptors are in use, so that close never takes them away from under a poll.
+        # Held while the descriptors are in use, so that close cannot invalidate them during a poll.
         self._using = threading.Lock()
         start = _start_on_terminal if terminal else _start_on_pipes
         with contextlib.ExitStack() as on_failure:
@@ -113,7 +113,7 @@ class LocalChannel(Channel):
         with self._using:
             for descriptor in {self._stdin, self._stdout, self._stderr, self._wake, self._waker} - {-1}:
                 os.close(descriptor)
-        # Another identity's process (sudo) cannot be killed from here; it ends by itself, its streams being closed.
+        # We may not kill a process of another user (sudo); its closed streams end it.
         with contextlib.suppress(PermissionError):
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -133,12 +133,12 @@ class LocalChannel(Channel):
         return data
 
     def _widen(self, descriptor: int) -> None:
-        """Let the pipe of a stream that carries much hold more, so that the two processes take turns less often."""
+        """Enlarge the pipe of a busy stream, so that the processes switch less often."""
         if descriptor not in self._narrow:
             return
         self._narrow.discard(descriptor)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            # A user may have only so much memory in pipes; then it stays as it is.
+            # The system limits a user's memory in pipes.
             with contextlib.suppress(PermissionError):
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE_PIPE_SIZE)
 
@@ -151,7 +151,7 @@ class LocalChannel(Channel):
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
-    """Return the two ends of a new pipe, each of which its stack closes."""
+    """Return the two ends of a new pipe, each closed by its stack."""
     ends = os.pipe()
     for stack, end in zip((reader, writer), ends, strict=True):
         stack.callback(os.close, end)
@@ -188,7 +188,7 @@ def _start_on_terminal(
         theirs.callback(os.close, slave)
         os.set_blocking(master, False)
         # A session leader that opens a terminal makes it its controlling one (tty_ioctl(4)); no code runs after fork.
-        # Until then it holds the terminal as its stdin: reading one that nobody has open fails.
+        # Until then stdin keeps the terminal open: reading a terminal that nobody has open fails.
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv],
             stdin=slave,

@@ -14,7 +14,7 @@ from connmgr_local.channel import LocalChannel
 
 
 class LocalTransport(Transport):
-    """Starts processes as children of the daemon, each in a session of its own, in the user's home directory."""
+    """Starts processes as children of the daemon, each in its own session, in the user's home directory."""
 
     runs_locally = True
 
@@ -55,7 +55,7 @@ class LocalTransport(Transport):
 
 
 def _environment() -> dict[str, str]:
-    # The daemon's own settings may hold a password (a database URL) and are no business of a command.
+    # The daemon's settings may hold a password (a database URL), so commands do not inherit them.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
     user = pwd.getpwuid(os.getuid())
     environment.setdefault("HOME", user.pw_dir)
