@@ -27,7 +27,7 @@ from connmgr.plugin import (
     hookimpl,
 )
 
-STEP_TIMEOUT = 8.0
+STEP_SECONDS = 8.0
 """Longest wait for the next step of a login."""
 
 # Prompts and refusals are recognised in English; the session gets its own locale back. sudo passes LC_* on.
@@ -112,10 +112,10 @@ class ShellEnvironment(Wrapper):
         prompt = rb"(?<!%)%" + dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
         answered = False
         try:
-            if dialogue.expect([dialogue.ready, prompt], STEP_TIMEOUT):
+            if dialogue.expect([dialogue.ready, prompt], STEP_SECONDS):
                 dialogue.send_secret(self._answer(data))
                 answered = True
-                step = dialogue.expect([dialogue.ready, _EXPIRED, prompt], STEP_TIMEOUT)
+                step = dialogue.expect([dialogue.ready, _EXPIRED, prompt], STEP_SECONDS)
                 self._check(step, data["method"])
         except ElevationFailed as error:
             raise self._explained(error, dialogue.printed, data, answered) from error

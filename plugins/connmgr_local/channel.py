@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Channel, Deadline
 
-READ_SIZE = 1 << 18
-PIPE_SIZE = 1 << 16
+READ_BYTES = 1 << 18
+PIPE_BYTES = 1 << 16
 """The default capacity of a pipe (pipe(7)); a pipe found full is enlarged."""
 
-WIDE_PIPE_SIZE = 1 << 20
-REAP_TIMEOUT = 2.0
+WIDE_PIPE_BYTES = 1 << 20
+REAP_SECONDS = 2.0
 
 
 class LocalChannel(Channel):
@@ -117,18 +117,18 @@ class LocalChannel(Channel):
         with contextlib.suppress(PermissionError):
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(REAP_TIMEOUT)
+            self._process.wait(REAP_SECONDS)
         self._on_close(self)
 
     def _read(self, descriptor: int) -> bytes:
         try:
-            data = os.read(descriptor, READ_SIZE)
+            data = os.read(descriptor, READ_BYTES)
         except OSError:  # EIO: the last process has closed the terminal
             data = b""
         if not data:
             self._reader.unregister(descriptor)
             self._open_streams -= 1
-        if len(data) >= PIPE_SIZE:
+        if len(data) >= PIPE_BYTES:
             self._widen(descriptor)
         return data
 
@@ -140,7 +140,7 @@ class LocalChannel(Channel):
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             # The system limits a user's memory in pipes.
             with contextlib.suppress(PermissionError):
-                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE_PIPE_SIZE)
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE_PIPE_BYTES)
 
     def _await_room(self, deadline: Deadline) -> None:
         writer = select.poll()

@@ -1,8 +1,8 @@
 """The connection type ``ssh``: machines reached over SSH, directly, through ProxyJump or another connection.
 
-A link is opened in this order, each step in a module of its own: ``config`` resolves the host as ``ssh`` would,
-``wire`` connects the byte stream, ``link`` exchanges keys, ``hostkeys`` judges the host's key, ``identities`` and
-``authentication`` log in, and ``transport`` hands out channels, which ``stream`` implements.
+Each step of opening a link has its module: ``config`` resolves the host as ``ssh`` would, ``wire`` connects the byte
+stream, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``identities`` and ``authentication`` log in,
+``transport`` opens channels, and ``stream`` implements them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _single_word(value: str) -> None:
 
 def _host(value: str) -> None:
     _single_word(value)
-    # Brackets and a port would make it the name that known_hosts files have for another host.
+    # With brackets and a port it would name another host in known_hosts files.
     if not means_itself(value) or "[" in value or "]" in value:
         raise ValidationError("Must be a name or an address: without any of * ? , [ ] and no ! # @ | at its start.")
 
@@ -60,7 +60,7 @@ def _host_key(value: str) -> None:
 
 
 class IdentitySchema(Schema):
-    """A private key: a file of the daemon's machine, or the key's own text."""
+    """A private key: a file on the daemon's machine, or the key's own text."""
 
     file = Text(
         validate=_absolute_file,
@@ -80,7 +80,7 @@ class IdentitySchema(Schema):
 
 
 class SshSchema(Schema):
-    """The fields of an SSH connection; what ``~/.ssh/config`` says of the host fills those left out."""
+    """The fields of an SSH connection; ``~/.ssh/config`` fills those left out."""
 
     host = Text(
         required=True,
@@ -150,7 +150,7 @@ class Ssh(ConnectionType):
         self._accepted = AcceptedKeys(directory / "known_hosts")
 
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
-        # paramiko takes longer to import than everything else here together.
+        # Importing paramiko takes longer than all the rest of this module.
         from connmgr_ssh.transport import connect
 
         return connect(data, via, self._accepted, timeout)

@@ -17,17 +17,17 @@ from connmgr_ssh.stream import packed
 _REQUEST_IDENTITIES, _IDENTITIES = 11, 12
 _SIGN, _SIGNATURE = 13, 14
 _FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}
-_LARGEST = 256 * 1024
+_MAX_ANSWER_BYTES = 256 * 1024
 
 
 class Agent:
-    """The agent behind a UNIX socket; each question is a connection of its own, so that nothing is left open."""
+    """The agent behind a Unix socket; each question opens a connection, so that nothing stays open."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def identities(self, deadline: Deadline) -> list[Identity]:
-        """Return the keys that the agent holds, certificates first.
+        """Return the keys of the agent, certificates first.
 
         :raises AuthFailed: the agent cannot be asked.
         """
@@ -54,7 +54,7 @@ class Agent:
                 connection.connect(self._path)
                 connection.sendall(packed(request))
                 (size,) = struct.unpack(">I", _receive(connection, 4, deadline))
-                answer = _receive(connection, min(size, _LARGEST), deadline)
+                answer = _receive(connection, min(size, _MAX_ANSWER_BYTES), deadline)
         except OSError as error:
             raise AuthFailed(f"The ssh-agent cannot be asked: {error.strerror or error}.") from error
         if not answer or answer[0] != expected:

@@ -1,6 +1,6 @@
-"""The algorithms that are offered to a server, best first: by name, whatever the installed paramiko would offer.
+"""The algorithms offered to a server, best first, whatever the installed paramiko would offer.
 
-No key exchange and no signature uses SHA-1, whose collisions can be computed; HMAC, which they do not weaken, may.
+No key exchange and no signature uses SHA-1, whose collisions can be computed; HMAC is not weakened by them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ CERTIFICATE = "-cert-v01@openssh.com"
 """What OpenSSH appends to an algorithm's name where the key comes with a certificate."""
 
 KEY_EXCHANGES = (
-    # paramiko has it since 5.0, where the cryptography library does.
+    # In paramiko since 5.0, if the cryptography library has it.
     "mlkem768x25519-sha256",
     "curve25519-sha256@libssh.org",
     "ecdh-sha2-nistp256",
@@ -30,7 +30,7 @@ SIGNATURES = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
-"""By which a host proves that it holds its key, and an authority signs a host's certificate."""
+"""For the signatures of host keys, and of authorities on host certificates."""
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -50,10 +50,10 @@ MACS = (
 )
 
 SHOWN_CHARACTERS = 120
-"""How much of a server's list of algorithms an error quotes."""
+"""Longest quotation of a server's list of algorithms in an error."""
 
 _NO_ALGORITHMS = ("ext-info-", "kex-strict-")
-"""What names in the list of key exchanges begin with that announce an extension."""
+"""Prefixes of the names in the list of key exchanges that announce an extension."""
 
 _AGREED_ON = (
     ("kex_algo_list", "the key exchange", "KexAlgorithms", KEY_EXCHANGES),
@@ -63,11 +63,11 @@ _AGREED_ON = (
     ("client_mac_algo_list", "integrity", "MACs", MACS),
     ("server_mac_algo_list", "integrity", "MACs", MACS),
 )
-"""What paramiko calls a server's list; what it is for; its keyword in sshd_config; what is offered."""
+"""paramiko's name of a server's list; its purpose; its keyword in sshd_config; our offer."""
 
 
 def ordered(known: Sequence[str], certified: bool) -> tuple[str, ...]:
-    """Return the host key algorithms to ask for: certificates first where they help, then those of ``known`` keys."""
+    """Return the host key algorithms to ask for: certificates first if useful, then those of ``known`` keys."""
     certificates = [name + CERTIFICATE for name in SIGNATURES] if certified else []
     signing = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
     first = [name for name in SIGNATURES if signing.get(name, name) in known]
@@ -75,7 +75,7 @@ def ordered(known: Sequence[str], certified: bool) -> tuple[str, ...]:
 
 
 def disagreement(lists: Mapping[str, Sequence[str]]) -> str | None:
-    """Return what a person is to know where nothing of one of a server's ``lists`` is acceptable, or None."""
+    """Return a message if nothing of one of a server's ``lists`` is acceptable, or None."""
     for name, purpose, keyword, offered in _AGREED_ON:
         theirs = [algorithm for algorithm in lists[name] if not algorithm.startswith(_NO_ALGORITHMS)]
         if not {algorithm.removesuffix(CERTIFICATE) for algorithm in theirs} & set(offered):

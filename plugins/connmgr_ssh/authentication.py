@@ -1,6 +1,6 @@
 """Logging in (RFC 4252, RFC 4256): public keys, then keyboard-interactive, then password, as OpenSSH orders them.
 
-A password is sent once: when one method has had it refused, no other tries it again, since hosts count and lock.
+A password that one method has had refused is not sent again by another: hosts count failures and lock users.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from connmgr_ssh.keys import Identity
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import packed
 
-TRIES = 6
-"""Attempts in all: sshd's own limit (MaxAuthTries) unless it is configured otherwise. A password keeps one of them."""
+MAX_ATTEMPTS = 6
+"""Attempts in all, as many as sshd accepts by default (MaxAuthTries). One is reserved for a password."""
 
-ROUNDS = 16
-"""Times that a host may ask something in one login."""
+MAX_ROUNDS = 16
+"""Rounds of questions that a host may ask in one login."""
 
-UNASKED = 8
+MAX_UNREAD_ANSWERS = 8
 """Answers that may wait to be read; a host answers each message once."""
 
 _SUCCESS, _FAILURE = common.MSG_USERAUTH_SUCCESS, common.MSG_USERAUTH_FAILURE
-# One number for three messages, told apart by the method that is under way.
+# Three messages share one number; the current method tells them apart.
 _KEY_OK = _NEW_PASSWORD = _QUESTIONS = common.MSG_USERAUTH_INFO_REQUEST
 
 _PASSWORD_WORDS = re.compile(
@@ -41,7 +41,7 @@ _PASSWORD_WORDS = re.compile(
     re.IGNORECASE,
 )
 _OTHER_WORDS = re.compile(
-    # Whole words, for the user's name may be part of the question.
+    # Whole words: the user's name may be part of the question.
     r"\b(?:new|again|retype|repeat|one-?time|otp|token|(?:pass)?code|verification|neues|nouveau|nueva)\b",
     re.IGNORECASE,
 )
@@ -49,7 +49,7 @@ _OTHER_WORDS = re.compile(
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way to log in: its method, what messages call it, and the request that returns the final answer."""
+    """One attempt to log in: its method, its name in messages, and the request for the final answer."""
 
     method: str
     name: str
@@ -58,13 +58,13 @@ class Attempt:
 
 @dataclass
 class Login:
-    """The conversation with one host about one user; also what paramiko calls an authentication handler."""
+    """The conversation with one host about one user, in the role of paramiko's authentication handler."""
 
     link: Link
     user: str
     deadline: Deadline
     offered: list[str] = field(default_factory=list)
-    """The methods that the host says may continue."""
+    """The methods with which the host lets us continue."""
     tried: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _answers: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
@@ -73,19 +73,19 @@ class Login:
     def run(self, identities: Sequence[Identity], password: str | None) -> None:
         """Log in.
 
-        :raises AuthFailed: the host admits none of the credentials.
+        :raises AuthFailed: the host accepts none of the credentials.
         :raises TimeoutError: it did not answer in time.
         """
         self.link.auth_handler = cast(Any, self)
         service = bytes([common.MSG_SERVICE_REQUEST]) + packed(b"ssh-userauth")
         self.link.post(Message(service), self.deadline)
-        # A request of the method "none" is free, and is answered with the methods that there are.
+        # A request of the method "none" costs no attempt; its answer lists the methods.
         if self._concludes(self._request("none")):
             return
         attempts = self._attempts(identities, password)
         while True:
             attempt = self._choose(attempts)
-            if attempt is None or len(self.tried) == TRIES:
+            if attempt is None or len(self.tried) == MAX_ATTEMPTS:
                 raise AuthFailed(self._refusal())
             attempts.remove(attempt)
             self.tried.append(attempt.name)
@@ -93,7 +93,7 @@ class Login:
                 return
 
     def _attempts(self, identities: Sequence[Identity], password: str | None) -> list[Attempt]:
-        most = TRIES - (password is not None)
+        most = MAX_ATTEMPTS - (password is not None)
         direct = len(identities) == 1
         keys = [
             Attempt("publickey", identity.name, partial(self._offer_key, identity, direct=direct))
@@ -120,7 +120,7 @@ class Login:
     def _offer_key(self, identity: Identity, *, direct: bool) -> tuple[int, Message]:
         algorithm = identity.algorithm(self.link.server_extensions.get("server-sig-algs", b""))
         described = packed(algorithm.encode()) + packed(identity.public.blob)
-        # Signing takes time, and an agent may ask its user: of several keys, only one that the host wants signs.
+        # Signing takes time, and an agent may ask its user: sign only by a key that the host accepts.
         if not direct:
             code, answer = self._request("publickey", b"\0" + described)
             if code != _KEY_OK:
@@ -139,7 +139,7 @@ class Login:
     def _answer_questions(self, secret: bytes) -> tuple[int, Message]:
         code, message = self._request("keyboard-interactive", packed(b"") + packed(b""))
         sent = False
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if code != _QUESTIONS:
                 break
             questions = _questions(message)
@@ -147,7 +147,7 @@ class Login:
             if questions:
                 if sent or not asks_for_password(questions):
                     self.notes.append(f"the host asked {questions[0][0]!r}, which only a person can answer")
-                    # Another request ends this one (RFC 4256, section 3.1), without an answer that would be wrong.
+                    # Another request ends this one (RFC 4256, section 3.1) without a wrong answer.
                     return self._request("none") if not sent else self._no_answers(len(questions))
                 answers, sent = secret, True
             code, message = self._respond(len(questions), answers)
@@ -207,7 +207,7 @@ class Login:
         said = f" It said: {reason}." if reason else " It may allow fewer attempts (MaxAuthTries)."
         return AuthFailed(f"The host ended the connection during the login of {self.user}.{said} {self._refusal()}")
 
-    # What paramiko asks of an authentication handler, in its reader thread.
+    # The interface of an authentication handler, which paramiko calls in its reader thread.
 
     @property
     def _handler_table(self) -> dict[int, Callable[[Message], None]]:
@@ -224,16 +224,16 @@ class Login:
         self._pass_on(_SUCCESS, message)
 
     def _pass_on(self, code: int, message: Message) -> None:
-        if self._answers.qsize() >= UNASKED:
+        if self._answers.qsize() >= MAX_UNREAD_ANSWERS:
             raise SSHException("It answers what was not asked")
         self._answers.put((code, message))
 
     def is_authenticated(self) -> bool:
-        """Whether the host has let the user in."""
+        """Whether the host has accepted the user."""
         return self.link.authenticated
 
     def abort(self) -> None:
-        """Wake whoever waits for an answer: the link is gone."""
+        """Wake the thread that waits for an answer: the link is gone."""
         self._answers.put(None)
 
 
@@ -248,7 +248,7 @@ def _questions(message: Message) -> list[tuple[str, bool]]:
 
 
 def asks_for_password(questions: list[tuple[str, bool]]) -> bool:
-    """Whether ``questions``, each with whether its answer is echoed, are the one for the password."""
+    """Whether ``questions``, each with whether its answer is echoed, ask for the password alone."""
     prompt, echo = questions[0]
     alone = len(questions) == 1 and not echo
     return alone and bool(_PASSWORD_WORDS.search(prompt)) and not _OTHER_WORDS.search(prompt)

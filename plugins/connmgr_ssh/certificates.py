@@ -28,7 +28,7 @@ _FIELDS_OF_KEY = {
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a certificate says, and who signed it; times are seconds since 1970 (UTC)."""
+    """The content of a certificate, and who signed it; times are seconds since 1970 (UTC)."""
 
     kind: int
     principals: list[str]
@@ -64,18 +64,18 @@ class Certificate:
             signature = message.get_binary()
         except (KeyError, UnicodeDecodeError, struct.error) as error:
             raise ValueError("it is damaged") from error
-        # paramiko fills up what is too short, so that several texts would pass for one certificate.
+        # paramiko pads what is too short, so several encodings would mean one certificate.
         if packed(signature) != blob[len(signed) :]:
             raise ValueError("it is damaged")
         return cls(kind, principals, valid_after, valid_before, critical_options, signer, signed, signature)
 
     @property
     def algorithm(self) -> str:
-        """By which its authority signed it, as the signature says."""
+        """The algorithm of the authority's signature."""
         return self.signature[4 : 4 + int.from_bytes(self.signature[:4], "big")].decode("ascii", errors="replace")
 
     def is_signed(self) -> bool:
-        """Whether its authority really signed it."""
+        """Whether the authority's signature is valid."""
         try:
             key = PKey.from_type_string(self.authority.type, self.authority.blob)
             parts = Message(self.signature)
@@ -86,7 +86,7 @@ class Certificate:
 
 
 def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Sequence[HostKey]) -> str | None:
-    """Return why the certificate ``blob`` does not vouch for ``host`` now, or None when it does.
+    """Return why the certificate ``blob`` does not prove the key of ``host`` now, or None if it does.
 
     :param authorities: the keys that may sign for this host.
     """
@@ -103,7 +103,7 @@ def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Seq
         return "it is signed by ssh-rsa, that is with SHA-1: sign it anew (ssh-keygen -t rsa-sha2-512 -s …)"
     if certificate.algorithm not in SIGNATURES or not certificate.is_signed():
         return "its signature is wrong"
-    # Without principals it would be good for any host at all, which current OpenSSH refuses too.
+    # Without principals it would be valid for any host; current OpenSSH refuses it too.
     if not matches(certificate.principals, host):
         return f"it is for {', '.join(certificate.principals) or 'no named host'}"
     if not certificate.valid_after <= time.time() < certificate.valid_before:

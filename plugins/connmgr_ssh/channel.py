@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from connmgr.errors import ShellStartFailed, TransportUnsupported
 from connmgr.plugin import Channel, Deadline
-from connmgr_ssh.stream import STDERR, STDOUT, UNHURRIED, Stream, packed
+from connmgr_ssh.stream import BACKGROUND_SECONDS, STDERR, STDOUT, Stream, packed
 
-PIECE = 160 * 1024
-"""Bytes from which on more is left for the next call; larger blocks of memory are costly to get (mallopt(3))."""
+READ_BYTES = 160 * 1024
+"""Most bytes returned at once; larger blocks of memory are costly to get (mallopt(3))."""
 
 _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
-"""RFC 4254, section 8: neither ECHO nor ONLCR, so that output is what the process wrote."""
+"""RFC 4254, section 8: no ECHO and no ONLCR, so that output is what the process wrote."""
 
 
 class SessionChannel(Stream, Channel):
@@ -37,7 +37,7 @@ class SessionChannel(Stream, Channel):
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
         self._wait(lambda: any(self._arrived) or self._ended, max(0.0, timeout))
         with self._changed:
-            stdout, stderr = self._taken(STDOUT, PIECE), self._taken(STDERR, PIECE)
+            stdout, stderr = self._taken(STDOUT, READ_BYTES), self._taken(STDERR, READ_BYTES)
             if not (stdout or stderr):
                 if self._ended:
                     raise EOFError
@@ -48,9 +48,9 @@ class SessionChannel(Stream, Channel):
     def resize(self, columns: int, rows: int) -> None:
         if not self.merged:
             raise TransportUnsupported("This process has no terminal whose size could be set.")
-        # RFC 4254, section 6.7: nobody answers it.
+        # RFC 4254, section 6.7: this request has no answer.
         size = struct.pack(">IIII", columns, rows, 0, 0)
-        self.link.post(self._request(b"window-change", size, wants_answer=False), Deadline(UNHURRIED), self)
+        self.link.post(self._request(b"window-change", size, wants_answer=False), Deadline(BACKGROUND_SECONDS), self)
 
     def exit_status(self, timeout: float) -> int:
         if not self._wait(lambda: self._status is not None or self.closed, max(0.0, timeout)):
@@ -61,4 +61,6 @@ class SessionChannel(Stream, Channel):
 
     def _say_goodbye(self) -> None:
         if self._status is None:
-            self.link.post(self._request(b"signal", packed(b"HUP"), wants_answer=False), Deadline(UNHURRIED), self)
+            self.link.post(
+                self._request(b"signal", packed(b"HUP"), wants_answer=False), Deadline(BACKGROUND_SECONDS), self
+            )

@@ -1,8 +1,8 @@
-"""What ``~/.ssh/config`` and ``/etc/ssh/ssh_config`` say of a host, read as ssh_config(5) describes.
+"""The settings of ``~/.ssh/config`` and ``/etc/ssh/ssh_config`` for a host, read as ssh_config(5) describes.
 
 Honoured: Host, Match (all, host, originalhost, user, localuser, final), Include, HostName, Port, User, IdentityFile,
 CertificateFile, IdentitiesOnly, IdentityAgent, ProxyJump, HostKeyAlias, UserKnownHostsFile and GlobalKnownHostsFile.
-``Match exec`` would run a program and never matches; ProxyCommand would too, and is refused. Nothing here weakens the
+``Match exec`` would run a program and never matches; ProxyCommand would too, and is refused. No setting weakens the
 checking of host keys.
 """
 
@@ -20,8 +20,8 @@ from connmgr.errors import TransportUnsupported
 from connmgr_ssh.config_file import Block, ConfigFiles, Criteria, Patterns, home_expanded, shown
 
 SYSTEM = Path("/etc/ssh")
-DEPTH = 16
-"""How many files may include one another, and how many hosts a chain of ProxyJump may have."""
+MAX_NESTING = 16
+"""Depth of nested includes, and hosts in a chain of ProxyJump."""
 
 _GATHERED = {"identityfile", "certificatefile"}
 _NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
@@ -29,7 +29,7 @@ _NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
 
 @dataclass(frozen=True)
 class Hop:
-    """One host of a ProxyJump; what is None was not given."""
+    """One host of a ProxyJump; None means not given."""
 
     host: str
     port: int | None
@@ -38,7 +38,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Destination:
-    """A host as it is to be reached."""
+    """How to reach a host."""
 
     alias: str
     host: str
@@ -46,7 +46,7 @@ class Destination:
     user: str
     jumps: tuple[Hop, ...]
     identity_files: tuple[str, ...] | None
-    """None where the configuration names none, so that the usual files are tried."""
+    """None if the configuration names none; the usual files are tried then."""
     certificate_files: tuple[str, ...]
     identities_only: bool
     agent_socket: str | None
@@ -65,11 +65,10 @@ def resolve(
     file: Path | None = None,
     files: ConfigFiles | None = None,
 ) -> Destination:
-    """Return how to reach ``host``; a given ``port`` or ``user`` outranks the configuration.
+    """Return how to reach ``host``; a given ``port`` or ``user`` overrides the configuration.
 
-    ``file`` is read instead of the user's and the system's, as ``ssh -F`` does; ``files`` are what was read for other
-    hosts already, and are not read anew.
-    :raises TransportUnsupported: the configuration cannot be read, or asks for what this program does not do.
+    ``file`` replaces the user's and the system's, as with ``ssh -F``; ``files`` caches what was read.
+    :raises TransportUnsupported: the configuration cannot be read, or requires what this program cannot do.
     """
     options = _Options(host, user, file, files or ConfigFiles())
     final = options.read_files(final=False)
@@ -79,7 +78,7 @@ def resolve(
 
 
 class _Options:
-    """The options that apply to one host, gathered file by file: the first value of each wins."""
+    """The options for one host, collected file by file: the first value of each wins."""
 
     def __init__(self, alias: str, user: str | None, file: Path | None, files: ConfigFiles) -> None:
         self._alias = alias
@@ -92,7 +91,7 @@ class _Options:
         self._wants_final = False
 
     def read_files(self, *, final: bool) -> bool:
-        """Read the user's and the system's file; return whether some block waits for the final reading."""
+        """Read the user's and the system's file; return whether a block waits for the final reading."""
         self._final = final
         self._read(self._file or Path.home() / ".ssh" / "config", Path.home() / ".ssh", depth=0)
         if self._file is None:
@@ -112,8 +111,10 @@ class _Options:
     def _take(self, block: Block, path: Path, base: Path, depth: int) -> None:
         for number, keyword, arguments in block.lines:
             if keyword == "include":
-                if depth == DEPTH:
-                    raise TransportUnsupported(f"{shown(path)}:{number}: more than {DEPTH} files include one another.")
+                if depth == MAX_NESTING:
+                    raise TransportUnsupported(
+                        f"{shown(path)}:{number}: more than {MAX_NESTING} files include one another."
+                    )
                 for path_within in self._files.included(arguments, base):
                     self._read(path_within, base, depth=depth + 1)
             elif keyword in _GATHERED:
@@ -206,7 +207,7 @@ class _Options:
         return (Path(_path(name, tokens)) for name in [*yours, *global_] if name.lower() != "none")
 
     def _jumps(self, tokens: dict[str, str]) -> tuple[Hop, ...]:
-        # Whichever of the two stands first in the files decides, and "none" of the one switches off the other.
+        # The first of the two in the files decides; "none" for one switches the other off.
         for keyword in self._values:
             value = self._first(keyword) or ""
             if keyword == "proxycommand" and value.lower() != "none":

@@ -21,7 +21,7 @@ _SPECIAL = frozenset("*?!")
 
 
 class Patterns:
-    """Patterns of ``*``, ``?`` and leading ``!``, made ready once: a negated one that fits decides."""
+    """Compiled patterns of ``*``, ``?`` and leading ``!``; a negated one that matches decides."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.names = [pattern.lower() for pattern in patterns]
@@ -29,7 +29,7 @@ class Patterns:
         self._parts = [] if self.are_names else [(name.startswith("!"), name.removeprefix("!")) for name in self.names]
 
     def mean(self, subject: str) -> bool:
-        """Whether they mean ``subject``."""
+        """Whether they match ``subject``."""
         subject = subject.lower()
         if self.are_names:
             return subject in self.names
@@ -43,7 +43,7 @@ class Patterns:
 
 
 def _fits(pattern: str, subject: str) -> bool:
-    """Whether ``pattern`` means ``subject``; each of its parts is looked for once, from left to right."""
+    """Whether ``pattern`` matches ``subject``; finds each of its parts once, from left to right."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == subject
     first, *parts = pattern.split("*")
@@ -67,16 +67,16 @@ def _begins(part: str, subject: str, at: int) -> bool:
 
 
 def matches(patterns: Sequence[str], subject: str) -> bool:
-    """Whether ``patterns`` mean ``subject``."""
+    """Whether ``patterns`` match ``subject``."""
     return Patterns(patterns).mean(subject)
 
 
 @dataclass(frozen=True)
 class Block:
-    """What stands from one ``Host`` or ``Match`` to the next; ``keyword`` is empty before the first.
+    """The lines from one ``Host`` or ``Match`` to the next; ``keyword`` is empty before the first.
 
-    ``hosts`` are the patterns of ``Host``, ``written`` the same as they stand there, ``criteria`` those of ``Match``.
-    Each of ``lines`` is a number, a keyword in lower case, and arguments.
+    ``hosts`` are the patterns of ``Host``, ``written`` their text, ``criteria`` those of ``Match``. Each of ``lines``
+    is a number, a keyword in lower case, and arguments.
     """
 
     keyword: str
@@ -87,17 +87,17 @@ class Block:
 
 
 Criteria = list[tuple[str, bool, Patterns]]
-"""Of each criterion its name in lower case, whether it is negated, and the patterns that it has."""
+"""For each criterion its name in lower case, whether it is negated, and its patterns."""
 
 WITHOUT_PATTERNS = ("all", "final")
 
 
 class ConfigFile:
-    """One file, taken apart: of thousands of blocks, few are looked at for one host."""
+    """One parsed file, indexed so that a host needs few of thousands of blocks."""
 
     def __init__(self, path: Path, *, strict: bool) -> None:
         self.blocks = [Block("", Patterns([]), [], [])]
-        # A block that names hosts is found by their names; others are to be looked at for every host.
+        # Blocks with plain host names are found by name; all others are examined for every host.
         self._named: dict[str, list[int]] = {}
         self._others = [0]
         for number, keyword, arguments in _lines(path, strict=strict):
@@ -117,22 +117,21 @@ class ConfigFile:
         self.blocks.append(Block(keyword, hosts, written, _criteria(arguments) if keyword == "match" else []))
 
     def blocks_of(self, host: str) -> Iterator[Block]:
-        """Yield, in their order, the blocks that may be about ``host``."""
+        """Yield the blocks that may apply to ``host``, in their order."""
         for index in sorted([*self._others, *self._named.get(host.lower(), ())]):
             yield self.blocks[index]
 
 
 class ConfigFiles:
-    """The files that one or several hosts are looked up in: each is read once, and so is what it includes."""
+    """Caches configuration files and their includes, so that each is read once for several hosts."""
 
     def __init__(self) -> None:
         self._files: dict[tuple[Path, bool], ConfigFile] = {}
         self._included: dict[tuple[tuple[str, ...], Path], list[Path]] = {}
 
     def read(self, path: Path, *, strict: bool) -> ConfigFile:
-        """Return the file at ``path``; one that does not exist has nothing in it.
+        """Return the file at ``path``, empty if missing; refuse it if ``strict`` and others may write to it.
 
-        :param strict: whether a file that others than its owner, this user or root, may write to is refused.
         :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
         """
         if (path, strict) not in self._files:
@@ -140,17 +139,14 @@ class ConfigFiles:
         return self._files[path, strict]
 
     def included(self, names: Sequence[str], base: Path) -> list[Path]:
-        """Return the files that the patterns ``names`` mean, those that are not absolute below ``base``."""
+        """Return the files that match the patterns ``names``, relative ones below ``base``."""
         key = (tuple(names), base)
         if key not in self._included:
             self._included[key] = list(_included(names, base))
         return self._included[key]
 
     def aliases(self, path: Path) -> list[str]:
-        """Return the hosts that the file at ``path``, or one that it includes, names without a pattern, in their order.
-
-        :raises TransportUnsupported: a file is refused, cannot be read, or cannot be understood.
-        """
+        """Return the host names without wildcards in the file at ``path`` and its includes, in their order."""
         found: dict[str, None] = {}
         self._collect(path, found, set())
         return list(found)
@@ -177,9 +173,9 @@ def _criteria(words: Sequence[str]) -> Criteria:
 
 
 def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield number, lower-case keyword and arguments of each line; a file that does not exist has none.
+    """Yield number, lower-case keyword and arguments of each line; a missing file has none.
 
-    :param strict: whether a file that others than its owner, this user or root, may write to is refused.
+    :param strict: whether to refuse a file that others than its owner, this user or root may write to.
     :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
     """
     try:
@@ -206,28 +202,28 @@ def _arguments(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError:
-        # The quotation mark may stand in a comment.
+        # The quotation mark may be part of a comment.
         return shlex.split(text, comments=True)
     comment = next((index for index, word in enumerate(words) if word.startswith("#")), len(words))
     return words[:comment]
 
 
 def _included(names: Sequence[str], base: Path) -> Iterator[Path]:
-    """Yield the files that the patterns ``names`` mean, those that are not absolute below ``base``."""
+    """Yield the files that match the patterns ``names``, relative ones below ``base``."""
     for name in names:
         pattern = home_expanded(name)
         anchored = pattern if pattern.is_absolute() else base / pattern
-        # Not Path.glob(), which finds hidden files too, such as those that editors make.
+        # Path.glob() would also find hidden files, such as those that editors make.
         found = sorted(glob.glob(str(anchored)))  # noqa: PTH207
         yield from (path for path in map(Path, found) if not path.is_dir())
 
 
 def home_expanded(name: str) -> Path:
-    """Return ``name`` with a leading ``~`` or ``~user`` replaced, where there is such a home."""
+    """Return ``name`` with a leading ``~`` or ``~user`` replaced, if that home exists."""
     return Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser() raises where this leaves the name alone
 
 
 def shown(path: Path) -> str:
-    """Return the path as a client may see it, without the daemon user's home directory."""
+    """Return the path for clients, without the daemon user's home directory."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

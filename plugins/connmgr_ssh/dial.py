@@ -1,4 +1,4 @@
-"""TCP connections, opened in bounded time."""
+"""Opens TCP connections in bounded time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
         try:
-            # A share of the time for each, so that an address that swallows packets leaves some for the next.
+            # Each address gets a share of the time: one that drops packets leaves some for the next.
             connection.settimeout(max(0.001, deadline.left() / (len(addresses) - index)))
             connection.connect(address)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -38,7 +38,7 @@ def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
 
 
 def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -> OperationError:
-    """Return the error that says most of why none of the addresses of ``where`` could be connected to."""
+    """Return the most informative error of the failed addresses of ``where``."""
     if any(isinstance(failure, ConnectionError) for failure in failures):
         return HostRefused(f"{where} refused the connection: nothing listens there, or a firewall rejects it.")
     if any(isinstance(failure, TimeoutError) for failure in failures):
@@ -57,7 +57,7 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
 
 
 def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """Ask the resolver, which knows no deadline, in a thread that ends when the resolver gives up."""
+    """Call the resolver, which knows no deadline, in a thread that ends when the resolver gives up."""
     found: list[Any] = []
     failed: list[Exception] = []
 

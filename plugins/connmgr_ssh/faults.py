@@ -42,7 +42,7 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
     ("resol", HostUnresolved),
     ("no address", HostUnresolved),
 )
-"""Words of the reason that a gateway's sshd gives for a stream it could not open: strerror or gai_strerror."""
+"""Words in the reason that a gateway's sshd gives for a stream it could not open: strerror or gai_strerror."""
 
 
 def expired(deadline: Deadline, subject: str, doing: str) -> ConnectTimeout:
@@ -54,7 +54,7 @@ def expired(deadline: Deadline, subject: str, doing: str) -> ConnectTimeout:
 def mapped(subject: str, doing: str, deadline: Deadline) -> Iterator[None]:
     """Turn every failure of SSH within the block into an :class:`OperationError`.
 
-    :param subject: the host, as the error is to name it.
+    :param subject: the host, as the error names it.
     :param doing: what the block does, as "exchanging keys".
     """
     try:
@@ -68,7 +68,7 @@ def mapped(subject: str, doing: str, deadline: Deadline) -> Iterator[None]:
 
 
 def operation_error(error: Exception, subject: str, doing: str) -> OperationError:
-    """Return what connmgr calls ``error``."""
+    """Return connmgr's error for ``error``."""
     for kind, becomes, text in _TABLE:
         if isinstance(error, kind):
             return becomes(text.format(subject=subject, doing=doing, error=_reason(error)))
@@ -80,7 +80,7 @@ def _reason(error: Exception) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return what a peer or the system said, as part of a message's sentence."""
+    """Return the words of a peer or the system as part of a message's sentence."""
     return "".join(character if character.isprintable() else " " for character in text)[:200].strip(" .")
 
 
@@ -105,7 +105,7 @@ _TABLE: tuple[tuple[type[Exception], type[OperationError], str], ...] = (
     ),
     (ssh_exception.SSHException, HostRefused, "{subject} broke the SSH protocol while {doing}: {error}."),
 )
-"""From the special to the general: the first that fits an exception decides."""
+"""From the specific to the general: the first match decides."""
 
 
 def refused_stream(refusal: Refused, subject: str, gateway: str) -> OperationError:

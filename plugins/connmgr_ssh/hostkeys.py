@@ -1,4 +1,4 @@
-"""Whether a host's key is the right one: known, certified, pinned, new, changed or revoked."""
+"""Checks a host's key: known, certified, pinned, new, changed or revoked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FINGERPRINT = "SHA256:"
 
 @dataclass(frozen=True)
 class Pin:
-    """The one key that a connection accepts, whole or by its fingerprint."""
+    """The one key that a connection accepts, given whole or by its fingerprint."""
 
     key: HostKey | None
     fingerprint: str
@@ -43,17 +43,17 @@ class Pin:
 
 
 class AcceptedKeys:
-    """The known_hosts file of connmgr itself: the keys accepted on first sight. Safe to use from several threads."""
+    """connmgr's own known_hosts file: keys accepted on first sight. Safe to use from several threads."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        # Two first connections to one host must not both accept, and a rewrite must not lose another's line.
+        # Of two first connections to a host only one may accept, and a rewrite must keep the other's line.
         self._writing = threading.Lock()
 
     def accept(self, name: str, key: HostKey, deadline: Deadline) -> Entry | None:
-        """Keep ``key`` for ``name`` and return None, or return the entry that was made for ``name`` meanwhile.
+        """Store ``key`` for ``name`` and return None, or return an entry that another thread stored for ``name``.
 
-        :raises HostKeyUnknown: there is nowhere to keep it, or in known_hosts ``name`` would not mean this host alone.
+        :raises HostKeyUnknown: it cannot be stored, or ``name`` would not mean this host alone in known_hosts.
         """
         if not means_itself(name):
             raise HostKeyUnknown(
@@ -77,7 +77,7 @@ class AcceptedKeys:
 
 
 class Judge:
-    """What the files, a pin and the mode of checking say of the keys of one destination."""
+    """Decides about the keys of one destination, by files, a pin and the mode of checking."""
 
     def __init__(self, destination: Destination, accepted: AcceptedKeys, pin: str | None, *, accept_new: bool) -> None:
         alias = destination.host_key_alias
@@ -94,18 +94,18 @@ class Judge:
 
     @property
     def preferred_types(self) -> list[str]:
-        """The types of key that can be verified, for asking the host for one of them first."""
+        """The types of key that can be verified, to ask the host for."""
         if self._pin:
             return [self._pin.key.type] if self._pin.key else []
         return [entry.key.type for entry in self._known]
 
     @property
     def verifies_certificates(self) -> bool:
-        """Whether a host certificate may serve: some authority is trusted for this host, and no key is pinned."""
+        """Whether a host certificate can be verified: an authority is trusted for this host, and no key is pinned."""
         return bool(self._authorities) and self._pin is None
 
     def check(self, blob: bytes, certificate: bytes | None, deadline: Deadline) -> None:
-        """Accept the key that the host has proved to hold, ``certificate`` being what it came in, or refuse it.
+        """Accept or refuse the key that the host has proved to hold, and the ``certificate`` with it.
 
         :raises HostKeyChanged: it is revoked, or another key is pinned or known.
         :raises HostKeyUnknown: nothing is known of the host, and new keys are not accepted.
@@ -159,7 +159,7 @@ class Judge:
         )
 
     def _place(self, entry: Entry) -> str:
-        """Return file and line of ``entry`` as a client may see them, without the place of the data directory."""
+        """Return file and line of ``entry`` for clients, without the path of the data directory."""
         own = entry.file == self._accepted.path
         return f"{'known_hosts in the data directory of connmgr' if own else shown(entry.file)}, line {entry.line}"
 
@@ -190,7 +190,7 @@ def _type_of(blob: bytes) -> str:
 
 
 def _append_line(path: Path, line: str) -> None:
-    """Rewrite ``path`` with ``line`` at its end: a reader, and a machine that loses power, sees all of it or none."""
+    """Add ``line`` to ``path`` by an atomic and durable replacement."""
     before = local_file.read(path)[0] if path.exists() else b""
     if before and not before.endswith(b"\n"):
         before += b"\n"

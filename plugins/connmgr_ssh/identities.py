@@ -1,4 +1,4 @@
-"""Which private keys to log in with: a connection's own, those that the configuration names, or an agent's."""
+"""The private keys to log in with: a connection's own, the configuration's, or an agent's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from connmgr_ssh.keys import Identity, certified, load
 from connmgr_ssh.known_hosts import HostKey
 
 USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
-"""What ``ssh`` tries in ``~/.ssh`` where nothing is named."""
+"""The files that ``ssh`` tries in ``~/.ssh`` if none is named."""
 
 
 def gather(
     destination: Destination, data: Mapping[str, Any], deadline: Deadline, agent: Agent | None
 ) -> tuple[list[Identity], list[str]]:
-    """Return the identities to offer, certificates first, and notes on those that could not be used.
+    """Return the identities to offer, certificates first, and notes on those that cannot be used.
 
-    With ``identity`` in ``data`` only that one is offered. ``agent`` is None where none may be asked.
-    :raises AuthFailed: the identity asked for cannot be used.
+    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if none may be asked.
+    :raises AuthFailed: the requested identity cannot be used.
     """
     held, notes = _held_by(agent, deadline, insist=bool(data.get("agent")))
     if data.get("identity"):
@@ -66,7 +66,7 @@ def _configured(
 ) -> tuple[list[Identity], list[str]]:
     names = destination.identity_files
     if names is None:
-        # A password that is given is what the user means; the usual keys would only use up the host's patience.
+        # A given password is what the user means; the usual keys would only use up the host's attempts.
         usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
         names = () if data.get("password") else tuple(name for name in usual if Path(name).exists())
     found: list[Identity] = []
@@ -107,7 +107,7 @@ def _read(path: Path, subject: str, *, private: bool = False) -> bytes:
         content, status = local_file.read(path)
     except OSError as error:
         raise AuthFailed(f"{subject} cannot be read: {error.strerror}.") from error
-    # As ssh does: a key of ours that others could have read is not to be trusted any more.
+    # Like ssh, distrust a key of ours that others could have read.
     if private and content and status.st_uid == os.getuid() and status.st_mode & 0o077:
         raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
     return content

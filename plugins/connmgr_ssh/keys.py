@@ -1,4 +1,4 @@
-"""Private keys: loaded from their text, and made to sign as the SSH protocol wants it."""
+"""Private keys: loads them from their text, and signs with them as the SSH protocol requires."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _CURVE_HASHES: dict[int, type[hashes.SHA256 | hashes.SHA384 | hashes.SHA512]] = 
 
 @dataclass(frozen=True)
 class Identity:
-    """A key that can log in: what it is called in messages, its public part, and a way to sign."""
+    """A key for logging in: its name in messages, its public part, and its signing function."""
 
     name: str
     public: HostKey
     sign: Sign
-    """``sign(data, algorithm, deadline)`` returns a signature as RFC 4253, section 6.6, encodes one."""
+    """``sign(data, algorithm, deadline)`` returns a signature in the encoding of RFC 4253, section 6.6."""
 
     def algorithm(self, accepted: bytes) -> str:
         """Return the signature algorithm to use, given the host's list (``server-sig-algs``), empty if it sent none."""
@@ -64,12 +64,12 @@ def _decrypted(subject: str, text: bytes, passphrase: bytes | None) -> Any:
         try:
             return load(text, passphrase)
         except TypeError:
-            # Either a passphrase is missing, or one was given for a key that needs none.
+            # Either a passphrase is missing, or one was given for a key without one.
             if passphrase is None:
                 raise AuthFailed(f"{subject} is encrypted: give its passphrase.") from None
             return load(text, None)
     except (ValueError, UnsupportedAlgorithm):
-        # The library's own words are left out: they may quote the key.
+        # The library's message may quote the key.
         if passphrase is None:
             raise AuthFailed(f"{subject} is damaged, or in a format that is not supported.") from None
         key = subject[0].lower() + subject[1:]
@@ -103,7 +103,7 @@ def certified(identity: Identity, text: bytes) -> Identity:
 
 
 def _is_for(certificate: Message, public: HostKey) -> bool:
-    """Whether the key within ``certificate``, of which the type has been read, is ``public``."""
+    """Whether the key within ``certificate``, after its type was read, is ``public``."""
     certificate.get_binary()
     own = Message(public.blob)
     own.get_text()

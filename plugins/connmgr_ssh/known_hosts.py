@@ -1,4 +1,4 @@
-"""Lines of known_hosts files, as sshd(8) describes their format."""
+"""Lines of known_hosts files, in the format of sshd(8)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from connmgr.errors import TransportUnsupported
 from connmgr_ssh import local_file
 from connmgr_ssh.config_file import matches
 
-# No pattern, no list, and at the beginning no comment, marker, hashed name or negation.
+# No pattern and no list; no comment, marker, hashed name or negation at the beginning.
 _PLAIN = re.compile(r"[^\s*?,#@|!][^\s*?,]*")
 
 
 @dataclass(frozen=True)
 class HostKey:
-    """A public key: its type, as ``ssh-ed25519``, and its encoding as the SSH protocol carries it."""
+    """A public key: its type, as ``ssh-ed25519``, and its encoding in the SSH protocol."""
 
     type: str
     blob: bytes
@@ -39,7 +39,7 @@ class HostKey:
     def parse(cls, text: str) -> HostKey:
         """Return the key that ``type base64`` describes; a comment after it is ignored.
 
-        :raises ValueError: the text is no such thing.
+        :raises ValueError: the text is malformed.
         """
         fields = text.split()
         if len(fields) < 2:
@@ -56,7 +56,7 @@ class HostKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: the hosts it speaks of and the key that they have, that signs for them, or that they lost."""
+    """One line: the hosts it names, and their key, their authority's key, or a revoked key."""
 
     marker: str
     """``""``, ``@cert-authority`` or ``@revoked``."""
@@ -66,7 +66,7 @@ class Entry:
     line: int
 
     def speaks_of(self, name: str) -> bool:
-        """Whether ``name``, as :func:`host_name` forms it, is among the hosts."""
+        """Whether the line names ``name``, in the form of :func:`host_name`."""
         if not self.hosts.startswith("|1|"):
             return matches(self.hosts.split(","), name)
         try:
@@ -77,19 +77,19 @@ class Entry:
 
 
 def host_name(host: str, port: int) -> str:
-    """Return what known_hosts files call a host at a port."""
+    """Return the name of a host at a port in known_hosts files."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
 def means_itself(name: str) -> bool:
-    """Whether a line that begins with ``name`` speaks of the host of that name, and of no other."""
+    """Whether a line that begins with ``name`` names that host and no other."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def read(paths: Sequence[Path]) -> Iterator[Entry]:
-    """Yield the entries of those of the files that exist; lines that make no sense are passed over, as ssh does.
+    """Yield the entries of the files that exist; malformed lines are skipped, as ssh does.
 
-    :raises TransportUnsupported: a file is there but cannot be read, so that a revoked key might be overlooked.
+    :raises TransportUnsupported: a file exists and cannot be read, so a revoked key might be overlooked.
     """
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""An SSH connection: paramiko's transport, quick to set up, quiet when idle, and sure to end."""
+"""An SSH connection: paramiko's transport with a quick set-up, a quiet idle state and a certain end."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.packets import Packets, Payload
-from connmgr_ssh.stream import PACKET, STDOUT, WINDOW, Stream, packed
-from connmgr_ssh.wire import SILENCES, Wire
+from connmgr_ssh.stream import PACKET_BYTES, STDOUT, WINDOW_BYTES, Stream, packed
+from connmgr_ssh.wire import MAX_SILENCES, Wire
 
 log = logging.getLogger("connmgr_ssh")
 
-JOIN = 2.0
-"""Seconds that closing waits for the reader thread, which has been woken by then."""
+JOIN_SECONDS = 2.0
+"""Longest wait of close for the reader thread, which was woken before."""
 
-EXTENSIONS = 64
+MAX_EXTENSIONS = 64
 """Extensions that a peer may name (RFC 8308); OpenSSH names six."""
 
-POSTPONED = 1024
+MAX_POSTPONED = 1024
 """Messages that may wait for the end of a key exchange."""
 
 StreamKind = TypeVar("StreamKind", bound=Stream)
 
 
 def _to_channel(method: str) -> Callable[[Any, Message], None]:
-    # paramiko calls its own class's functions, whatever the channel's class is.
+    # paramiko calls the functions of its own class, whatever the channel's class.
     return lambda channel, message: getattr(channel, method)(message)
 
 
 class Link(paramiko.Transport):
-    """One SSH connection over a :class:`Wire`; its thread reads, and ends when the wire does.
+    """One SSH connection over a :class:`Wire`; its thread reads, and ends with the wire.
 
-    paramiko's stubs know nothing of what it keeps to itself; the parts that are used here are declared below.
+    paramiko's stubs omit its private attributes; those used here are declared below.
 
-    :param host_keys: the types of key by which the host is known, to be asked for first.
+    :param host_keys: the known types of the host's key, to be asked for first.
     :param certified: whether a host certificate could be verified.
     """
 
@@ -72,7 +72,7 @@ class Link(paramiko.Transport):
     }
 
     def __init__(self, wire: Wire, name: str, *, host_keys: Sequence[str] = (), certified: bool = False) -> None:
-        super().__init__(cast(socket.socket, wire), WINDOW, PACKET, packetizer_class=Packets)
+        super().__init__(cast(socket.socket, wire), WINDOW_BYTES, PACKET_BYTES, packetizer_class=Packets)
         self.name = f"ssh {name}"
         self._subject = name
         self.wire = wire
@@ -99,7 +99,7 @@ class Link(paramiko.Transport):
         return self._host_key_order
 
     def _log(self, level: int, msg: Any, *args: Any) -> None:
-        # What paramiko calls an error reaches the caller as an exception: here it is for those who look closer.
+        # The caller gets paramiko's error as an exception; the log is for debugging.
         if log.isEnabledFor(logging.DEBUG):
             for line in msg if isinstance(msg, list) else [msg]:
                 log.debug("%s: %s", self.name, line % args if args else line)
@@ -120,12 +120,12 @@ class Link(paramiko.Transport):
 
     def _reason(self) -> Exception:
         error = self.get_exception() or EOFError()
-        # paramiko wraps the peer's end of a connection on which no version was sent.
+        # paramiko wraps the error of a peer that closes before it sends a version.
         if isinstance(error.__context__, EOFError | OSError):
             return error.__context__
         if isinstance(error, EOFError | OSError | SSHException | TransportUnsupported):
             return error
-        # What a peer sends may trip paramiko up anywhere.
+        # Malformed messages of a peer can make paramiko raise anything.
         return SSHException(f"It makes no sense ({type(error).__name__})")
 
     def _check_banner(self) -> None:
@@ -137,9 +137,9 @@ class Link(paramiko.Transport):
         try:
             super().run()
         finally:
-            # Whoever waits for the end of a key exchange would wait in vain.
+            # Threads that wait for the end of a key exchange would wait in vain.
             self.clear_to_send.set()
-            # A channel may have been opened after paramiko told the others, and before it called the link inactive.
+            # A channel may have been opened after paramiko notified the others, and before the link became inactive.
             for stream in list(self._channels.values()):
                 stream._unlink()
             self.wire.release()
@@ -154,21 +154,20 @@ class Link(paramiko.Transport):
             self.wire.release()
             self.reading.close()
         elif self is not threading.current_thread():
-            self.join(JOIN)
+            self.join(JOIN_SECONDS)
 
     def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send from any thread but one that is reading, ``of`` a channel, whose ``last`` message may be this one.
+        """Send from any thread but a reading one, for the channel ``of``; ``last`` marks the channel's last message.
 
-        :raises TimeoutError: a key exchange in between did not end in time.
-        :raises EOFError: the connection is gone.
-        :raises BrokenPipeError: the channel's last message has been sent.
+        :raises TimeoutError: a key exchange did not end in time.
+        :raises EOFError, BrokenPipeError: the connection is gone; the channel's last message has been sent.
         """
         self.post_all(((message.asbytes(),),), deadline, of, last=last)
 
     def post_all(
         self, payloads: Iterable[Payload], deadline: Deadline, of: Stream | None = None, *, last: bool = False
     ) -> None:
-        """Send several messages as :meth:`post` sends one."""
+        """Send several messages like :meth:`post`."""
         while True:
             if not self.clear_to_send.is_set() and not self.clear_to_send.wait(deadline.left()):
                 raise TimeoutError("The key exchange took too long.")
@@ -181,9 +180,9 @@ class Link(paramiko.Transport):
                     return
 
     def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send from the thread that reads; during a key exchange, which it must not wait for, once that is done."""
+        """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
         if not self.clear_to_send.is_set():
-            if len(self._postponed) >= POSTPONED:
+            if len(self._postponed) >= MAX_POSTPONED:
                 raise SSHException("The peer asks on and exchanges no keys")
             self._postponed.append((message, of, last))
             return
@@ -191,7 +190,7 @@ class Link(paramiko.Transport):
             self._send_in_order(((message.asbytes(),),), of, last)
 
     def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
-        # sshd ends the whole connection when a message refers to a channel that both sides have closed.
+        # sshd ends the connection when a message refers to a channel that both sides have closed.
         if of is not None:
             if of.close_sent:
                 return False
@@ -200,11 +199,11 @@ class Link(paramiko.Transport):
         return True
 
     def _is_settled(self) -> bool:
-        """Whether all that may come now, but for the beginning of a key exchange, concerns channels."""
+        """Whether every message that may come now concerns channels or begins a key exchange."""
         return self.authenticated and self.clear_to_send.is_set() and not self._expected_packet
 
     def _deliver(self, payload: bytes) -> bool:
-        """Give a channel its message, if it is one; paramiko's way to do so takes several times as long."""
+        """Pass a message to its channel, if it has one; paramiko's own way takes several times as long."""
         if payload[0] not in self._channel_handler_table or not self._is_settled():
             return False
         stream = self._channels.get(int.from_bytes(payload[1:5], "big"))
@@ -221,7 +220,7 @@ class Link(paramiko.Transport):
     def open_stream(self, kind: type[StreamKind], name: bytes, payload: bytes, deadline: Deadline) -> StreamKind:
         """Open a channel of the SSH type ``name``.
 
-        :raises connmgr_ssh.stream.Refused: the far side does not open it.
+        :raises connmgr_ssh.stream.Refused: the far side refuses.
         :raises TimeoutError: it did not answer in time.
         :raises EOFError: the connection is gone.
         """
@@ -230,7 +229,7 @@ class Link(paramiko.Transport):
             stream = kind(self, number)
             self._channels.put(number, stream)
             self.channels_seen[number] = True
-        fields = struct.pack(">III", number, WINDOW, PACKET)
+        fields = struct.pack(">III", number, WINDOW_BYTES, PACKET_BYTES)
         self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
         if not self.active:
             raise EOFError
@@ -238,12 +237,12 @@ class Link(paramiko.Transport):
         return stream
 
     def forget(self, stream: Stream) -> None:
-        """Take no more messages for a channel that has ended."""
+        """Accept no more messages for a closed channel."""
         self._unlink_channel(stream.number)
 
     def _probe(self) -> None:
-        """Nothing came for an interval: ask the peer for a sign of life, or give it up."""
-        if self.wire.silences >= SILENCES:
+        """Ask a silent peer for a sign of life, or give it up."""
+        if self.wire.silences >= MAX_SILENCES:
             raise EOFError
         if self.authenticated and self.clear_to_send.is_set():
             request = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com") + b"\1"
@@ -257,7 +256,7 @@ class Link(paramiko.Transport):
         super()._parse_kex_init(m)  # type: ignore[misc]
 
     def _verify_key(self, host_key: bytes, sig: bytes) -> None:
-        # Whoever holds an RSA key may sign by it in ways that were not agreed on, with SHA-1 for one.
+        # The holder of an RSA key could sign by an algorithm that was not agreed on, such as SHA-1.
         agreed, used = (self.host_key_type or "").removesuffix(CERTIFICATE), Message(sig).get_binary()
         if used != agreed.encode():
             raise TransportUnsupported(f"{self._subject} signed the key exchange otherwise than by {agreed} as agreed.")
@@ -267,7 +266,7 @@ class Link(paramiko.Transport):
         self._proven_key = host_key
 
     def proven_key(self) -> tuple[bytes, bytes | None]:
-        """Return the key that the host has proved to hold, and the certificate that it came in, if any."""
+        """Return the key that the host has proved to hold, and the certificate it came in, if any."""
         if self.host_key is None or self._proven_key is None:
             raise SSHException("No keys have been exchanged yet")
         certified = CERTIFICATE in (self.host_key_type or "")
@@ -282,7 +281,7 @@ class Link(paramiko.Transport):
     def _parse_ext_info(self, m: Message) -> None:
         # paramiko would count to whatever number the peer names.
         count = m.get_int()
-        if count > EXTENSIONS:
+        if count > MAX_EXTENSIONS:
             raise SSHException("The peer names too many extensions")
         self.server_extensions = {m.get_binary().decode("ascii", "replace"): m.get_binary() for _ in range(count)}
 

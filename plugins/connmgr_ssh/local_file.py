@@ -1,4 +1,4 @@
-"""Files of the daemon's machine that a connection or a configuration names: read without ever waiting for them."""
+"""Reads files on the daemon's machine that a connection or a configuration names, without ever blocking."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 import stat
 from pathlib import Path
 
-LIMIT = 16 << 20
-"""Bytes that a file may have: the longest lists of known hosts have a fraction of that."""
+MAX_FILE_BYTES = 16 << 20
+"""Size of a file: the longest lists of known hosts have a fraction of it."""
 
 
 def read(path: Path) -> tuple[bytes, os.stat_result]:
-    """Return what a regular file holds, and its status; ``/dev/null`` stands for an empty one, as with ``ssh``.
+    """Return the content of a regular file, and its status; ``/dev/null`` is an empty one, as for ``ssh``.
 
-    :raises OSError: with a ``strerror`` for people: it cannot be opened, is a FIFO, a device or a directory, or has
-        more than :data:`LIMIT` bytes.
+    :raises OSError: with a ``strerror`` for people: it cannot be opened, is a FIFO, a device or a directory, or is too
+        large.
     """
-    # O_NONBLOCK: to open a FIFO would be to wait for somebody who writes to it.
+    # O_NONBLOCK: opening a FIFO would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -25,7 +25,7 @@ def read(path: Path) -> tuple[bytes, os.stat_result]:
             return b"", status
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        content = file.read(LIMIT + 1)
-    if len(content) > LIMIT:
-        raise OSError(errno.EFBIG, f"it has more than {LIMIT >> 20} MiB", str(path))
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES >> 20} MiB", str(path))
     return content, status

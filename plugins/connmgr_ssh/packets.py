@@ -1,4 +1,4 @@
-"""The packets of SSH (RFC 4253, section 6): sealed and opened here with AES-GCM, and by paramiko with all else."""
+"""The packets of SSH (RFC 4253, section 6); AES-GCM is computed here, all else by paramiko."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
 from connmgr_ssh.reading import Reading
-from connmgr_ssh.wire import LARGEST, Wire
+from connmgr_ssh.wire import MAX_PACKET_BYTES, Wire
 
 BLOCK_SIZE = 16
 TAG_SIZE = 16
@@ -27,14 +27,14 @@ Payload = Sequence[bytes | memoryview]
 
 
 class Aead(Protocol):
-    """What is used of AESGCM of the package cryptography."""
+    """The part of the cryptography package's AESGCM that is used."""
 
     def encrypt(self, nonce: bytes, data: bytes, aad: bytes, /) -> bytes: ...
     def decrypt(self, nonce: bytes, data: memoryview, aad: bytes, /) -> bytes: ...
 
 
 class Nonces:
-    """The nonces of one direction of AES-GCM (RFC 5647, section 7.1): a fixed field, and a counter of packets."""
+    """The nonces of one direction of AES-GCM (RFC 5647, section 7.1): a fixed field and a packet counter."""
 
     def __init__(self, first: bytes) -> None:
         self._fixed, self._counter = struct.unpack(">4sQ", first)
@@ -47,16 +47,16 @@ class Nonces:
 
 
 class Packets(Packetizer):
-    """paramiko's packet layer without a timer thread; reading is shared as :class:`connmgr_ssh.reading.Reading` says.
+    """paramiko's packet layer without a timer thread; :class:`connmgr_ssh.reading.Reading` shares the reading.
 
-    ``deliver`` is shown each packet that was opened here; those that it returns False for go to paramiko. While
-    ``lends()`` is false, all packets are read by the link's own thread.
+    ``deliver`` is called with each packet opened here; if it returns False, paramiko gets the packet. While ``lends()``
+    is false, the link's own thread reads all packets.
     """
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(cast(socket.socket, wire))
         self._wire = wire
-        # A writer may be stuck in a full socket; whoever watches the peer must be able to pass by.
+        # A writer may hold it in a full socket; the thread that watches the peer therefore calls try_send().
         self._sending = threading.RLock()
         self._sealing: tuple[Aead, Nonces] | None = None
         self._opening: tuple[Aead, Nonces] | None = None
@@ -68,12 +68,12 @@ class Packets(Packetizer):
         self.when_silent: Callable[[], None] = lambda: None
         self.reading = Reading(wire, self._deliver_next)
 
-    # What paramiko sets.
+    # Attributes that paramiko sets.
 
     def set_outbound_cipher(self, *args: Any, **options: Any) -> None:
         super().set_outbound_cipher(*args, **options)
         self._bytes_sent = 0
-        # Once for many packets: it is encrypted, each time otherwise, and asking for more lets go of the interpreter.
+        # Shared by many packets: encryption makes it differ, and asking the system would release the interpreter.
         self._padding = os.urandom(LEAST_PADDING + BLOCK_SIZE)
         self._sealing = _aead(options, "iv_out")
         if self._sealing is None:
@@ -87,7 +87,7 @@ class Packets(Packetizer):
             self._count_on("in", self._received)
 
     def _count_on(self, direction: str, number: int) -> None:
-        # paramiko has not counted the packets that it has not seen, and its MACs need their numbers.
+        # paramiko did not count the packets handled here, and its MACs include their numbers.
         setattr(self, f"_Packetizer__sequence_number_{direction}", number % 2**32)
 
     def reset_seqno_out(self) -> None:
@@ -99,7 +99,7 @@ class Packets(Packetizer):
         self._received = 0
 
     def start_handshake(self, timeout: float) -> None:
-        """Start no timer: whoever opens the link has a deadline, and closes it then."""
+        """Start no timer: the caller that opens the link closes it at its deadline."""
 
     def _check_keepalive(self) -> None:
         self.when_silent()
@@ -114,15 +114,15 @@ class Packets(Packetizer):
         self.send(((data.asbytes(),),))
 
     def send(self, payloads: Iterable[Payload]) -> None:
-        """Send messages, with one system call where possible. What cannot be sent ends the link.
+        """Send messages, with one system call if possible; a failure ends the link.
 
-        :raises EOFError: the peer is gone, or has taken nothing for too long.
+        :raises EOFError: the peer is gone, or accepted nothing for too long.
         """
         with self._sending:
             try:
                 self._send(payloads)
             except (OSError, EOFError) as error:
-                # Whoever waits to send next would wait as long.
+                # The next sender would wait as long.
                 self._wire.close()
                 raise EOFError from error
 
@@ -164,7 +164,7 @@ class Packets(Packetizer):
     # Receiving.
 
     def read_message(self) -> tuple[int, Message]:
-        """Return the next packet that is paramiko's business; for the link's own thread alone."""
+        """Return the next packet for paramiko; only the link's own thread calls this."""
         self.reading.take()
         if self._opening is None:
             kind, message = super().read_message()
@@ -194,7 +194,7 @@ class Packets(Packetizer):
             self.when_silent()
 
     def _deliver_next(self) -> tuple[bool, bytes | None]:
-        """Open and deliver the next packet read ahead; return whether there was one, and the packet if nobody took it.
+        """Open and deliver the next packet read ahead; return whether there was one, and the packet if not delivered.
 
         For threads other than the link's own.
         """
@@ -206,12 +206,12 @@ class Packets(Packetizer):
         return True, None if self.deliver(payload) else payload
 
     def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
-        """Open the next of the packets read ahead, if it is there whole; return its payload."""
+        """Open the next packet if it was read completely; return its payload."""
         head = self._wire.peek(4)
         length = int.from_bytes(head, "big")
         if len(head) < 4:
             return None
-        if length > LARGEST or length % BLOCK_SIZE or not length:
+        if length > MAX_PACKET_BYTES or length % BLOCK_SIZE or not length:
             raise SSHException("The peer sent a packet of an impossible size")
         if self._wire.buffered < 4 + length + TAG_SIZE:
             return None

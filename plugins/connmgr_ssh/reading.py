@@ -1,8 +1,8 @@
-"""Who reads from a link: its own thread, or in its place a thread that waits for something of it.
+"""Decides which thread reads from a link: its own, or one that waits for an answer.
 
-A thread that waits for an answer and reads itself is not woken by another one, which is most of what a short command
-costs here. One thread at a time has the turn to read. While the link's own thread does not, it looks after it from time
-to time, and takes it back once nobody has read for a while.
+A thread that reads its own answer needs no other to wake it, which is most of the cost of a short command. One thread
+at a time has the turn to read. The link's own thread checks on another reader periodically, and takes the turn back
+when nobody has read for a while.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from contextlib import suppress
 
 from connmgr_ssh.wire import Wire, awaits
 
-SPELL = 0.25
-"""Seconds for which a thread reads before it leaves that to the link's own, and between that one's looks."""
+TURN_SECONDS = 0.25
+"""Longest time of a thread's turn, and the interval of the link's own thread's checks."""
 
 
 class Reading:
-    """The turn to read from ``wire``, and what whoever had it has left for the link's own thread.
+    """The turn to read from ``wire``, and what other threads left for the link's own thread.
 
-    ``deliver_next`` delivers one of the packets that have been read ahead. It returns whether there was one, and the
-    payload of one that is the link's own thread's business; an empty one if nobody else may read now.
+    ``deliver_next`` delivers one packet that was read ahead. It returns whether there was one, and its payload if the
+    link's own thread must handle it; an empty payload if only that thread may read now.
     """
 
     def __init__(self, wire: Wire, deliver_next: Callable[[], tuple[bool, bytes | None]]) -> None:
@@ -47,13 +47,13 @@ class Reading:
             for poll in (self._arrival, self._both):
                 poll.register(wire.socket, select.POLLIN)
         self._bell.setblocking(False)
-        # Nobody may write to a descriptor's number when it is given back.
+        # Guards against writing to a descriptor number that was reused.
         self._ringing = threading.Lock()
 
-    # For the link's own thread.
+    # Called by the link's own thread.
 
     def take(self) -> None:
-        """Take the turn, unless it has it; :meth:`more_comes` alone gives it away."""
+        """Take the turn, unless this thread has it; only :meth:`more_comes` gives it away."""
         if not self._own:
             self._turn.acquire()
             self._own = True
@@ -69,14 +69,14 @@ class Reading:
         return left
 
     def raise_failure(self) -> None:
-        """Raise what ended the reading of another thread."""
+        """Raise the failure of another thread's reading."""
         if self._failure is not None:
             raise self._failure
 
     def more_comes(self, *, lent: bool) -> bool:
-        """Wait until there may be more to read or to do, and return False after an interval without a sign of life.
+        """Wait until there may be more to read or to do; return False after an interval without a sign of life.
 
-        With ``lent`` others may have the turn meanwhile. What is no socket is not waited for.
+        ``lent`` lets other threads have the turn meanwhile. A stream without a socket is not waited for.
         """
         if self._wire.socket is None:
             return True
@@ -86,7 +86,7 @@ class Reading:
         self._turn.release()
         spells: int | None = None
         while True:
-            called = self._look(None if spells is None else SPELL)
+            called = self._look(None if spells is None else TURN_SECONDS)
             left = self._wire.until_silence()
             if left is not None and left <= 0:
                 self._take_back()
@@ -99,7 +99,7 @@ class Reading:
             spells = self._spells
 
     def _look(self, longest: float | None) -> bool:
-        """Wait for a call, the next silence or ``longest`` seconds; without those for data as well."""
+        """Wait for a call, the next silence or ``longest`` seconds; without ``longest`` for data too."""
         poll = self._both if longest is None else self._call
         times = [seconds for seconds in (longest, self._wire.until_silence()) if seconds is not None]
         events = poll.poll(math.ceil(max(0.0, min(times)) * 1000) if times else None)
@@ -114,31 +114,31 @@ class Reading:
         self._asked_back = False
 
     def close(self) -> None:
-        """Give back the descriptors, once the link's own thread ends."""
+        """Close the descriptors, once the link's own thread ends."""
         with self._ringing:
             self._bell.close()
             self._ear.close()
 
-    # For any thread.
+    # Called by any thread.
 
     def recall(self) -> None:
-        """Have the link's own thread look after what has been left."""
+        """Make the link's own thread handle what was left."""
         with self._ringing, suppress(OSError):
             self._bell.send(b"\0")
 
     def wait(self, ready: Callable[[], bool], changed: threading.Condition, timeout: float) -> bool:
-        """Wait until ``ready()``, of which ``changed`` is notified, for at most ``timeout`` seconds; return whether.
+        """Wait up to ``timeout`` seconds until ``ready()``, whose changes notify ``changed``; return whether it is.
 
-        It reads itself for a while, if nobody else does.
+        The thread reads itself for a while if no other does.
         """
         if ready():
             return True
         deadline = time.monotonic() + timeout
         me = object()
-        # Before it asks for the turn: whoever has that will see that there is somebody to leave it to.
+        # Registered before asking for the turn, so that its holder sees to whom to leave it.
         self._waiting.add(me)
         try:
-            if self._wire.socket and self._read(ready, min(timeout, SPELL)):
+            if self._wire.socket and self._read(ready, min(timeout, TURN_SECONDS)):
                 return True
             left = deadline - time.monotonic()
             if left <= 0:
@@ -165,7 +165,7 @@ class Reading:
         return done
 
     def _read_until(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Return whether all is done that has come, and ``ready()``."""
+        """Return whether all that arrived is handled, and ``ready()``."""
         end = time.monotonic() + seconds
         looked = False
         while True:
@@ -173,14 +173,14 @@ class Reading:
             while some:
                 some, self._left = self._deliver_next()
                 if self._left is not None:
-                    # The packet of a length that none has: only the link's own thread may read now.
+                    # The packet has an impossible length: only the link's own thread may read now.
                     self._refused = not self._left
                     self._left = self._left or None
                     return False
             if ready():
                 return True
             left = max(0.0, end - time.monotonic())
-            # Who has no time at all is still told what is there.
+            # With no time left, still look once for what has arrived.
             if (looked and not left) or not self._arrival.poll(math.ceil(left * 1000)):
                 return False
             looked = True

@@ -1,7 +1,7 @@
-"""Channels of an SSH connection (RFC 4254, section 5), fed by whoever reads from the connection.
+"""Channels of an SSH connection (RFC 4254, section 5), filled by the thread that reads from it.
 
-paramiko calls the methods whose names begin with an underscore, by the names of its own Channel. What arrives goes into
-one queue a channel, so that a reader waits for both output streams at once and neither is left to fill up.
+paramiko calls the methods with a leading underscore, named as in its own Channel. Arriving data of both output streams
+goes into one queue a channel: a reader waits for both at once, and neither fills up.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from connmgr.plugin import Deadline
 from connmgr_ssh.packets import Payload
 from connmgr_ssh.reading import Reading
 
-WINDOW = 2 * 1024 * 1024
-"""Bytes that a channel may hold unread; it bounds what a session costs, and a link's speed over long distances."""
-PACKET = 32 * 1024
-UNHURRIED = 30.0
-"""Seconds for what is sent on no one's behalf, such as a channel's end."""
+WINDOW_BYTES = 2 * 1024 * 1024
+"""Unread bytes of a channel; bounds a session's memory, and a link's speed over long distances."""
+PACKET_BYTES = 32 * 1024
+BACKGROUND_SECONDS = 30.0
+"""Limit for messages that no caller waits for, such as a channel's end."""
 
-BATCH = 8 * PACKET
-"""Bytes of data that are sent at once, in several packets."""
+BATCH_BYTES = 8 * PACKET_BYTES
+"""Bytes of data sent at once, in several packets."""
 
-SMALL = 4 * 1024
-"""Bytes of a message below which it is put together with others: a piece costs memory however small it is."""
+SMALL_BYTES = 4 * 1024
+"""Smaller messages are merged: a piece costs memory however small it is."""
 
-UNASKED = 8
+MAX_UNREAD_ANSWERS = 8
 """Answers that may wait to be read; a peer answers each request once."""
 
 STDOUT, STDERR = 0, 1
@@ -72,7 +72,7 @@ class Link(Protocol):
 
 
 class Stream:
-    """One channel: two windows, what has come, and what became of the far end."""
+    """One channel: two windows, the data received, and the state of the far end."""
 
     def __init__(self, link: Link, number: int) -> None:
         self.link = link
@@ -80,14 +80,14 @@ class Stream:
         self.closed = False
         self.close_sent = False
         self._remote = -1
-        # Guards all below, between whoever reads from the link, a writer and a closer; notified of each change.
+        # Guards all below between the link's reader, a writer and a closer; notified of each change.
         self._changed = threading.Condition(threading.Lock())
         self._arrived: tuple[_Pieces, _Pieces] = (deque(), deque())
         self._ended = False
         self._answers: deque[bool | Refused] = deque()
         self._room_out = 0
-        self._packet_out = PACKET
-        self._room_in = WINDOW
+        self._packet_out = PACKET_BYTES
+        self._room_in = WINDOW_BYTES
         self._unacknowledged = 0
         self._eof_sent = False
         self._status: int | None = None
@@ -96,7 +96,7 @@ class Stream:
 
     def _set_remote_channel(self, number: int, window: int, packet: int) -> None:
         with self._changed:
-            self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET)
+            self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET_BYTES)
             abandoned = self.closed
         if abandoned:
             self.link.abandoned.discard(self)
@@ -104,12 +104,12 @@ class Stream:
         self._answered(True)
 
     def refuse(self, reason: int, text: str) -> None:
-        """Take note that the far side does not open this channel."""
+        """Record that the far side refuses this channel."""
         self._answered(Refused(reason, text))
 
     def _answered(self, answer: bool | Refused) -> None:
         with self._changed:
-            if len(self._answers) >= UNASKED:
+            if len(self._answers) >= MAX_UNREAD_ANSWERS:
                 raise SSHException("The peer answers what was not asked")
             self._answers.append(answer)
             self._changed.notify_all()
@@ -124,9 +124,9 @@ class Stream:
             self.receive(STDERR, data)
 
     def receive(self, which: int, data: bytes | memoryview) -> None:
-        """Keep what has come on one of the two streams.
+        """Queue data received on one of the two streams.
 
-        :raises paramiko.SSHException: it is more than was allowed.
+        :raises paramiko.SSHException: it exceeds the window.
         """
         if not data:
             return
@@ -139,9 +139,9 @@ class Stream:
                 self._changed.notify_all()
 
     def _taken(self, which: int, size: int) -> bytes:
-        """Return the first pieces of what has come on a stream, at least ``size`` bytes if there are so many.
+        """Return the first pieces of the data received on a stream, at least ``size`` bytes if available.
 
-        Called with the lock held.
+        The caller holds the lock.
         """
         pieces, taken = self._arrived[which], []
         while pieces and size > 0:
@@ -187,13 +187,13 @@ class Stream:
         self.link.forget(self)
 
     def _unlink(self) -> None:
-        """The link is gone."""
+        """End the channel: the link is gone."""
         self._end()
 
     # Called by any thread.
 
     def _end(self) -> bool:
-        """Wake everyone who waits; return whether the channel was open until now."""
+        """Wake all waiting threads; return whether the channel was open."""
         with self._changed:
             was_open = not self.closed
             self.closed = self._ended = True
@@ -204,33 +204,28 @@ class Stream:
         return self.link.reading.wait(lambda: bool(ready()), self._changed, timeout)
 
     def close(self) -> None:
-        """Close the channel, whose unread data is gone. Never raises; calling it again does nothing."""
+        """Close the channel and drop its unread data. Never raises; calling it again does nothing."""
         was_open = self._end()
         for pieces in self._arrived:
             pieces.clear()
         if not was_open:
             return
         if self._remote < 0:
-            # The far side has not answered yet. When it does, what it opened is to be closed.
+            # The far side may yet answer by opening the channel, which must then be closed.
             self.link.abandoned.add(self)
             return
         self.link.forget(self)
         try:
             self._say_goodbye()
-            self.link.post(self._message(MSG_CHANNEL_CLOSE), Deadline(UNHURRIED), self, last=True)
+            self.link.post(self._message(MSG_CHANNEL_CLOSE), Deadline(BACKGROUND_SECONDS), self, last=True)
         except (OSError, EOFError):
             return
 
     def _say_goodbye(self) -> None:
-        """Send what the far side should know before the channel closes."""
+        """Send the channel's last messages before it closes."""
 
     def wait_open(self, deadline: Deadline) -> None:
-        """Wait until the far side has opened the channel.
-
-        :raises Refused: it does not.
-        :raises TimeoutError: it did not answer in time; the channel is closed.
-        :raises EOFError: the link is gone.
-        """
+        """Wait until the channel is open; raise :class:`Refused`, TimeoutError (it is closed) or EOFError."""
         answer = self._answer(deadline)
         if isinstance(answer, Refused):
             raise answer
@@ -244,11 +239,7 @@ class Stream:
         return self._answers.popleft()
 
     def request(self, kind: bytes, payload: bytes, deadline: Deadline) -> bool:
-        """Ask the far side for something about this channel and return whether it agreed.
-
-        :raises TimeoutError: it did not answer in time; the channel is closed.
-        :raises EOFError: the link or the channel is gone.
-        """
+        """Send a request about this channel; return the far side's consent, or raise TimeoutError or EOFError."""
         self.link.post(self._request(kind, payload, wants_answer=True), deadline, self)
         return self._answer(deadline) is True
 
@@ -259,13 +250,13 @@ class Stream:
         return Message(struct.pack(">BI", code, self._remote) + payload)
 
     def _write(self, data: memoryview, deadline: Deadline) -> int:
-        """Write as much of ``data`` as the far side takes now, a batch at most, and return its size."""
+        """Write as much of ``data`` as the window allows, a batch at most, and return its size."""
         if not self._room_out:
             self._wait(lambda: self._room_out or self.closed or self._eof_sent, deadline.left())
         with self._changed:
             if self.closed or self._eof_sent:
                 raise BrokenPipeError("The channel is closed.")
-            size = min(len(data), self._room_out, BATCH)
+            size = min(len(data), self._room_out, BATCH_BYTES)
             if not size:
                 raise TimeoutError("The far side takes no more data.")
             self._room_out -= size
@@ -294,34 +285,34 @@ class Stream:
             rest = rest[self._write(rest, deadline) :]
 
     def shutdown_write(self) -> None:
-        """Tell the far side that nothing more will be written."""
+        """Tell the far side that no more data follow."""
         with self._changed:
             if self.closed or self._eof_sent:
                 return
             self._eof_sent = True
             self._changed.notify_all()
-        # The far side may have closed the channel meanwhile, and then needs no telling.
+        # The far side may have closed the channel meanwhile.
         with suppress(BrokenPipeError):
-            self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(UNHURRIED), self)
+            self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(BACKGROUND_SECONDS), self)
 
     def _consume(self, size: int) -> None:
-        """Let the far side send as much again as was read, in portions worth a packet."""
+        """Return window for what was read, in portions worth a packet."""
         self._unacknowledged += size
-        if self._unacknowledged < WINDOW // 4 or self.closed:
+        if self._unacknowledged < WINDOW_BYTES // 4 or self.closed:
             return
         grant, self._unacknowledged = self._unacknowledged, 0
         with self._changed:
             self._room_in += grant
         try:
             message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
-            self.link.post(message, Deadline(UNHURRIED), self)
+            self.link.post(message, Deadline(BACKGROUND_SECONDS), self)
         except (OSError, EOFError):
             self._end()
 
 
 def _put(pieces: _Pieces, data: bytes | memoryview) -> None:
-    """Add ``data`` to ``pieces``, of which two that follow each other are never both small."""
-    if len(data) >= SMALL or not pieces or len(pieces[-1]) >= SMALL:
+    """Add ``data`` to ``pieces``, merging two small pieces in a row."""
+    if len(data) >= SMALL_BYTES or not pieces or len(pieces[-1]) >= SMALL_BYTES:
         pieces.append(data)
     elif isinstance(pieces[-1], bytearray):
         pieces[-1] += data
@@ -330,5 +321,5 @@ def _put(pieces: _Pieces, data: bytes | memoryview) -> None:
 
 
 def packed(data: bytes) -> bytes:
-    """Return a string as RFC 4251, section 5, encodes one."""
+    """Return a string in the encoding of RFC 4251, section 5."""
     return struct.pack(">I", len(data)) + data

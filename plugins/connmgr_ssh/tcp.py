@@ -12,7 +12,7 @@ from connmgr_ssh.stream import STDOUT, Stream
 
 
 class TcpStream(Stream):
-    """A TCP stream as :class:`connmgr.plugin.ByteStream` has one."""
+    """A TCP stream in the form of :class:`connmgr.plugin.ByteStream`."""
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -20,7 +20,7 @@ class TcpStream(Stream):
         self._rest: bytes | memoryview = b""
 
     def settimeout(self, timeout: float | None) -> None:
-        """Let reads and writes wait for at most ``timeout`` seconds; None for ever."""
+        """Limit reads and writes to ``timeout`` seconds; None waits for ever."""
         self._timeout = timeout
 
     def recv(self, size: int) -> bytes:
@@ -44,10 +44,7 @@ class TcpStream(Stream):
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write some of ``data`` and return how many bytes that were.
-
-        :raises TimeoutError: the far side took nothing in time.
-        """
+        """Write some of ``data`` and return the number of bytes written, or raise TimeoutError."""
         return self._write(memoryview(data), Deadline(self._patience()))
 
     def sendall(self, data: bytes | memoryview, timeout: float | None = None) -> None:
@@ -57,7 +54,7 @@ class TcpStream(Stream):
         return threading.TIMEOUT_MAX if self._timeout is None else self._timeout
 
     def shutdown(self, how: int) -> None:
-        """End what is written where ``how`` is ``socket.SHUT_WR``: SSH knows no other half (RFC 4254, section 5.3)."""
+        """End the output for ``socket.SHUT_WR``; SSH cannot end the input alone (RFC 4254, section 5.3)."""
         if how != socket.SHUT_WR:
             raise OSError(errno.EOPNOTSUPP, "only what is written can be ended")
         self.shutdown_write()

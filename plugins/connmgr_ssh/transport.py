@@ -1,4 +1,4 @@
-"""Opening links: to a host, through the hops that its configuration names, or through another connection."""
+"""Opens links to a host, through the hops of its configuration, or through another connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connmgr.plugin import ByteStream, Deadline, Transport
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
 from connmgr_ssh.channel import SessionChannel
-from connmgr_ssh.config import DEPTH, Destination, Hop, resolve
+from connmgr_ssh.config import MAX_NESTING, Destination, Hop, resolve
 from connmgr_ssh.dial import dial
 from connmgr_ssh.faults import mapped, quoted, refused_stream
 from connmgr_ssh.hostkeys import AcceptedKeys, Judge
@@ -23,11 +23,11 @@ from connmgr_ssh.wire import Wire
 
 _DEFAULT_PORT = 22
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
-"""What a connection's data says of the hosts on the way to its own too."""
+"""Fields of a connection that apply to its hops too."""
 
 
 class SshTransport(Transport):
-    """An open SSH connection, and those of the hops that it goes through."""
+    """An open SSH connection, and those of its hops."""
 
     def __init__(self, link: Link, name: str, hops: Sequence[Transport] = ()) -> None:
         self._link = link
@@ -50,7 +50,7 @@ class SshTransport(Transport):
             except BaseException:
                 channel.close()
                 raise
-        # By now sshd has switched Nagle's algorithm off on its side.
+        # sshd has disabled Nagle's algorithm on its side by now.
         self._link.wire.hasty = False
         return channel
 
@@ -77,7 +77,7 @@ class SshTransport(Transport):
 
 
 def connect(data: Mapping[str, Any], via: Transport | None, accepted: AcceptedKeys, timeout: float) -> SshTransport:
-    """Open a link to the host of ``data``, over ``via`` where there is one.
+    """Open a link to the host of ``data``, over ``via`` if given.
 
     :param data: what :class:`connmgr_ssh.SshSchema` loaded, secrets in plain.
     :raises connmgr.errors.OperationError: the most specific class that says why it failed.
@@ -97,7 +97,7 @@ def _open_hops(
     destination: Destination, data: Mapping[str, Any], accepted: AcceptedKeys, deadline: Deadline, depth: int
 ) -> list[Transport]:
     """Open the chain of ProxyJump hosts, each over the one before; the first may have a chain of its own."""
-    if depth == DEPTH:
+    if depth == MAX_NESTING:
         raise TransportUnsupported(f"~/.ssh/config: ProxyJump of {destination.alias} leads in a circle.")
     inherited = {name: data[name] for name in _OF_THE_HOST}
     hops: list[Transport] = []

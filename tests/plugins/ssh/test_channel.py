@@ -15,7 +15,7 @@ import pytest
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ChannelRefused, UnsupportedShell
 from connmgr.plugin import Channel
-from connmgr_ssh.stream import WINDOW
+from connmgr_ssh.stream import WINDOW_BYTES
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
 from tests.plugins import users
@@ -93,7 +93,7 @@ def test_a_signal_is_128_and_its_number(link: SshTransport, name: str) -> None:
 
 
 def test_stdin_arrives_whole(link: SshTransport) -> None:
-    data = os.urandom(WINDOW * 3)
+    data = os.urandom(WINDOW_BYTES * 3)
     channel = link.open_channel(["cat"], timeout=WAIT)
 
     def write() -> None:
@@ -119,7 +119,7 @@ def test_an_unread_channel_holds_no_more_than_its_window_and_hinders_no_other(li
     lazy = link.open_channel(["sh", "-c", f"head -c {MANY} /dev/zero; echo done >&2"], timeout=WAIT)
     assert run(link, "echo lively") == (0, b"lively\n", b"")
     out, err = lazy.recv(WAIT)
-    assert len(out) <= WINDOW
+    assert len(out) <= WINDOW_BYTES
     rest, rest_err = read(lazy)
     assert len(out) + len(rest) == MANY
     assert err + rest_err == b"done\n"
@@ -155,7 +155,7 @@ def test_the_exit_status_comes_although_a_background_job_holds_the_streams(link:
 def test_writing_times_out_when_the_process_does_not_read(link: SshTransport) -> None:
     channel = link.open_channel(["sleep", "60"], timeout=WAIT)
     with pytest.raises(TimeoutError):
-        channel.sendall(bytes(WINDOW * 4), 0.5)
+        channel.sendall(bytes(WINDOW_BYTES * 4), 0.5)
 
 
 def test_writing_to_a_process_that_has_ended_is_an_error(link: SshTransport) -> None:
@@ -163,14 +163,14 @@ def test_writing_to_a_process_that_has_ended_is_an_error(link: SshTransport) -> 
     read(channel)
     channel.exit_status(WAIT)
     with pytest.raises(OSError, match="closed"):
-        channel.sendall(bytes(WINDOW * 4), WAIT)
+        channel.sendall(bytes(WINDOW_BYTES * 4), WAIT)
 
 
 @pytest.mark.parametrize(
     "wait",
     [
         lambda channel: channel.recv(WAIT),
-        lambda channel: channel.sendall(bytes(WINDOW * 4), WAIT),
+        lambda channel: channel.sendall(bytes(WINDOW_BYTES * 4), WAIT),
         lambda channel: channel.exit_status(WAIT),
     ],
     ids=["recv", "sendall", "exit_status"],

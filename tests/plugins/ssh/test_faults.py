@@ -24,8 +24,8 @@ from connmgr.errors import (
 )
 from connmgr.plugin import Channel
 from connmgr_ssh import SshSchema
-from connmgr_ssh.stream import WINDOW
-from connmgr_ssh.wire import SILENCES
+from connmgr_ssh.stream import WINDOW_BYTES
+from connmgr_ssh.wire import MAX_SILENCES
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read, run
 from tests.plugins.sshd import Sshd, free_port
@@ -209,7 +209,7 @@ def test_a_host_frozen_before_the_connection(start_sshd: StartSshd, connect: Con
 
 
 def test_by_default_a_frozen_host_is_noticed_within_45_seconds() -> None:
-    assert SshSchema().fields["keepAlive"].load_default * SILENCES <= 45
+    assert SshSchema().fields["keepAlive"].load_default * MAX_SILENCES <= 45
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_by_default_a_frozen_host_is_noticed_within_45_seconds() -> None:
     [
         lambda channel: channel.recv(WAIT),
         lambda channel: channel.exit_status(WAIT),
-        lambda channel: channel.sendall(bytes(WINDOW * 4), WAIT),
+        lambda channel: channel.sendall(bytes(WINDOW_BYTES * 4), WAIT),
     ],
     ids=["recv", "exit_status", "sendall"],
 )
@@ -248,7 +248,7 @@ def test_a_host_frozen_while_much_is_written_to_it(start_sshd: StartSshd, connec
 
     def write(channel: Channel) -> None:
         try:
-            channel.sendall(bytes(WINDOW * 2), WAIT)
+            channel.sendall(bytes(WINDOW_BYTES * 2), WAIT)
         except (OSError, EOFError) as error:
             ends.append(error)
 

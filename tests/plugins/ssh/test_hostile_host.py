@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from connmgr_ssh.deadline import Deadline
 from hypothesis import given
 from hypothesis import strategies as st
 from paramiko import common
@@ -18,14 +19,13 @@ from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import AuthFailed
 from connmgr_ssh import Ssh
-from connmgr_ssh.authentication import ROUNDS, UNASKED, Login
+from connmgr_ssh.authentication import MAX_ROUNDS, MAX_UNREAD_ANSWERS, Login
 from connmgr_ssh.certificates import _strings
 from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config_file import matches
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.faults import refused_stream
-from connmgr_ssh.link import POSTPONED, Link
-from connmgr_ssh.stream import STDERR, STDOUT, WINDOW, Refused, Stream, packed
+from connmgr_ssh.link import MAX_POSTPONED, Link
+from connmgr_ssh.stream import STDERR, STDOUT, WINDOW_BYTES, Refused, Stream, packed
 from connmgr_ssh.wire import Wire
 from tests.hostile import SIZE, fill, quickly
 from tests.plugins.ssh.test_prompts import Serve, log_in, serve  # noqa: F401 - a fixture
@@ -48,7 +48,7 @@ def link() -> Iterator[Link]:
 def test_a_window_of_tiny_messages_costs_little_more_than_it_holds(streams: tuple[int, ...], size: int) -> None:
     stream = Stream(cast(Any, None), 1)
     message = memoryview(b"x" * (9 + size))[9:]
-    count = min(WINDOW // size, 64 << 10)
+    count = min(WINDOW_BYTES // size, 64 << 10)
     tracemalloc.start()
     for number in range(count):
         stream.receive(streams[number % len(streams)], memoryview(bytes(message)))
@@ -99,7 +99,10 @@ def test_extensions_are_kept(link: Link) -> None:
 def test_questions_during_a_key_exchange_that_does_not_come_end_the_connection(link: Link) -> None:
     link.clear_to_send.clear()
     with pytest.raises(SSHException):
-        repeat(lambda: link._parse_global_request(Message(packed(b"keepalive@openssh.com") + b"\1")), POSTPONED + 1)
+        repeat(
+            lambda: link._parse_global_request(Message(packed(b"keepalive@openssh.com") + b"\1")),
+            MAX_POSTPONED + 1,
+        )
 
 
 def login(link: Link) -> Login:
@@ -110,7 +113,7 @@ def test_answers_to_no_login_end_the_connection(link: Link) -> None:
     held = login(link)
     refusal = held._handler_table[common.MSG_USERAUTH_FAILURE]
     with pytest.raises(SSHException):
-        repeat(lambda: refusal(Message(packed(b"password") + b"\0")), UNASKED + 1)
+        repeat(lambda: refusal(Message(packed(b"password") + b"\0")), MAX_UNREAD_ANSWERS + 1)
 
 
 @pytest.mark.parametrize("pattern", [b",", b"\xff,", b"\x1b[2J,", b"password,", b"x"])
@@ -124,10 +127,10 @@ def test_what_a_host_offers_is_quoted_in_bounds_whatever_it_is(link: Link, patte
 
 
 def test_a_host_that_asks_without_end_is_given_up(ssh: Ssh, serve: Serve) -> None:  # noqa: F811 - the fixture
-    server = serve([[] for _ in range(10 * ROUNDS)])
+    server = serve([[] for _ in range(10 * MAX_ROUNDS)])
     with pytest.raises(AuthFailed):
         log_in(ssh, server)
-    assert len(server.examiner.answers) <= ROUNDS
+    assert len(server.examiner.answers) <= MAX_ROUNDS
 
 
 @pytest.mark.parametrize("pattern", ["x", "\x1b[2J", "\n", "refused "])

@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from connmgr_ssh.deadline import Deadline
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel
-from connmgr_ssh.deadline import Deadline
 from connmgr_ssh.link import Link
 from connmgr_ssh.packets import Nonces, Packets
-from connmgr_ssh.reading import SPELL
+from connmgr_ssh.reading import TURN_SECONDS
 from connmgr_ssh.stream import STDOUT, Stream
 from connmgr_ssh.transport import SshTransport
 from connmgr_ssh.wire import Wire, awaits
@@ -74,7 +74,7 @@ def test_the_thread_that_waits_reads(sshd: Sshd, connect: Connect) -> None:
 
 def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -> None:
     def send() -> None:
-        time.sleep(3 * SPELL)
+        time.sleep(3 * TURN_SECONDS)
         echo.sendall(b"late\n", WAIT)
 
     sender = threading.Thread(target=send)
