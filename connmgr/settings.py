@@ -62,11 +62,11 @@ class Settings:
     )
     key_store: str = _option("file", "Where the vault's key is kept.", choices=KEY_STORES)
     threads: int = _option(
-        64, "Requests that may wait for machines at the same time; one more is answered 503.", at_least=1, at_most=1000
+        64, "Requests that may wait for machines at the same time; the next one gets 503.", at_least=1, at_most=1000
     )
     no_auth: bool = _option(False, "Accept requests without a token (for development); browsers are still refused.")
     allowed_hosts: tuple[str, ...] = _option(
-        (), "Further names, with or without a port, that clients may put into the Host header; separated by commas."
+        (), "Further names that clients may put into the Host header, with or without a port; separated by commas."
     )
     session_ttl: float = _option(
         86400.0, "Seconds of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
@@ -79,10 +79,10 @@ class Settings:
     )
     start_timeout: float = _option(30.0, "Seconds that a shell may take to start.", at_least=0.1, at_most=3600)
     command_timeout: float = _option(
-        3600.0, "Seconds that a command may run where its request names no timeout.", at_least=0.1, at_most=86400
+        3600.0, "Seconds that a command may run if its request names no timeout.", at_least=0.1, at_most=86400
     )
     max_output: int = _option(
-        16 * MEBIBYTE, "Bytes of a command's output kept of each stream; the rest is dropped.", at_least=1024
+        16 * MEBIBYTE, "Bytes kept of each output stream of a command; the rest is dropped.", at_least=1024
     )
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
     max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)

@@ -25,54 +25,53 @@ WIDTH = 130
 
 SECTIONS = {
     "Naming connections": """
-        A CONNECTION is named by its path, as `connmgr ls` shows it: `web`, or `web/root` for one that runs in
-        another. The end of the path will do, and so will any part of it that reaches into its last name, as long as
-        one connection alone has it; where several do, they are listed and nothing happens. So `we` may be `web`,
-        and `we/ro` or `oo` may be `web/root`: what runs in a connection is not meant by a part of that
-        connection's own name. A category may stand before the path (`customers/web`), and the uuid always works.
-        Letter case makes no difference.
+        `web` is a connection, `web/root` one that runs in it. These are the paths that `connmgr ls` shows; they name
+        a CONNECTION. So do the end of a path (`root`) and any part that reaches into its last name (`we`, `oo`,
+        `we/ro`), if only one connection has it. A part of `web` alone never means `web/root`. If several have it,
+        connmgr lists them and does nothing. A category may stand before the path (`customers/web`). The uuid always
+        works. Letter case makes no difference.
 
-        A GLOB is matched with whole paths: `*` within one segment, `**` across segments, `?`, `[abc]`,
-        `[!abc]`, `{a,b}`. Quote it, so that your own shell leaves it alone.
+        A GLOB matches whole paths: `*` within one segment, `**` across segments, `?`, `[abc]`, `[!abc]`, `{a,b}`.
+        Quote it, so that your own shell leaves it alone.
         """,
     "Secrets": """
-        Passwords, passphrases and keys are never taken from the command line, where every user of the machine
-        can read them. They are asked for on the terminal, without being shown; in scripts they come from
-        standard input:
-
         `connmgr add ssh web host=web.example --secret password < password-file`
 
-        Where the vault has users, its secrets can be read in a session that has unlocked one. Each command is a
-        session of its own. `connmgr vault unlock USER` begins one that later commands continue, in any
-        terminal, until `connmgr vault lock` or the end of the daemon; what identifies it is kept in the file
-        `session` beside the auth file, which only you can read; until then every program of yours can
-        use it. `connmgr --unlock USER exec web -- id` unlocks for one command, and keeps nothing.
+        Passwords, passphrases and keys never stand on the command line, which every user of the machine can read.
+        connmgr asks for them on the terminal without showing them, or reads them from standard input.
+
+        If the vault has users, a session must unlock one to read secrets. Each command is a session of its own.
+        `connmgr vault unlock USER` begins a session that later commands continue, in any terminal, until `connmgr
+        vault lock` or the end of the daemon. Its token is in the file `session` beside the auth file. Only you can
+        read the file, and every program of yours can use it. `connmgr --unlock USER exec web -- id` unlocks for one
+        command, and keeps nothing.
         """,
     "Running commands": """
-        `connmgr exec web -- ls -l /srv` starts the shell of a connection where it does not run, runs the
-        command in it and leaves it running, so that the next command takes milliseconds. The words after `--`
-        are joined by blanks, as ssh does, and are one command of the far shell's language: quote what it is to
-        see as one word, and what your own shell is to leave alone, as in `connmgr exec web -- 'cd /srv && ls
-        *.log'`. The directory and exported variables last from one command to the next, for all that use the
-        connection.
+        `connmgr exec web -- ls -l /srv` runs a command in the shell of a connection. It starts a missing shell and
+        leaves the shell open, so that the next command costs 1 to 2 ms in the daemon (`make bench`). The directory
+        and exported variables last from one command to the next, for all who use the connection.
 
-        Output is printed when the command has ended; it reads nothing unless `--stdin` is given. Ctrl-C, or the
-        end of `connmgr exec` in any other way, kills the command with all that it has started.
+        `connmgr exec web -- 'cd /srv && ls *.log'` quotes what your own shell is to leave alone. Blanks join the
+        words after `--`, as with ssh, into one command of the far shell's language: quote a word that it is to see
+        as one.
 
-        `connmgr exec --all 'web*' -j 20 -- uptime` runs it on every connection that the GLOB matches, twenty at
-        a time, and prints a line for each as it finishes: its name, `ok`, the exit code or what went wrong, the
-        time that it took, and the first line of output. Its summary goes to standard error.
+        Output is printed when the command has ended. The command reads nothing without `--stdin`. Ctrl-C, or any
+        other end of `connmgr exec`, kills the command with all that it started.
+
+        `connmgr exec --all 'web*' -j 20 -- uptime` runs a command on every connection that the GLOB matches, twenty
+        at a time. Each has one line when it finishes: its name, `ok`, the exit code or the error, the time, and the
+        first line of output. The summary goes to standard error.
         """,
     "JSON": """
-        With `--json` a command prints what the daemon answers, in the form that docs/API.md describes. Messages
-        for people go to standard error, and never mix with it.
+        With `--json` a command prints the daemon's answer, as docs/API.md describes it. Messages for people go to
+        standard error.
         """,
 }
 
 ENVIRONMENT = {
     "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` or config.toml says it.",
-    "CONNMGR_AUTH_FILE": "The file that authenticates local clients, where it is not in its usual place.",
-    "CONNMGR_CONFIG": "Another file than config.toml; every setting of docs/OPERATIONS.md is a variable too.",
+    "CONNMGR_AUTH_FILE": "The file that authenticates local clients, if it is not in its usual place.",
+    "CONNMGR_CONFIG": "Another file than config.toml. Every setting of docs/OPERATIONS.md is a variable too.",
 }
 
 
@@ -142,7 +141,7 @@ def markdown() -> str:
     lines = [
         "# The command line",
         "",
-        "Written by `make docs` from the commands themselves. `--help` after any command says the same.",
+        "For whoever works in a terminal or writes scripts. `make docs` writes this page from the commands' `--help`.",
         "",
         _markdown_text(cleandoc(main.help or "").split("\n\n")[0]),
         "",
@@ -151,7 +150,7 @@ def markdown() -> str:
         lines += [f"## {title}", "", "\n\n".join(map(_filled, paragraphs)), ""]
     lines += ["## Exit codes", "", "| Exit code | Meaning |", "|---|---|"]
     lines += [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
-    lines += ["", "Any other is that of the command which `connmgr exec` has run: 128 + N where signal N ended it.", ""]
+    lines += ["", "`connmgr exec` exits with any other code if the command did: 128 + N if signal N ended it.", ""]
     lines += ["## Environment", "", "| Variable | Meaning |", "|---|---|"]
     lines += [
         f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |" for names, text in ENVIRONMENT.items()
@@ -175,9 +174,11 @@ def _markdown_text(paragraph: str) -> str:
 
 
 def _filled(paragraph: str) -> str:
+    # Code stays on one line, so that it can be copied.
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), re.sub(r"\s+", " ", paragraph))
+    lines = textwrap.wrap(whole, WIDTH, break_long_words=False, break_on_hyphens=False)
     # A line that began with a lone - or # would be a list or a heading.
-    lines = textwrap.wrap(re.sub(r"\s+", " ", paragraph), WIDTH, break_long_words=False, break_on_hyphens=False)
-    return re.sub(r"\n([-#+>]|\d+\.)(?= )", r" \1", "\n".join(lines))
+    return re.sub(r"\n([-#+>]|\d+\.)(?= )", r" \1", "\n".join(lines)).replace("\0", " ")
 
 
 def _markdown_options(options: list[tuple[str, str]]) -> list[str]:
@@ -218,7 +219,7 @@ def man_page() -> str:
     lines.append(".SH EXIT STATUS")
     for code, meaning in MEANINGS.items():
         lines += [".TP", f".B {code}", _roff(meaning.replace("`", ""))]
-    lines += [".PP", "Any other is that of the command that exec has run, 128 + N where signal N ended it."]
+    lines += [".PP", "exec exits with any other code if the command did: 128 + N if signal N ended it."]
     lines.append(".SH ENVIRONMENT")
     for names, text in ENVIRONMENT.items():
         lines += [".TP", f".B {_roff(names)}", _roff(text.replace("`", ""))]

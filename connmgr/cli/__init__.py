@@ -115,7 +115,7 @@ def _told(error: click.ClickException) -> int:
     "--api-key-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Authenticate with the API key that this file holds, instead of the auth file. "
+    help="Authenticate with the API key in this file, instead of the auth file. "
     "With --url the daemon may be another user's.",
 )
 @click.option("--unlock", metavar="USER", help="Unlock a vault user for this command; asks for the passphrase.")
@@ -123,6 +123,6 @@ def _told(error: click.ClickException) -> int:
 def main(**_: object) -> None:
     """Manage connections to machines, and work on them.
 
-    A CONNECTION is named by its path (web/root), by the end of it, by a part of its last name (ro) that no other
-    connection has there, or by its uuid; category/path works too.
+    Name a CONNECTION by its path (web/root), by the end of the path, or by its uuid. A part of its last name (ro) will
+    do if no other connection has it there. A category may stand before the path.
     """

@@ -19,7 +19,7 @@ from connmgr.client import Client
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
 @click.option("--category", metavar="PATH", help="Where to put it.  [default: default]")
-@click.option("--validate", is_flag=True, help="Open it first, and add nothing where that fails.")
+@click.option("--validate", is_flag=True, help="Open it first, and add nothing if that fails.")
 @click.option("--schema", "show", is_flag=True, help="Show the fields of TYPE, or all types, and add nothing.")
 @json_option
 def add(
@@ -33,11 +33,11 @@ def add(
     show: bool,
     as_json: bool,
 ) -> None:
-    """Store a connection and print its uuid; an equivalent one is not stored twice.
+    """Store a connection and print its uuid. An equivalent one is not stored twice.
 
-    A field within a field is written identity.file=~/.ssh/id; a list is given item by item, or as JSON; a field that
-    refers to a connection takes its name. Secrets are never taken from the command line: --secret password asks for it
-    on the terminal. Where standard input is no terminal, it is the secret, or of several one a line.
+    Write a field within a field as identity.file=~/.ssh/id, a list item by item or as JSON, and a connection by its
+    name. Secrets never stand on the command line: --secret password asks for it on the terminal. If standard input is
+    no terminal, it is the secret; with several secrets, one a line.
     """
     client = connect()
     if show:

@@ -16,7 +16,7 @@ _KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be rea
 @click.argument("file", type=click.Path(path_type=Path))
 @setting_options("data_dir", "database_url")
 def backup(file: Path, **given: Any) -> None:
-    """Write the vault into the new FILE, readable by you alone; daemons that use it go on.
+    """Write the vault into the new FILE, readable by you alone. Daemons on the vault go on.
 
     FILE has everything but the vault's key.
     """
@@ -47,7 +47,7 @@ def backup(file: Path, **given: Any) -> None:
 def restore(file: Path, **given: Any) -> None:
     """Make the backup FILE the vault of an empty data directory, or of an empty PostgreSQL database.
 
-    Put the vault's key into the data directory afterwards, before a daemon is started.
+    Then put the vault's key into the data directory, before you start a daemon.
     """
     settings = read_settings(given)
     from connmgr.secrets.process import harden

@@ -34,7 +34,7 @@ def ls(pattern: str, *, as_json: bool) -> None:
 @click.argument("path")
 @json_option
 def add(path: str, *, as_json: bool) -> None:
-    """Add a category, with those above it that are missing, and print its uuid."""
+    """Add a category and its missing parents, and print its uuid."""
     client = connect()
     id = ROOT_CATEGORY
     for name in filter(None, path.split("/")):
@@ -49,12 +49,12 @@ def add(path: str, *, as_json: bool) -> None:
 
 @category.command(name="rm")
 @click.argument("path")
-@click.option("--children", is_flag=True, help="Remove the categories below it too; otherwise they move up.")
+@click.option("--children", is_flag=True, help="Remove the categories below it too. Default: they move up.")
 @click.option(
-    "--contents", is_flag=True, help="Remove the connections too; otherwise they move to the default category."
+    "--contents", is_flag=True, help="Remove its connections too. Default: they move to the default category."
 )
 def rm(path: str, *, children: bool, contents: bool) -> None:
-    """Remove a category; what it holds stays, unless told otherwise."""
+    """Remove a category. By default the categories and connections in it stay."""
     client = connect()
     client.category.remove([find_category(client, path)], children=children, contents=contents)
 

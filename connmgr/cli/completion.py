@@ -60,7 +60,7 @@ def register() -> None:
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options and, from the running daemon, names of connections.
+    """Print a shell's completion of commands, options and the running daemon's connections.
 
     \b
     bash:  eval "$(connmgr completion bash)"             in ~/.bashrc

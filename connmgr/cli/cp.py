@@ -56,14 +56,13 @@ class Place(ConnectionName):
 @click.argument("source", type=Place())
 @click.argument("target", type=Place())
 @click.option("--mode", metavar="OCTAL", help="Permissions of a new file.  [default: those of SOURCE]")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress, which otherwise is shown on a terminal.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal.")
 def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:
     """Copy a file between this machine and a connection, or from one connection to another.
 
-    CONNECTION:path is a file of a connection; a path that is not absolute and does not begin with ~/ starts from the
-    directory that its shell is in. A path that begins with / . or ~ is one of this machine, and - is standard input
-    or output. A directory as TARGET takes the file under its own name. The file appears under its name once it is
-    there whole.
+    CONNECTION:path is a file of a connection. The path starts from the directory of the shell there, unless it is
+    absolute or begins with ~/. A path that begins with / . or ~ is one of this machine, and - is standard input or
+    output. A directory as TARGET takes the file under its own name. The file gets its name once it is there whole.
     """
     bits = _bits(mode)
     client = connect()

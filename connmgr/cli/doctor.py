@@ -49,7 +49,7 @@ class Finding:
 def doctor(*, as_json: bool, **given: Any) -> None:
     """Check files, key, vault, plugins, programs, clock and port, and say what to do.
 
-    Nothing is changed, and a daemon may run meanwhile. Exits with 1 where something is wrong; warnings are no fault.
+    It changes nothing, and a daemon may run meanwhile. It exits with 1 if something is wrong. Warnings are no fault.
     """
     findings = list(_findings(given))
     if as_json:

@@ -13,14 +13,14 @@ from connmgr.cli.names import ConnectionName, find
 @click.argument("connection", type=ConnectionName())
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
-@click.option("--unset", metavar="FIELD", multiple=True, help="Take a field out; it then has its default.")
-@click.option("--validate", is_flag=True, help="Open it as changed first, and change nothing where that fails.")
+@click.option("--unset", metavar="FIELD", multiple=True, help="Take a field out, so that it has its default.")
+@click.option("--validate", is_flag=True, help="Open it with the changes first, and change nothing if that fails.")
 def edit(
     connection: str, assignments: tuple[str, ...], secrets: tuple[str, ...], unset: tuple[str, ...], *, validate: bool
 ) -> None:
-    """Change fields of a connection; those that are not named stay.
+    """Change fields of a connection. The others stay.
 
-    Fields are given as for connmgr add. A shell that runs on the connection is stopped.
+    Write fields as for connmgr add. A shell on the connection is stopped.
     """
     if not (assignments or secrets or unset):
         raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD or --unset FIELD.")

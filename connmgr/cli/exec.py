@@ -55,7 +55,9 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.command(cls=ExecCommand)
 @click.argument("connection", type=ConnectionName())
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True)
-@click.option("--all", "everywhere", is_flag=True, help="CONNECTION is a GLOB: run it on all that it matches.")
+@click.option(
+    "--all", "everywhere", is_flag=True, help="Run it on all connections that match; CONNECTION is then a GLOB."
+)
 @click.option(
     "-j",
     "--jobs",
@@ -70,11 +72,11 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
     callback=_finite,
-    help="Kill it after so long.",
+    help="Kill it after this time.",
 )
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
-@click.option("--stdin", "reads", is_flag=True, help="Give it this command's standard input, read to its end.")
+@click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
 @json_option
 def exec(
     connection: str,
@@ -88,15 +90,14 @@ def exec(
     reads: bool,
     as_json: bool,
 ) -> None:
-    """Run a command in the shell of a connection, which is started where it does not run, and stays.
+    """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
-    The words after -- are joined by blanks and make one command of that shell's language, as with ssh: quote what the
-    far shell is to see as one word. Output is printed when the command has ended, byte by byte as it came, and the
-    exit code is the command's own. A command that is killed for its time has printed what it had until then. Ctrl-C
-    kills the command.
+    Blanks join the words after --, as with ssh, into one command of that shell's language: quote a word that the far
+    shell is to see as one. Output comes when the command has ended, byte by byte, and the exit code is the command's.
+    After --timeout the command is killed, and its output so far is printed. Ctrl-C kills it.
 
-    With --all one line is printed for each connection as it finishes, then a summary, and the exit code is 1 where any
-    failed. With --json each line is an object that holds the whole output.
+    With --all each connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed.
+    With --json each line is an object with the whole output.
     """
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env)}
     if reads:

@@ -22,15 +22,15 @@ INTERRUPTED = 130
 
 MEANINGS = {
     0: "done; of `exec` and `shell`: the command exited with 0",
-    FAILED: "the daemon refused the request or could not carry it out, one of several failed, "
-    "input or output did, or a question was answered with no or Ctrl-D",
+    FAILED: "the request was refused or failed, one of several failed, input or output failed, "
+    "or the answer to a question was no or Ctrl-D",
     USAGE: "the command line is wrong",
     UNREACHABLE: "no daemon answers",
     DENIED: "the daemon does not accept the credential, a passphrase is wrong, or a secret is locked",
-    NOT_FOUND: "no connection or category has that name, or several have",
+    NOT_FOUND: "no connection or category has that name, or several do",
     TIMED_OUT: "`exec`: the command ran longer than `--timeout` and was killed",
     NOT_RUN: "`exec`: connmgr itself failed, for any of the reasons above; "
-    "the command was not run, not to its end, or its output is not all there",
+    "the command did not run, did not end, or lost output",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 """The meaning of each exit code; any other is the command's that ``exec`` ran, 128 + N if signal N ended it."""

@@ -43,16 +43,16 @@ class Host:
 
 @click.command(name="import-ssh-config")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
-@click.option("--apply", is_flag=True, help="Add them; without it nothing is changed.")
+@click.option("--apply", is_flag=True, help="Add them. Default: change nothing.")
 @click.option("--category", metavar="PATH", help="Where to put them.  [default: default]")
 @json_option
 def import_ssh_config(file: Path | None, category: str | None, *, apply: bool, as_json: bool) -> None:
-    """Show which hosts of an SSH configuration would be added as connections, and with --apply add them.
+    """Show which hosts of an SSH configuration would become connections. With --apply, add them.
 
-    Hosts of ~/.ssh/config are added by their alias: the daemon reads that file at each connection, so that it goes on
-    deciding about them. Hosts of another FILE are added with what it says of them: HostName, Port, User, the first
-    IdentityFile, and ProxyJump as a connection to go through. Hosts with a ProxyCommand are left out. What is there
-    already is not added again, and a connection of another kind that has the name is left alone.
+    Hosts of ~/.ssh/config are added by their alias: the daemon reads that file at each connection, and later changes of
+    it count. Hosts of another FILE are added with its HostName, Port, User, first IdentityFile, and ProxyJump as a
+    connection to go through. Hosts with a ProxyCommand are left out. Hosts that are stored already are not added again.
+    A connection of another kind that has the name stays as it is.
     """
     client = connect()
     where = None if category is None else find_category(client, category)

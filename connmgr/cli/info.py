@@ -18,10 +18,10 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 
 @click.command()
 @click.argument("connection", type=ConnectionName())
-@click.option("--refresh", is_flag=True, help="Open it first, and close it again, to see whether it can be.")
+@click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
 @json_option
 def info(connection: str, *, refresh: bool, as_json: bool) -> None:
-    """Show a connection; secrets stay encrypted."""
+    """Show a connection. Secrets stay encrypted."""
     client = connect()
     id = find(client, connection)
     if refresh:

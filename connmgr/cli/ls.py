@@ -19,14 +19,14 @@ INFOS_PER_REQUEST = 2000
 
 @click.command()
 @click.argument("pattern", metavar="[GLOB]", default="*")
-@click.option("--category", metavar="GLOB", default="*", help="Only those in categories whose path this matches.")
-@click.option("--type", "kind", metavar="GLOB", default="*", help="Only those whose type this matches.")
+@click.option("--category", metavar="GLOB", default="*", help="Only connections in categories with a matching path.")
+@click.option("--type", "kind", metavar="GLOB", default="*", help="Only connections with a matching type.")
 @json_option
 def ls(pattern: str, category: str, kind: str, *, as_json: bool) -> None:
-    """List connections: their type, what was last seen of them, and when they were last used.
+    """List connections with their type, their last known state and their last use.
 
-    GLOB matches whole paths and ignores case: * within a segment, ** across segments, ? [abc] {a,b}. On a terminal
-    it is a tree by category, elsewhere one line a connection.
+    GLOB matches whole paths and ignores case: * within a segment, ** across segments, ? [abc] {a,b}. A terminal shows a
+    tree by category; other output has one line a connection.
     """
     infos = described(connect(), pattern, category, kind)
     if as_json:

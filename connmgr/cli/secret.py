@@ -16,8 +16,8 @@ from connmgr.cli.daemon import connect
 def encrypt(principals: tuple[str, ...]) -> None:
     """Encrypt a value, and print its encrypted form as JSON.
 
-    The value is asked for on the terminal; where standard input is none it is all of that, without a final newline.
-    Without --principal it is for the user that is unlocked, else for whoever may use the vault.
+    It asks for the value on the terminal. Other standard input is the value, without a final newline. Without
+    --principal the unlocked user may read it, else whoever may use the vault.
     """
     if sys.stdin.isatty():
         value = click.prompt("Value", hide_input=True, err=True)
@@ -28,9 +28,9 @@ def encrypt(principals: tuple[str, ...]) -> None:
 
 @click.command()
 def decrypt() -> None:
-    """Decrypt what connmgr encrypt has printed, and print the value.
+    """Decrypt the JSON that connmgr encrypt printed, and print the value.
 
-    It is read from standard input; a connection's encrypted fields, as connmgr info --json shows them, will do too.
+    It reads the JSON from standard input. An encrypted field from connmgr info --json will do too.
     """
     if sys.stdin.isatty():
         click.echo("Paste the encrypted form, then Ctrl-D:", err=True)

@@ -13,10 +13,10 @@ from connmgr.cli.options import read_settings, setting_options
 @click.command()
 @setting_options()
 def serve(**given: Any) -> None:
-    """Run the daemon until it is stopped by a signal or by POST /daemon/stop.
+    """Run the daemon until a signal or POST /daemon/stop ends it.
 
-    It prints one line when it is ready. Each option can also be set by the environment variable CONNMGR_<OPTION> or in
-    config.toml; an option given here wins.
+    It prints one line when it is ready. Each option is also the environment variable CONNMGR_<OPTION> and a key of
+    config.toml. An option on the command line wins.
     """
     settings = read_settings(given)
     # Collecting takes a third of the time of the imports.

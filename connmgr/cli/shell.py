@@ -24,12 +24,12 @@ LEAVING = {"exit", "logout"}
 @click.command()
 @click.argument("connection", type=ConnectionName())
 def shell(connection: str) -> None:
-    """Run commands on a connection line by line, with a history; Ctrl-D or exit leaves, and the shell stays.
+    """Run commands on a connection line by line, with a history. Ctrl-D or exit leaves, and the shell stays.
 
-    It is no terminal: output appears when a command has ended, commands read no input, and programs that draw on the
-    screen or ask questions, such as editors, pagers and passwd, do not work. The directory and exported variables last
-    from one line to the next; functions, aliases and other variables do not. Ctrl-C kills the command that runs.
-    Where standard input is no terminal its lines are run without a prompt.
+    It is no terminal: output appears when a command has ended, and commands read no input. Editors, pagers, passwd and
+    other programs that draw on the screen or ask questions do not work. The directory and exported variables last from
+    one line to the next; functions, aliases and other variables do not. Ctrl-C kills the running command. If standard
+    input is no terminal, its lines run without a prompt.
     """
     client = connect()
     id = find(client, connection)

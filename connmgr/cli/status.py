@@ -14,7 +14,7 @@ ANSWER_SECONDS = 10.0
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
-    """Show whether the daemon runs, and how it is; exits with 3 where none answers."""
+    """Show whether the daemon runs, and how it is. Exits with 3 if none answers."""
     client = connect(ANSWER_SECONDS)
     answer = client.post("/daemon/status")
     vault = client.vault.status()

@@ -16,7 +16,7 @@ POLL_SECONDS = 0.05
 
 @click.command()
 def stop() -> None:
-    """Stop the daemon, and wait until it has stopped: commands that run get a few seconds to end by themselves."""
+    """Stop the daemon, and wait for its end. Running commands get 5 seconds."""
     client = connect(STOP_SECONDS)
     client.daemon.stop()
     deadline = time.monotonic() + STOP_SECONDS

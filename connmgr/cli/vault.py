@@ -25,8 +25,8 @@ for command in (status, unlock, lock, user, backup, restore):
 def rotate_key(**given: Any) -> None:
     """Give the vault another key, while no daemon runs on it.
 
-    Secrets and passphrases stay as they are. Interrupted at any moment, the next start finds the right key. Daemons
-    that share the vault's database must be stopped, and need a copy of the new key.
+    Secrets and passphrases stay as they are. If it is interrupted, the next start finds the right key. Daemons that
+    share the vault's database must be stopped, and need a copy of the new key.
     """
     settings = read_settings(given)
     from connmgr.daemon.files import private_directory

@@ -11,7 +11,7 @@ from connmgr.cli.output import json_option, print_json, print_table
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
-    """Show whether the vault has users, and who is unlocked."""
+    """Show whether the vault has users, and which one is unlocked."""
     found = connect().vault.status()
     if as_json:
         print_json(
@@ -29,11 +29,11 @@ def status(*, as_json: bool) -> None:
 @click.command()
 @click.argument("user")
 def unlock(user: str) -> None:
-    """Unlock a user for this and later commands, until connmgr vault lock or the end of the daemon.
+    """Unlock a user for later commands, until connmgr vault lock or the end of the daemon.
 
-    Asks for the passphrase on the terminal; without one it is a line of standard input. Later commands of yours, in any
-    terminal, continue the session that this one begins: its token is kept in a file beside the auth file that only you
-    can read. connmgr --unlock USER unlocks for a single command instead, and keeps nothing.
+    It asks for the passphrase on the terminal; other standard input has it as a line. Later commands of yours, in any
+    terminal, continue this session. Its token is in a file beside the auth file that only you can read. connmgr
+    --unlock USER unlocks for a single command instead, and keeps nothing.
     """
     client = connect()
     client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
@@ -42,7 +42,7 @@ def unlock(user: str) -> None:
 
 @click.command()
 def lock() -> None:
-    """Lock the vault again after connmgr vault unlock."""
+    """Lock the user that connmgr vault unlock unlocked."""
     connect().vault.lock()
     kept_session().forget()
 
@@ -55,14 +55,14 @@ def user() -> None:
 @user.command()
 @click.argument("name", metavar="USER")
 def add(name: str) -> None:
-    """Add a user; the first one locks the vault for everybody else. Asks for the passphrase."""
+    """Add a user, and ask for the passphrase. The first user locks the vault for everybody else."""
     connect().vault.add_user(name, ask_passphrase(f"Passphrase of {name}", confirm=True))
 
 
 @user.command()
 @click.argument("name", metavar="USER")
 def passphrase(name: str) -> None:
-    """Give a user another passphrase; asks for both, or reads them as two lines."""
+    """Give a user another passphrase. It asks for both, or reads them as two lines."""
     old = ask_passphrase(f"Passphrase of {name}")
     connect().vault.change_passphrase(name, old, ask_passphrase("New passphrase", confirm=True))
 
@@ -72,7 +72,7 @@ def passphrase(name: str) -> None:
 @click.option("--force", is_flag=True, help="Even where secrets are lost to everyone by it.")
 @json_option
 def rm(name: str, *, force: bool, as_json: bool) -> None:
-    """Remove a user, and list the connections whose secrets it could read: change those at their source."""
+    """Remove a user, and list the connections with secrets that the user could read: change those at their source."""
     client = connect()
     readable = client.vault.remove_user(name, force=force)
     if as_json:
