@@ -17,9 +17,9 @@ from connmgr.api import (
     handshake,
     metrics,
     record,
+    second_vocabulary,
     secret,
     shell,
-    store,
     vault,
 )
 from connmgr.api.account import begin
@@ -57,7 +57,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
 
     app.before_request(admit)
     app.after_request(_finish)
-    for group in (*GROUPS, store.group_of(connection.group), docs.group_of(GROUPS)):
+    for group in (*GROUPS, second_vocabulary.group_of(connection.group), docs.group_of(GROUPS)):
         for endpoint in group.endpoints:
             app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
     return app

@@ -11,7 +11,7 @@ import marshmallow
 from flask import Request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from connmgr.api.places import Refused, place_of, place_of_depth
+from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import BodyTooLarge, ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Schema
 

@@ -10,7 +10,7 @@ from typing import Any
 from marshmallow import ValidationError, fields
 
 from connmgr.api.schemas import Id, UtcTime
-from connmgr.api.store import Located
+from connmgr.api.second_vocabulary import Located
 from connmgr.fields import Boolean, Schema, Text
 
 MAX_PATH = 8192

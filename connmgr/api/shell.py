@@ -15,8 +15,8 @@ from connmgr.api import output
 from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, Members
+from connmgr.api.second_vocabulary import Located
 from connmgr.api.services import services
-from connmgr.api.store import Located
 from connmgr.engine.frame import Command
 from connmgr.fields import Number, Schema, Text
 
