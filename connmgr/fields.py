@@ -53,7 +53,7 @@ class Integer(fields.Integer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(strict=True, **kwargs)
 
-    def _validated(self, value: Any) -> int:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.make_error("invalid", input=value)
         return value
@@ -62,7 +62,7 @@ class Integer(fields.Integer):
 class Number(fields.Float):
     """A finite JSON number; not a boolean."""
 
-    def _validated(self, value: Any) -> float:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.make_error("invalid", input=value)
         try:

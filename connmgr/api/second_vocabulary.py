@@ -66,7 +66,7 @@ def renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
     if schema is None:
         return None
     changed: dict[str, Any] = {}
-    for name, field in type(schema)._declared_fields.items():
+    for name, field in schema.declared_fields.items():
         if name in NAMES:
             changed[name] = copy.deepcopy(field)
             changed[name].data_key = NAMES[name]
