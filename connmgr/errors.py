@@ -150,7 +150,7 @@ class ProtectedEntry(RequestError):
 
 
 class NoShell(RequestError):
-    """The connection has no running shell session."""
+    """No shell runs on the connection."""
 
     code = "no_shell"
 
@@ -209,7 +209,7 @@ class ValidationFailed(RequestError):
 
 
 class SecretLocked(RequestError):
-    """The caller has none of the principals that a secret is sealed to."""
+    """The session may not open a secret that the request needs."""
 
     code = "secret_locked"
 
@@ -239,7 +239,7 @@ class UnknownUser(RequestError):
 
 
 class VaultLocked(RequestError):
-    """Vault users exist, and only a session that has unlocked one may do this."""
+    """The vault has users, and only a session that has unlocked one may do this."""
 
     code = "vault_locked"
 
@@ -286,7 +286,7 @@ class NotFound(RequestError):
 
 
 class MethodNotAllowed(RequestError):
-    """The endpoint exists, but not for this HTTP method."""
+    """The endpoint does not answer this HTTP method."""
 
     code = "method_not_allowed"
     status = 405
@@ -457,7 +457,7 @@ class BackupFailed(OperationError):
 
 
 class IntegrityError(OperationError):
-    """Stored or given data was changed outside of connmgr and is refused."""
+    """Stored or given data was changed outside of connmgr, and is refused."""
 
     code = "integrity"
 

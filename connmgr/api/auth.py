@@ -137,7 +137,7 @@ class Tokens:
         if found is None or expired:
             if found is not None:
                 found.access.lock()
-            raise InvalidToken("The bearer token is not valid, or no longer; shake hands again.")
+            raise InvalidToken("The bearer token is not valid; shake hands again.")
         return found
 
     def begin(self, caller: Caller) -> None:

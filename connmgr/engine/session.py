@@ -199,7 +199,7 @@ class Session:
             # What a plugin raises against its contract leaves nobody knowing where in the streams the shell is.
             self._lost = True
             if isinstance(error, UnknownMark):
-                raise ShellLost("What the far side's shell does is not known any more; start it again.") from error
+                raise ShellLost("The daemon lost track of the far side's shell; start it again.") from error
             if not isinstance(error, EOFError | OSError):
                 raise
             if self._stopping.is_set():

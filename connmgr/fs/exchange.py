@@ -35,7 +35,7 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
     for error in (
         errors.NoSuchFile("File does not exist"),
         errors.NoSuchDirectory("The directory does not exist."),
-        errors.WrongFileType("The file is of another kind than the operation is for."),
+        errors.WrongFileType("The operation is not for a file of this kind."),
         errors.FileExists("There is a file of that name already."),
         errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with what it holds."),
         errors.PermissionDenied("The session's user may not do that with this file."),

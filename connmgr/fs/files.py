@@ -152,7 +152,7 @@ def _records(exchange: Exchange, limit: int) -> Iterator[bytes]:
         yield from records if begun else records[1:]  # nothing leads to what comes before the first mark
         begun = begun or bool(records)
     if not exchange.succeeded():
-        raise TransferFailed("The link broke, or what described the file was ended.")
+        raise TransferFailed("The link broke, or the program that describes the file was killed.")
     if begun:
         yield rest
 

@@ -100,8 +100,8 @@ def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[_Hop]:
         record = known.get(reference)
         if record is None:
             raise IntegrityError(
-                f"Connection {reference} is not among those that are noted as run over: restore the vault from "
-                "a backup."
+                f"The vault does not record that something runs over connection {reference}: restore the vault "
+                "from a backup."
             )
         hop = _Hop(record.type, record.data, "/".join(record.path))
 

@@ -33,7 +33,7 @@ class WrappedTransport(Transport):
             return self._start(argv, deadline, terminal=terminal, raw=terminal and not pty)
         except TerminalRequired as error:
             if terminal:
-                raise ElevationFailed("The login insists on a terminal, and does not take the one it has.") from error
+                raise ElevationFailed("The login asks for a terminal, and refuses the one that it has.") from error
         self._terminal = True
         return self._start(argv, deadline, terminal=True, raw=True)
 

@@ -37,7 +37,7 @@ class Keyring:
         # A keyring cannot rename. After an interruption here both entries hold the same key.
         key = self.read_next()
         if key is None:
-            raise StartupError("The key that was laid ready has gone from the keyring.")
+            raise StartupError("The keyring has lost the new key that the rotation stored in it.")
         self._write(self._entry, key)
         self.discard_next()
 

@@ -92,7 +92,7 @@ def open_sealed(sealed: bytes, principal: Principal, private: bytes) -> bytes:
     try:
         return crypto_box_seal_open(sealed, principal.public_key, private)
     except CryptoError as error:
-        raise IntegrityError("The secret was not sealed to the key that it names.") from error
+        raise IntegrityError("The secret names a key that it was not sealed to.") from error
 
 
 def sealing_key(vault_private: bytes) -> bytes:

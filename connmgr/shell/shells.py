@@ -171,7 +171,7 @@ class Shells:
                 pass
         except ShellBusy as error:
             raise ShellBusy(
-                "The change is stored; a shell that is still being started or stopped ends with that."
+                "The change is stored. A shell that is just being started or stopped ends after that."
             ) from error
 
     def _started(self, connection: str, entry: Entry, access: Access) -> Shell:
@@ -189,7 +189,7 @@ class Shells:
             if not entry.stale:
                 return shell
             if deadline.passed:
-                raise ShellBusy("The connection is changed again and again while its shell is started; try again.")
+                raise ShellBusy("The connection kept changing while its shell started; try again.")
 
     def _answering(self, entry: Entry, access: Access) -> Shell | None:
         """Return the shell of ``entry``; one that does not answer, or runs on data that was changed, is ended."""
@@ -247,7 +247,7 @@ class Shells:
                 # Whoever holds it finds the same, or ends it.
                 self._discard(connection, shell)
             self._vault.connections.get(connection)
-            raise NoShell("The connection was changed, which has ended its shell; start it again.") from None
+            raise NoShell("The connection was changed, and its shell was ended; start it again.") from None
         return shell
 
     def _seen(self, record: Connection, access: Access) -> ShellInfo:

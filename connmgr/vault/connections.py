@@ -81,8 +81,8 @@ class Connections:
             found = way.walked(tx, self._key, direct)
             if bound is not None and bound != way.digest(found[id] for id in direct):
                 raise IntegrityError(
-                    "What this connection runs over was changed outside of connmgr: let it run over another, remove "
-                    "it, or restore the vault from a backup."
+                    "The connections under this one were changed outside of connmgr: give it others, remove it, or "
+                    "restore the vault from a backup."
                 )
             return found
 
@@ -286,7 +286,7 @@ def _require_permission(above: Iterable[Row], permits: Permission) -> None:
             permits(list(sealed.within(json.loads(row["data"]))))
         except SecretLocked as error:
             raise SecretLocked(
-                f"{row['path']} runs over this connection, and only who may open its secrets may change where they go. "
+                f"Secrets of {row['path']} go over this connection: a change needs a session that may open them. "
                 f"{error.message}",
                 **error.details,
             ) from error

@@ -196,7 +196,7 @@ class Database:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         raise VaultUnavailable(
-            "The database was lost while a change was being stored; look whether it was, before repeating it."
+            "The database was lost during a change: check whether the change is stored before you repeat it."
         )
 
     def _repeat(self, error: DBAPIError | PoolTimeout) -> _Repeat:

@@ -47,6 +47,6 @@ def _locked(sealed: Envelope, known: Mapping[str, Principal]) -> SecretLocked:
         return SecretLocked(f"Nobody can open this secret any more; it was sealed to {names}.", principals=[])
     users = "any user" if VAULT in principals else " or ".join(principals)
     return SecretLocked(
-        f"The secret is locked; its principals are {', '.join(principals)}: unlock {users} first.",
+        f"The secret is locked, and sealed to {', '.join(principals)}: unlock {users} first.",
         principals=principals,
     )

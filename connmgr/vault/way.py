@@ -62,8 +62,8 @@ def retied(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str
 def led_astray(id: str) -> IntegrityError:
     """Return the error of a connection whose way does not match its digest."""
     return IntegrityError(
-        f"What connection {id} runs over was changed outside of connmgr: let it run over another, remove it, or "
-        "restore the vault from a backup.",
+        f"The connections under {id} were changed outside of connmgr: give it others, remove it, or restore the "
+        "vault from a backup.",
         connection=id,
     )
 

@@ -95,7 +95,7 @@ def certified(identity: Identity, text: bytes) -> Identity:
     try:
         certificate = HostKey.parse(text.decode())
     except ValueError:
-        raise AuthFailed("The certificate is damaged: it is to be the text of a -cert.pub file.") from None
+        raise AuthFailed("The certificate is damaged: give the text of a -cert.pub file.") from None
     message = Message(certificate.blob)
     if message.get_text() != identity.public.type + CERTIFICATE or not _is_for(message, identity.public):
         raise AuthFailed("The certificate is not one of the private key that it was given with.")
