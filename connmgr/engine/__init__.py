@@ -1,1 +1,1 @@
-"""A shell and its commands, on a transport alone: one way to run commands and keep state on every connection type."""
+"""A shell and its commands on a bare transport: runs commands and keeps state on every connection type."""

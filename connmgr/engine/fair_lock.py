@@ -1,4 +1,4 @@
-"""A lock that is granted in the order in which it was asked for."""
+"""A lock that is granted in the order of the requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class FairLock:
-    """Lets one thread in at a time, first come, first served, so that queued commands run in the order they came."""
+    """Admits one thread at a time in the order of the requests, so that queued commands run in their order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,9 +18,9 @@ class FairLock:
 
     @contextmanager
     def take(self, timeout: float) -> Iterator[None]:
-        """Hold the turn for the ``with`` block.
+        """Hold the lock for the ``with`` block.
 
-        :raises TimeoutError: it did not come within ``timeout`` seconds.
+        :raises TimeoutError: it was not granted within ``timeout`` seconds.
         """
         granted = None
         with self._lock:
@@ -40,12 +40,12 @@ class FairLock:
 
     @property
     def taken(self) -> bool:
-        """Whether a thread holds the turn now."""
+        """Whether a thread holds the lock."""
         return self._taken
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for the turn now."""
+        """The number of threads that wait for the lock."""
         return len(self._queue)
 
     def _pass_on(self) -> None:

@@ -1,6 +1,6 @@
-"""A shell beside the session's, which runs small programs one after the other for the daemon itself.
+"""A shell beside the session's, which runs the daemon's own small programs one after another.
 
-Starting one for each would cost what the far side's start-up files do, which is a tenth of a second on many machines.
+Starting a shell for each would run the far side's start-up files, a tenth of a second on many machines.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LOOP = Source(__package__, "helper")
 
 @dataclass(frozen=True)
 class Program:
-    """A function in the language of sh, which a helper calls once it has read its ``library`` and run its ``setup``.
+    """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
-    One that is ``fed`` reads from the channel: exactly what it was told to, or else it fails, and the shell ends.
+    A ``fed`` program reads from the channel exactly what it was told to; otherwise it fails, and the shell ends.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Program:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What a helper must have read to call it."""
+        """The texts that a helper must have read before a call."""
         body = "".join(source.text for source in self.body)
         prepared = self.setup.text if self.setup else ""
         return self.library.text, prepared, f"{self.name}() {{\n{self.opening}\n{body}}}\n"
@@ -50,18 +50,15 @@ class Helper:
 
     @classmethod
     def start(cls, transport: Transport, program: Program, timeout: float) -> Helper:
-        """Start one that knows ``program``.
-
-        :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
-        """
+        """Start one that knows ``program``; raise OperationError if it takes longer than ``timeout`` seconds."""
         word = new_nonce()
         script = f"word={word}\n{''.join(program.parts)}{_LOOP.text}"
         return cls(transport.open_channel(script_argv(script), timeout=timeout), word, set(program.parts))
 
     def call(self, program: Program, arguments: Sequence[str | bytes], timeout: float) -> bytes:
-        """Run ``program`` with ``arguments``, and return the mark that leads what it says.
+        """Run ``program`` with ``arguments``, and return the mark that leads its answers.
 
-        The last that comes of it is the mark, ``over``, and its exit status, on one line.
+        Its last line is the mark, ``over``, and its exit status.
         :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
         """
         mark = new_nonce()
@@ -76,11 +73,11 @@ class Helper:
 
     @property
     def idle(self) -> bool:
-        """Whether it lives, and says nothing unasked."""
+        """Whether it runs, and prints nothing unasked."""
         try:
             if any(self.channel.recv(0)):
                 return False
-            # What a start-up file has left running may hold the streams of one that is dead.
+            # A child of a start-up file may hold the streams of a dead shell open.
             self.channel.exit_status(0)
         except TimeoutError:
             return True
@@ -90,7 +87,7 @@ class Helper:
 
 
 class Helpers:
-    """Keeps one idle helper for whoever needs one next. Safe to use from several threads."""
+    """Keeps one idle helper for the next caller. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +95,7 @@ class Helpers:
         self._closed = False
 
     def take(self) -> Helper | None:
-        """Return the idle helper, which is the caller's from now on; None if there is none."""
+        """Return the idle helper, which the caller then owns, or None."""
         with self._lock:
             helper, self._idle = self._idle, None
         if helper is None or helper.idle:
@@ -107,7 +104,7 @@ class Helpers:
         return None
 
     def leave(self, helper: Helper) -> None:
-        """Keep a helper that is idle, or close it if there is one already."""
+        """Keep an idle helper, or close it if one is kept already."""
         with self._lock:
             if self._idle is None and not self._closed:
                 self._idle = helper
@@ -123,7 +120,7 @@ class Helpers:
         return helper is not None
 
     def close(self) -> None:
-        """Close the idle helper, and from now on each that is left."""
+        """Close the idle helper, and from now on every helper that is returned."""
         with self._lock:
             self._closed = True
         self.dismiss()

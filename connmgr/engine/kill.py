@@ -1,4 +1,4 @@
-"""Ends the processes of a command from a second channel, because the supervisor waits for them and takes no orders."""
+"""Kills a command's processes from a second channel, since the supervisor waits for them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ _SUPERVISOR = Source(__package__, "kill_supervisor")
 
 
 def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
-    """Kill what runs below the supervisor ``root``, and what carries ``cookie`` in its environment, but not it itself.
+    """Kill all processes below the supervisor ``root``, but not it, and those with ``cookie`` in their environment.
 
-    Returns whether nothing was left within ``timeout`` seconds; False too where no second channel can be had, or where
-    ``root`` was not started with ``word``.
+    Returns whether none was left within ``timeout`` seconds; False also if there is no second channel, or ``root`` was
+    not started with ``word``.
     """
     return _run(transport, script_argv(_TREE.text, (str(root), cookie, word)), timeout)
 
 
 def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:
-    """Kill the supervisor ``pid``, which was started with ``word``, within ``timeout`` seconds; return whether it was.
-
-    Where there is no /proc it is left to the end of its streams.
-    """
+    """Kill the supervisor ``pid``, started with ``word``; return whether that succeeded. Needs /proc."""
     return _run(transport, script_argv(_SUPERVISOR.text, (str(pid), word)), timeout)
 
 

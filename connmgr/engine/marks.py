@@ -1,28 +1,26 @@
-"""The marks in a command's two streams: where its output ends, what its state is, and how it ended.
+"""The marks in a command's streams, which delimit its output, its state and its end.
 
 A marker is a colon, a random nonce of 128 bits that only this frame holds, a tag and a newline. Output cannot imitate
-it, and no text that the shell may print of the frame (``set -x``) has a colon before the nonce. It has one newline,
-because bash writes line by line.
+it, and when the shell prints the frame (``set -x``), no colon precedes the nonce. A marker has one newline, because
+bash writes line by line.
 
-Tags on stdout, after the output: ``c`` begins the working directory, ``p`` says that the command has moved to another
-and begins the name of that where it is not the one above, ``v`` the exported variables, ``x`` more output
-(of an EXIT trap); ``g`` says that the directory asked for could not be entered, ``l`` that the session's own is lost; a
-blank and a number end the command with that status. They come in this order, each once at most. On stderr the bare
-nonce ends, and is the only mark.
+Tags on stdout, after the output, in this order and each at most once: ``c`` begins the working directory; ``p`` says
+that the command moved to another, and begins that name if it differs; ``v`` begins the exported variables, ``x`` the
+output of an EXIT trap. ``g`` says that the requested directory cannot be entered, ``l`` that the session's own is lost.
+A blank and a number end the command with that status. On stderr the bare nonce is the only mark, and the end.
 
-A nonce that leads anything else was not printed by a supervisor that does what it was told: nobody knows what state the
-shell is in, and :class:`UnknownMark` is raised.
+After anything else behind a nonce, the shell's state is unknown, and :class:`UnknownMark` is raised.
 """
 
 from __future__ import annotations
 
 import re
 
-STATE_LIMIT = 512 << 10
-"""Bytes of working directory, and of variables, that are kept; a larger state is not carried over."""
+STATE_BYTES = 512 << 10
+"""Bytes of working directory, and of variables; a larger state is not carried over."""
 
-TAG_LIMIT = len(" 65535\r")
-"""Bytes between a nonce and its newline, at most."""
+TAG_BYTES = len(" 65535\r")
+"""Most bytes between a nonce and its newline."""
 
 _TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[cpvxgl])?(?P<translated>\r?)")
 _FOLLOWING = {"": "cgl", "c": "pv", "p": "v", "v": "x"}
@@ -30,14 +28,13 @@ _FOLLOWING = {"": "cgl", "c": "pv", "p": "v", "v": "x"}
 
 
 class UnknownMark(Exception):
-    """What follows a nonce is no mark, or not one that may come there."""
+    """A nonce is followed by no mark, or by one that may not come there."""
 
 
 class MarkedStream:
-    """Reads one stream of a command by position: what belongs to it, what is its state, and where it ends.
+    """Separates one stream of a command into output, state and end.
 
-    At most ``limit`` bytes of output are kept; the rest is counted off and ``truncated`` set. The end of ``stderr`` is
-    bare.
+    At most ``limit`` bytes of output are kept; ``truncated`` is set if more came. The end of ``stderr`` is bare.
     """
 
     def __init__(self, nonce: str, limit: int, *, stderr: bool = False) -> None:
@@ -62,23 +59,23 @@ class MarkedStream:
         return self._sections["b"]
 
     def take(self) -> bytes:
-        """Return the output that is kept, and keep it no longer."""
+        """Return the output kept so far, and drop it."""
         taken, self._sections["b"] = bytes(self._sections["b"]), bytearray()
         return taken
 
     @property
     def state(self) -> tuple[bytes, bytes] | None:
-        """The working directory and the variables as printed; None where the command did not come to print them."""
+        """The working directory and the variables as printed, or None if the command printed neither."""
         sections = self._sections
         directory, variables = sections["p"] or sections["c"], sections["v"]
-        if not self._state_complete or max(len(directory), len(variables)) >= STATE_LIMIT:
+        if not self._state_complete or max(len(directory), len(variables)) >= STATE_BYTES:
             return None
         if self._translated:
             directory, variables = (part.replace(b"\r\n", b"\n") for part in (directory, variables))
         return bytes(directory.removesuffix(b"\n")), bytes(variables)
 
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream; whatever follows its end is dropped.
+    def parse(self, data: bytes) -> None:
+        """Process the next bytes of the stream; those after its end are dropped.
 
         :raises UnknownMark: the shell is in an unknown state.
         """
@@ -94,8 +91,8 @@ class MarkedStream:
                 self._pending = data[len(data) - held :]
                 return
             tag = at + len(marker)
-            line_end = data.find(b"\n", tag, tag + TAG_LIMIT + 1)
-            if line_end < 0 and len(data) - tag > TAG_LIMIT:
+            line_end = data.find(b"\n", tag, tag + TAG_BYTES + 1)
+            if line_end < 0 and len(data) - tag > TAG_BYTES:
                 raise UnknownMark
             self._keep(data, start, at)
             if line_end < 0:
@@ -115,7 +112,7 @@ class MarkedStream:
         if match is None or (match["status"] and match["letter"]):
             raise UnknownMark
         if match["translated"]:
-            # A terminal that the command has set to translate newlines.
+            # The command has set the terminal to translate newlines.
             self._translated = True
         if match["letter"]:
             self._begin(match["letter"].decode())
@@ -142,7 +139,7 @@ class MarkedStream:
         if start >= end:
             return
         kept = self._sections[self._section]
-        limit = self.limit if self._section == "b" else STATE_LIMIT
+        limit = self.limit if self._section == "b" else STATE_BYTES
         room = max(0, limit - len(kept))
         if end - start > room:
             self.truncated = self.truncated or self._section == "b"

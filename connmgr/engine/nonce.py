@@ -10,15 +10,14 @@ from hashlib import blake2b
 
 
 def new_nonce() -> str:
-    """Return 128 random bits as letters, digits, ``-`` and ``_``: shells read their input byte by byte."""
+    """Return 128 random bits as letters, digits, ``-`` and ``_``; short, since shells read input byte by byte."""
     return secrets.token_urlsafe(16)
 
 
 def nonces() -> Iterator[str]:
-    """Yield nonces like those of :func:`new_nonce` without end, as unpredictable as the one key behind all of them.
+    """Yield words like :func:`new_nonce` by a keyed hash of a counter (BLAKE2b, RFC 7693).
 
-    They are a keyed hash of a counter (BLAKE2b, RFC 7693): asking the system for random bytes lets go of the
-    interpreter, which costs more than all of this where many threads wait for it.
+    Asking the system for random bytes releases the interpreter, which is slow with many threads.
     """
     key = secrets.token_bytes(32)
     for number in itertools.count():

@@ -1,24 +1,24 @@
-"""Tells which commands cannot change their session's state, so that less need be done to run them.
+"""Finds commands that cannot change their session's state, which can be run with less effort.
 
-They are made of nothing but programs with words and redirections. A program cannot change the shell that runs it; only
-the shell's own words can, and its functions, where a session has any.
+They consist of programs with words and redirections. A program cannot change the shell that runs it; only the shell's
+builtins and functions can.
 """
 
 from __future__ import annotations
 
 import re
 
-LONGEST = 400
-"""Bytes beyond which looking is not worth it: such a command takes longer than what could be saved."""
+MAX_COMMAND_BYTES = 400
+"""A longer command takes longer than a check could save."""
 
 BLANKS = b" \t\n"
-"""What may stand around a command."""
+"""Blanks around a command."""
 
 HARMLESS = frozenset(b"[ basename cat cp cut dirname echo false getconf ln mktemp mv pwd sleep test true".split())
-"""The words of a shell's own that change nothing in it."""
+"""Builtins that change nothing in their shell."""
 
 INSTANT = frozenset(b"echo false pwd true".split())
-"""Those that never wait for anything either."""
+"""Builtins that also never wait."""
 
 SHELLS_OWN = frozenset(
     b"""
@@ -34,30 +34,30 @@ SHELLS_OWN = frozenset(
     zregexparse zstyle
     """.split()
 )
-"""The other words of the shells that can supervise: keywords, builtins, and aliases that they are born with."""
+"""The other words of the supervising shells: keywords, builtins, and predefined aliases."""
 
 _PROGRAM = rb"(?P<program>[A-Za-z0-9_.:/+\[-]+)(?![^\s|&;])"
-# zsh takes what follows one in brackets for arithmetic, which may assign.
+# zsh reads a bracket after a variable as arithmetic, which may assign.
 _VARIABLE = rb"\$[A-Za-z_]\w*(?![\w\[])"
 _WORD = rb"""(?:[\w./:@%+,=*?~\[\]-]|VARIABLE|'[ -&(-~]*'|"(?:[ !#%-\[\]^_a-~]|VARIABLE)*")+"""
 _WORD = _WORD.replace(b"VARIABLE", _VARIABLE)
 _REDIRECTION = rb"[0-9]?(?:[<>]|>>)[ \t]*" + _WORD + rb"|[0-9]?>&[0-9]"
 _SIMPLE = _PROGRAM + rb"(?:[ \t]+(?:" + _WORD + rb"|" + _REDIRECTION + rb"))*"
-# No words that a shell could take offence at and stop for, as zsh does at a pattern that matches nothing.
+# No words that a shell could reject, as zsh rejects a pattern without a match.
 _SINGLE = re.compile(_PROGRAM + rb"(?:[ \t]+[\w./:@%+,-][\w./:@%+,=-]*)*")
 _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z)")
 
 
 def is_single(text: bytes) -> bool:
-    """Return whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
+    """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
     found = _SINGLE.fullmatch(text.strip(BLANKS))
     return found is not None and found["program"] not in SHELLS_OWN | HARMLESS - INSTANT
 
 
 def is_plain(text: bytes) -> bool:
-    """Return whether the command ``text`` cannot change directory, variables or traps of the shell that runs it."""
+    """Whether the command ``text`` cannot change directory, variables or traps of the shell that runs it."""
     command, position = text.strip(BLANKS), 0
-    if len(command) > LONGEST:
+    if len(command) > MAX_COMMAND_BYTES:
         return False
     while True:
         found = _NEXT.match(command, position)

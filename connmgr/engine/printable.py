@@ -1,8 +1,8 @@
-"""What a far side has printed, as an error's message quotes it."""
+"""Makes a far side's output fit for an error's message."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return ``text`` in one line, with nothing in it that would control a terminal."""
+    """Return ``text`` in one line without terminal control characters."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())

@@ -1,4 +1,4 @@
-"""A command that runs in a session: what it prints as it comes, how it ended, and how it is killed."""
+"""A running command of a session: its output as it comes, its end, and how it is killed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from connmgr.errors import CommandCancelled, CommandTimeout
 from connmgr.plugin import Channel
 
 CLIENT_POLL_SECONDS = 1.0
-"""Time between two looks at whether the client is still there."""
+"""Interval of checks whether the client is still there."""
 
 KILL_SECONDS = 20.0
-"""Time in which a killed command's processes must be gone, or the session is given up."""
+"""Time for a killed command's processes to end; otherwise the session is given up."""
 
 KILL_AGAIN_FIRST_SECONDS, KILL_AGAIN_SECONDS = 0.1, 1.0
-"""Time after which a command that still runs is killed once more, the first time and at most."""
+"""Interval of attempts to kill a command that still runs: the first, and the longest."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended: its exit status (128 + N for signal N) and what it printed, cut where ``truncated``."""
+    """How a command ended: its exit status (128 + N for signal N) and its output, cut if ``truncated``."""
 
     exit_code: int
     stdout: bytes | bytearray
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a command: seconds, bytes that are kept of each stream, and whether nobody waits for it any more."""
+    """The limits of a command: seconds, bytes kept of each stream, and whether its client has gone."""
 
     timeout: float
     max_output: int
@@ -45,25 +45,25 @@ class Limits:
 
 
 class Holder(Protocol):
-    """The session that holds a running command."""
+    """The session that runs a command."""
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Turn whatever ends the shell within the ``with`` block into the error that says so."""
+        """Turn the shell's end within the ``with`` block into the error that says why."""
 
     def kill_tree(self, cookie: str, timeout: float) -> bool:
-        """Kill all processes of the command, and return whether that could be done."""
+        """Kill all processes of the command; return whether that succeeded."""
 
     def give_up(self, cookie: str) -> None:
-        """Kill the shell and what it runs, and close its channel."""
+        """Kill the shell and all that it runs, and close its channel."""
 
     def settle(self, running: Running) -> None:
-        """Take over the state that the command has left, and raise why it did not run."""
+        """Take over the command's state, and raise the reason if it did not run."""
 
 
 class Running:
     """A command that a session has begun. One thread reads its :meth:`events` or its :meth:`result`, once.
 
-    The time of its ``limits`` counts from now; whether it is abandoned is asked about once a second.
+    The time of its ``limits`` counts from now; whether it is abandoned is checked once a second.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Running:
 
     @property
     def ended(self) -> bool:
-        """Whether all has been read that it printed, and its exit status."""
+        """Whether its output and its exit status were read completely."""
         return self.stdout.ended and self.stderr.ended
 
     @property
@@ -91,12 +91,9 @@ class Running:
         return status if status <= 255 else 128 + (status & 0x7F)  # ksh93 reports signal N as 256 + N
 
     def events(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield ``(stdout, stderr)`` as output comes, one of them possibly empty, until the command has ended.
+        """Yield ``(stdout, stderr)``, one of them possibly empty, as output comes, to the end of the command.
 
-        :raises CommandTimeout: it ran too long and was killed; all that it printed was yielded before.
-        :raises CommandCancelled: nobody waited for it any more, and it was killed.
-        :raises connmgr.errors.NoSuchDirectory: its working directory cannot be entered; it did not run.
-        :raises connmgr.errors.ShellLost: the shell is gone; whether the command ran is not known.
+        It raises CommandTimeout or CommandCancelled after a kill, NoSuchDirectory or ShellLost.
         """
         self.stdout.limit = self.stderr.limit = sys.maxsize
         for _ in self._reads():
@@ -105,16 +102,13 @@ class Running:
                 yield piece
 
     def result(self) -> Result:
-        """Read to the end, and return what came of the command: at most ``max_output`` bytes of each stream.
-
-        :raises CommandTimeout: as for :meth:`events`; it holds what was printed until then.
-        """
+        """Read to the end; return the status, and ``max_output`` bytes of each stream; raise as :meth:`events`."""
         for _ in self._reads():
             pass
         return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated)
 
     def kill(self) -> None:
-        """Kill the command, unless it has ended, and drop what it has printed."""
+        """Kill the command, unless it has ended, and drop its output."""
         if self.ended:
             return
         self.stdout.limit = self.stderr.limit = 0
@@ -133,9 +127,9 @@ class Running:
             raise self._interruption(reason)
 
     def _until(self, deadline: float, abandoned: Callable[[], bool]) -> Generator[None, None, str]:
-        """Read until the command has ended, or return why that is not waited for: ``timeout`` or ``abandoned``.
+        """Read until the command ends; return None, or why it is no longer awaited: ``timeout`` or ``abandoned``.
 
-        ``deadline`` is a time of ``time.monotonic``. It yields after each read.
+        ``deadline`` is a time of ``time.monotonic``. Yields after each read.
         :raises EOFError: the shell is gone.
         :raises connmgr.engine.marks.UnknownMark: it is in an unknown state.
         """
@@ -150,25 +144,25 @@ class Running:
                 self._raise_if_ended()
                 next_look = now + CLIENT_POLL_SECONDS
             out, err = self._channel.recv(min(deadline, next_look) - now)
-            self.stdout.feed(out)
-            self.stderr.feed(err)
+            self.stdout.parse(out)
+            self.stderr.parse(err)
             yield
         return ""
 
     def _raise_if_ended(self) -> None:
-        """Notice that the shell is gone where a job of it holds the streams open, so that they do not end."""
+        """Detect the shell's end even if a job of it keeps the streams open."""
         with contextlib.suppress(TimeoutError):
             self._channel.exit_status(0)
             raise EOFError
 
     def _killed(self) -> Iterator[None]:
-        """Kill the command and read to the end of what it printed; a shell that does not come back is lost."""
+        """Kill the command and read the rest of its output; a shell that does not answer then is lost."""
         deadline = time.monotonic() + KILL_SECONDS
         patience = KILL_AGAIN_FIRST_SECONDS
         while self._session.kill_tree(self.cookie, KILL_SECONDS / 2) and (now := time.monotonic()) < deadline:
             if not (yield from self._until(min(now + patience, deadline), lambda: False)):
                 return
-            # The shell may only now have read the command to its end, and begun it.
+            # The shell may have begun the command only after the last kill.
             patience = min(2 * patience, KILL_AGAIN_SECONDS)
         self._session.give_up(self.cookie)
         raise EOFError

@@ -1,4 +1,4 @@
-"""A shell session: a supervisor on one channel, and the commands that run in it one after the other."""
+"""A shell session: a supervisor on one channel, and the commands that it runs one after another."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from connmgr.errors import (
 )
 from connmgr.plugin import Channel, Transport
 
-GIVE_UP_TIMEOUT = 5.0
-"""Seconds for killing a shell that does not come back."""
+GIVE_UP_SECONDS = 5.0
+"""For killing a shell that does not answer."""
 
-LATE_READS = 64
-"""How often a job that prints without end may be read from before a command is sent all the same."""
+MAX_LATE_READS = 64
+"""Most reads of a job that prints without end, before a command is sent all the same."""
 
-INPUT_IN_FRAME = 16384
-"""Bytes of standard input that travel with the command."""
+FRAME_INPUT_BYTES = 16384
+"""Larger standard input goes through a pipe of its own, if there is a second channel."""
 
-SEND_TIMEOUT = 30.0
-"""Seconds within which a supervisor that waits for a frame must take it."""
+SEND_SECONDS = 30.0
+"""For a waiting supervisor to take a frame."""
 
 
 class Session:
-    """A running shell. Commands of several threads run one at a time, in the order in which they came."""
+    """A running shell. It runs the commands of several threads one at a time, in the order of their requests."""
 
     def __init__(
         self, supervisor: Supervisor, transport: Transport, max_output: int, helpers: Helpers | None = None
@@ -59,7 +59,7 @@ class Session:
         self.transport = transport
         self.helpers = helpers or Helpers()
         self._max_output = max_output
-        self._turns = FairLock()
+        self._command_lock = FairLock()
         self._cookie = secrets.token_hex(8)
         self._numbers = itertools.count(1)
         self._nonces = nonces()
@@ -77,22 +77,19 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the session can run commands, as far as is known without asking the far side."""
+        """Whether the session can run commands, as far as known without asking the far side."""
         return not self._lost and not self._stopping.is_set()
 
     def notice_end(self) -> None:
-        """Look whether the shell or its link has ended while it was idle; the far side is not asked.
-
-        A shell that runs a command notices by itself.
-        """
-        with contextlib.suppress(TimeoutError), self._turns.take(0.0):
+        """Detect the end of an idle shell or its link, without asking the far side."""
+        with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             if self.alive and self._has_ended():
                 self._lost = True
 
     def _has_ended(self) -> bool:
         try:
             self._discard_late_output()
-            # What a command left in the background may hold the streams of a shell that is dead.
+            # A background job may hold the streams of a dead shell open.
             self._channel.exit_status(0.0)
         except TimeoutError:
             return False
@@ -102,16 +99,16 @@ class Session:
 
     @property
     def directory(self) -> bytes:
-        """The working directory, as the last command left it."""
+        """The working directory after the last command."""
         return self._state.directory
 
     def remove_at_stop(self, path: bytes) -> None:
-        """Have a file or directory of the far side removed when the session is stopped."""
+        """Remove a file or directory of the far side when the session stops."""
         self._temporary.append(path)
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[None]:
-        """Count the session as used, while other channels of its transport are."""
+        """Count the session as in use while its transport's other channels are."""
         with self._lending:
             self._borrowers += 1
         try:
@@ -123,13 +120,13 @@ class Session:
 
     @property
     def waiting(self) -> int:
-        """How many commands wait for those before them."""
-        return self._turns.waiting
+        """The number of commands that wait for earlier ones."""
+        return self._command_lock.waiting
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last command ended; 0 while one runs, or while files are transferred."""
-        return 0.0 if self._turns.taken or self._borrowers else time.monotonic() - self.last_used
+        """Seconds since the last command ended; 0 while a command runs or files are transferred."""
+        return 0.0 if self._command_lock.taken or self._borrowers else time.monotonic() - self.last_used
 
     def exec(self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False) -> Result:
         """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`Running.result`."""
@@ -140,11 +137,11 @@ class Session:
     def begin(
         self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False
     ) -> Iterator[Running]:
-        """Begin ``command`` once those before it are done, and hold the session for it until the ``with`` block ends.
+        """Begin ``command`` after those before it, and hold the session for it until the ``with`` block ends.
 
-        It may run for ``timeout`` seconds, and while ``abandoned``, asked about once a second, returns False. One
-        that still runs when the block ends is killed.
-        :raises ShellBusy: its turn did not come within ``timeout`` seconds.
+        It may run for ``timeout`` seconds, while ``abandoned``, called about once a second, returns False. If it still
+        runs when the block ends, it is killed.
+        :raises ShellBusy: earlier commands took ``timeout`` seconds.
         :raises ShellStopped: the shell was stopped before.
         :raises ShellLost: the shell is gone; whether the command ran is not known.
         """
@@ -156,7 +153,7 @@ class Session:
                 with self.guarded():
                     self._discard_late_output()
                     try:
-                        self._channel.sendall(frame, SEND_TIMEOUT)
+                        self._channel.sendall(frame, SEND_SECONDS)
                     except TimeoutError:
                         self.give_up(cookie)
                         raise
@@ -175,7 +172,7 @@ class Session:
     def _turn(self, timeout: float) -> Iterator[None]:
         with contextlib.ExitStack() as held:
             try:
-                held.enter_context(self._turns.take(timeout))
+                held.enter_context(self._command_lock.take(timeout))
             except TimeoutError:
                 raise ShellBusy("Other commands held this session until the request's time was over.") from None
             if self._stopping.is_set():
@@ -186,17 +183,17 @@ class Session:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Turn whatever ends the shell within the ``with`` block into the error that says so.
+        """Turn the shell's end within the ``with`` block into the error that says why.
 
         :raises ShellStopped: it was stopped.
-        :raises ShellLost: it is gone, or in a state that nobody knows.
+        :raises ShellLost: it is gone, or in an unknown state.
         """
         try:
             yield
         except (ConnmgrError, GeneratorExit):
             raise
         except BaseException as error:
-            # What a plugin raises against its contract leaves nobody knowing where in the streams the shell is.
+            # After an exception against a plugin's contract, the position in the streams is unknown.
             self._lost = True
             if isinstance(error, UnknownMark):
                 raise ShellLost("The daemon lost track of the far side's shell; start it again.") from error
@@ -208,40 +205,40 @@ class Session:
 
     def probe(self, timeout: float) -> bool:
         """Return whether the shell answers; one that is running a command counts as answering."""
-        if self.alive and not self._turns.taken:
+        if self.alive and not self._command_lock.taken:
             with contextlib.suppress(ShellLost, ShellStopped, ShellBusy, CommandTimeout):
                 self.exec(Command(b":"), timeout)
         return self.alive
 
     def stop(self, timeout: float) -> None:
-        """End what runs, let the shell exit, and release the channel, within about ``timeout`` seconds."""
+        """Kill what runs, let the shell exit, and release the channel, in about ``timeout`` seconds."""
         self._stopping.set()
         try:
             self._end(timeout)
         finally:
-            # Whoever still holds the turn when time is up is woken by the close of the channel.
+            # Closing the channel wakes the thread that still holds the lock.
             self._lost = True
             self.helpers.close()
             self._channel.close()
 
     def _end(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        # What is left then is for a shell that does not exit.
+        # The rest of the time is for killing a shell that does not exit.
         patient_until = deadline - min(KILL_AGAIN_SECONDS, timeout / 4)
         ended = False
         while not ended and (left := patient_until - time.monotonic()) > 0:
             cookie = self._running
             if cookie and not self._lost:
                 self.kill_tree(cookie, min(KILL_SECONDS, left / 2))
-            # What had not quite begun is killed the next time.
+            # A command that had not begun yet is killed in the next round.
             ended = self._exit(min(KILL_AGAIN_SECONDS, max(0.0, patient_until - time.monotonic())), patient_until)
         if not ended:
             self._kill_supervisor(max(0.1, deadline - time.monotonic()))
 
     def _exit(self, patience: float, deadline: float) -> bool:
-        """Let the shell exit, if its turn for that comes within ``patience`` seconds, and return whether it has."""
+        """Let the shell exit, if no command runs within ``patience`` seconds; return whether it did."""
         try:
-            with self._turns.take(patience):
+            with self._command_lock.take(patience):
                 if not self._lost:
                     # A terminal has no EOF.
                     self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
@@ -252,27 +249,27 @@ class Session:
         return True
 
     def kill_tree(self, cookie: str, timeout: float) -> bool:
-        """Kill all processes of the command ``cookie``, and return whether that could be done."""
+        """Kill all processes of the command ``cookie``; return whether that succeeded."""
         return kill_tree(self.transport, self.pid, self._supervisor.word, cookie, timeout)
 
     def _kill_supervisor(self, timeout: float) -> None:
-        # A shell that spins, or was stopped, does not notice that its streams have ended.
+        # A busy or stopped shell does not notice the end of its streams.
         kill_supervisor(self.transport, self.pid, self._supervisor.word, timeout)
 
     @contextlib.contextmanager
     def _input_beside(self, command: Command) -> Iterator[Command]:
-        """Move large input out of the frame, where another channel can be had for it."""
-        if len(command.stdin) <= INPUT_IN_FRAME:
+        """Move large input out of the frame, if another channel can be opened for it."""
+        if len(command.stdin) <= FRAME_INPUT_BYTES:
             yield command
             return
         with contextlib.ExitStack() as feeding:
             with contextlib.suppress(OperationError, EOFError):
-                pipe = feeding.enter_context(fed(self.transport, command.stdin, SEND_TIMEOUT))
+                pipe = feeding.enter_context(fed(self.transport, command.stdin, SEND_SECONDS))
                 command = replace(command, stdin=b"", stdin_pipe=pipe)
             yield command
 
     def settle(self, running: Running) -> None:
-        """Take over the state that a command has left, and raise why it did not run.
+        """Take over a command's state, and raise the reason if it did not run.
 
         :raises ShellStopped: the shell was stopped while it ran.
         :raises NoSuchDirectory: its working directory, or the session's own, cannot be entered.
@@ -293,13 +290,13 @@ class Session:
         frame = self._frame_of(command, nonce, cookie)
         if not self._moved and self._state.directory == self._entered:
             return frame
-        # To enter one sets OLDPWD, for which `cd -` goes.
+        # Entering a directory sets OLDPWD, which `cd -` needs.
         previous = self._state.variables.get(b"OLDPWD", b"")
         return enter_directory(self._supervisor.dialect, self._state.directory, nonce, previous + frame)
 
     def _frame_of(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
-        # FPATH is where shells look for functions that they load when one is called.
+        # Shells load functions from FPATH when they are called.
         if supervisor.pure and not command.has_options and b"FPATH" not in self._state.variables:
             plain = build_plain_frame(command.text, nonce, cookie)
             if plain is not None:
@@ -310,15 +307,15 @@ class Session:
         return b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b";" if self._temporary else b""
 
     def _discard_late_output(self) -> None:
-        """Drop what background jobs of earlier commands have printed since: it is not this command's."""
-        for _ in range(LATE_READS):
+        """Drop what background jobs of earlier commands have printed: it is not the next command's."""
+        for _ in range(MAX_LATE_READS):
             if not any(self._channel.recv(0)):
                 return
 
     def give_up(self, cookie: str) -> None:
-        """Kill a shell that neither takes what it is sent nor comes back, and what it runs, and close its channel."""
-        self.kill_tree(cookie, GIVE_UP_TIMEOUT)
-        self._kill_supervisor(GIVE_UP_TIMEOUT)
+        """Kill a shell that does not answer, and all that it runs, and close its channel."""
+        self.kill_tree(cookie, GIVE_UP_SECONDS)
+        self._kill_supervisor(GIVE_UP_SECONDS)
         self._channel.close()
 
     def _keep_state(self, command: Command, stdout: MarkedStream) -> None:
@@ -328,7 +325,7 @@ class Session:
             return
         self._entered = self._state.directory
         if command.keeps_state and stdout.state:
-            # The name that it was entered by may be the same, and lead elsewhere than before.
+            # The name may be the same, and lead to another directory.
             self._moved = stdout.moved
             interpreted = self._supervisor.interpreter is not None
             self._restore = self._state.update(*stdout.state, from_env=interpreted)

@@ -1,4 +1,4 @@
-"""Finds the far side's shell, starts it without its rc files, and learns what system it runs on."""
+"""Finds the far side's shell, starts it without its rc files, and describes its system."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from connmgr.engine.printable import printable
 from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Transport
 
-FACTS_LIMIT = 64 << 10
-PATH_LIMIT = 4096
-"""Bytes of a path, its final NUL included (PATH_MAX of Linux)."""
+FACTS_BYTES = 64 << 10
+PATH_BYTES = 4096
+"""Bytes of a path with its final NUL (PATH_MAX of Linux)."""
 
-NAME_LIMIT = 200
-"""Characters of a system's name, and of a path that a message quotes."""
+NAME_CHARACTERS = 200
+"""Characters of a system's name, and of a path quoted in a message."""
 
 _PID = re.compile("[1-9][0-9]{0,9}")
 
@@ -39,7 +39,7 @@ _OS_TYPES = {
 
 @dataclass(frozen=True)
 class ShellInfo:
-    """What ``/shell/start`` tells about a session.
+    """The description of a session by ``/shell/start``.
 
     ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
     stdout) or ``pty``, ``temp`` the far side's directory for temporary files.
@@ -56,9 +56,8 @@ class ShellInfo:
 class Supervisor:
     """A shell that is ready for frames.
 
-    ``word`` is in the environment that it was started with. ``pure`` says that it is without functions and aliases, so
-    that other words than its own run programs, and that it waits for all of them. ``dialect`` is its own, which for
-    ``sh`` is told by the shell behind the name.
+    Its environment contains ``word``. ``pure`` says that it has no functions or aliases, so that every word but its own
+    runs a program, and that it waits for all programs. ``dialect`` is that of the actual shell, also for ``sh``.
     """
 
     channel: Channel
@@ -73,9 +72,9 @@ class Supervisor:
 
 
 def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
-    """Open a channel, start ``shell`` (a path or name, options allowed) or else the login shell on it, and greet it.
+    """Open a channel, start on it ``shell`` (a path or name, options allowed) or the login shell, and greet it.
 
-    :raises UnsupportedShell: the far side's shell is none that the engine speaks, or does not run commands.
+    :raises UnsupportedShell: the engine does not know the far side's shell, or the shell does not run commands.
     :raises connmgr.errors.OperationError: the channel could not be opened.
     """
     deadline = Deadline(timeout)
@@ -103,10 +102,10 @@ def _words(shell: str) -> Sequence[str]:
 def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
         raise UnsupportedShell("The shell that the connection asks for does not exist there.")
-    dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_LIMIT]
+    dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_CHARACTERS]
     supervising = SH if dialect.interpreter else dialect
     greeting = new_nonce()
-    stdout, stderr = MarkedStream(greeting, FACTS_LIMIT), MarkedStream(greeting, FACTS_LIMIT, stderr=True)
+    stdout, stderr = MarkedStream(greeting, FACTS_BYTES), MarkedStream(greeting, FACTS_BYTES, stderr=True)
     stderr.ended = channel.merged
     try:
         if shell.nudged:
@@ -116,8 +115,8 @@ def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervi
             if deadline.passed:
                 raise UnsupportedShell(f"The shell {path} does not answer.")
             out, err = channel.recv(deadline.left())
-            stdout.feed(out)
-            stderr.feed(err)
+            stdout.parse(out)
+            stderr.parse(err)
     except (EOFError, OSError) as error:
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
     except UnknownMark as error:
@@ -126,7 +125,7 @@ def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervi
 
 
 def _undescribed(shell: Announcement) -> ShellStartFailed:
-    path = printable(shell.path)[:NAME_LIMIT]
+    path = printable(shell.path)[:NAME_CHARACTERS]
     return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
 
 
@@ -138,9 +137,9 @@ def _described(
     supervising: Dialect,
     shell: Announcement,
 ) -> Supervisor:
-    # Whatever the shell has printed until then comes before; a nonce that began its line would be a mark.
+    # Earlier output of the shell comes first. The nonce is not at the line's beginning, where it would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
-    if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_LIMIT:
+    if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_BYTES:
         raise _undescribed(shell)
     pid, kernel, system, name, temp = facts[:5]
     family = dialect_of(name) if name else supervising
@@ -153,7 +152,7 @@ def _described(
         info=ShellInfo(
             dialect.number,
             _OS_TYPES.get(kernel, "unix"),
-            printable(system or kernel)[:NAME_LIMIT],
+            printable(system or kernel)[:NAME_CHARACTERS],
             "merged" if channel.merged else "none",
             temp,
         ),
@@ -161,6 +160,6 @@ def _described(
         word=shell.word,
         directory=directory,
         variables=variables,
-        # ksh93 waits for the last program of a pipeline alone.
+        # ksh93 waits only for the last program of a pipeline.
         pure=not dialect.interpreter and not own.fork and all("_cm_" in line for line in facts[5:-1]),
     )

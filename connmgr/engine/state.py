@@ -1,8 +1,8 @@
-"""What lasts from one command to the next: the working directory and the exported variables.
+"""The state that lasts between commands: the working directory and the exported variables.
 
-The subshell of each command prints both when the command has returned; the engine compares them with the last ones and
-puts what changed back into the supervisor before the next command. Values are kept as the shell itself quoted them
-(``export -p`` prints what the same shell reads back, POSIX.1-2017 *export*), so that no value is decoded on the way.
+The subshell of each command prints both after the command. The engine compares them with the last ones, and sets what
+changed in the supervisor before the next command. Values stay in the shell's own quoting (``export -p`` prints what the
+same shell reads back, POSIX.1-2017 *export*), so that none is decoded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from connmgr.engine.dialects import SH, Dialect, quote
 
 _HEAD = re.compile(rb"(?:export|declare|typeset)(?: -\w{1,16}){0,4} (?P<name>[A-Za-z_]\w*)(?P<set>=?)")
-# One alternative for each first byte, so that no input is read in two ways.
+# One alternative for each first byte, so that no input matches in two ways.
 _PIECE = re.compile(
     rb"""[^\s'"\\$()]+ | \\. | '[^']*' | "[^"\\]*(?:\\.[^"\\]*)*" | \$'[^'\\]*(?:\\.[^'\\]*)*' | \$(?!')"""
     rb"| (?P<blanks>\s+) | (?P<end>.)",
@@ -23,16 +23,16 @@ _QUOTING = re.compile(rb"""['"\\]""")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 _OF_EACH_COMMAND = frozenset(b"_ PWD CONNMGR_COMMAND".split())
-"""Variables that each command has values of its own of."""
+"""Variables with a value of their own in each command."""
 
 GONE = b"/dev/null"
-"""The working directory of a session whose own is gone: no shell enters it."""
+"""The working directory of a session whose directory was removed: no shell enters it."""
 
 
 def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
-    """Return for each variable that ``export -p`` printed the statement that sets it; None where it is not that.
+    """Return, for each variable that ``export -p`` printed, the statement that sets it; None for other text.
 
-    Takes time in proportion to the size of ``dump``, whatever is in it.
+    Takes time proportional to the size of ``dump``, whatever it contains.
     """
     variables: dict[bytes, bytes] = {}
     position = 0
@@ -40,7 +40,7 @@ def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
         head = _HEAD.match(dump, position)
         if head is None:
             return None
-        # bash lists exported arrays, which it does not export.
+        # bash lists exported arrays, but does not export them.
         array = bool(head["set"]) and dump.startswith(b"(", head.end())
         end = _end_of_value(dump, head.end(), array=array) if head["set"] else head.end()
         if not dump.startswith(b"\n", end):
@@ -53,12 +53,12 @@ def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
 
 
 def _unexpanded(value: bytes) -> bytes:
-    """Return ``value`` quoted, where it is a bare word whose tildes ksh93 expands when it reads what it has printed."""
+    """Return ``value``, quoted if it is a bare word with tildes, which ksh93 prints unquoted and expands on reading."""
     return quote(value) if b"~" in value and not _QUOTING.search(value) else value
 
 
 def _end_of_value(dump: bytes, start: int, *, array: bool) -> int:
-    """Return where the value ends that begins at ``start``: a word, or an ``array`` with its brackets."""
+    """Return the end of the value that begins at ``start``: a word, or an ``array`` with its brackets."""
     for piece in _PIECE.finditer(dump, start + array):
         if piece["end"] is not None:
             return piece.start() + (array and piece["end"] == b")")
@@ -78,7 +78,7 @@ def parse_environment(dump: bytes, dialect: Dialect = SH) -> dict[bytes, bytes] 
 
 @dataclass
 class State:
-    """The state of a session as its last command left it: a directory, and the statement that sets each variable.
+    """A session's state after its last command: a directory, and the statement that sets each variable.
 
     ``dialect`` is the supervisor's.
     """
@@ -89,9 +89,9 @@ class State:
     _dump: bytes = b""
 
     def update(self, directory: bytes, dump: bytes, *, from_env: bool) -> bytes:
-        """Take over what a command left, and return the sh text that puts the supervisor's variables right.
+        """Take over a command's state, and return the sh text that updates the supervisor's variables.
 
-        A dump that cannot be read changes no variable; with another beginning than a directory's it changes nothing.
+        A malformed dump changes no variable; one that does not begin with a directory changes nothing.
         """
         if directory and not directory.startswith(b"/"):
             return b""
@@ -108,5 +108,5 @@ class State:
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
         changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.kept]
         self.variables = variables
-        # One that a shell refuses to set or unset would end it, were the builtin not called by this word.
+        # Without this word, a variable that the shell refuses to set or unset would end it.
         return b"".join(self.dialect.builtin.encode() + b" " + statement for statement in changes)

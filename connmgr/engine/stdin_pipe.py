@@ -1,7 +1,6 @@
-"""Large standard input of a command, over a channel of its own and a named pipe.
+"""Sends a command's large standard input over a second channel and a named pipe.
 
-Shells read what they are sent byte by byte, so as not to take what their commands are to read; a megabyte within a
-frame takes seconds.
+Shells read their input byte by byte, to leave the rest to their commands; a megabyte within a frame takes seconds.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from collections.abc import Iterator
 from connmgr.engine.script import Source, script_argv
 from connmgr.plugin import Channel, Deadline, Transport
 
-PIECE = 1 << 20
-END_TIMEOUT = 5.0
-"""Seconds in which the feeding process must end once its reader has."""
+PIECE_BYTES = 1 << 20
+END_SECONDS = 5.0
+"""Time for the feeding process to end after its reader."""
 
-_LINE_LIMIT = 1 << 16
+_LINE_BYTES = 1 << 16
 
 _SCRIPT = Source(__package__, "stdin_pipe")
 
 
 @contextlib.contextmanager
 def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
-    """Have ``data`` wait in a named pipe of the far side, and yield the pipe's path for one reader.
+    """Provide ``data`` in a named pipe of the far side, and yield the pipe's path for one reader.
 
-    :raises connmgr.errors.OperationError: no channel could be had for it.
+    :raises connmgr.errors.OperationError: no channel could be opened for it.
     :raises EOFError: the far side could not make the pipe.
     """
     channel = transport.open_channel(script_argv(_SCRIPT.text, [str(len(data))]), timeout=timeout)
@@ -36,16 +35,16 @@ def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
         writer.start()
         yield path
         with contextlib.suppress(TimeoutError, EOFError, OSError):
-            channel.exit_status(END_TIMEOUT)
+            channel.exit_status(END_SECONDS)
     finally:
         channel.close()
         if writer.is_alive():
-            writer.join(END_TIMEOUT)
+            writer.join(END_SECONDS)
 
 
 def _path(channel: Channel, deadline: Deadline) -> bytes:
     seen = bytearray()
-    while not seen.endswith(b"\n") and len(seen) < _LINE_LIMIT:
+    while not seen.endswith(b"\n") and len(seen) < _LINE_BYTES:
         if deadline.passed:
             raise EOFError
         seen += channel.recv(deadline.left())[0]
@@ -59,6 +58,6 @@ def _path(channel: Channel, deadline: Deadline) -> bytes:
 def _write(channel: Channel, data: bytes, timeout: float) -> None:
     # A command need not read its input: then the far side's end is closed early.
     with contextlib.suppress(EOFError, OSError):
-        for start in range(0, len(data), PIECE):
-            channel.sendall(data[start : start + PIECE], timeout)
+        for start in range(0, len(data), PIECE_BYTES):
+            channel.sendall(data[start : start + PIECE_BYTES], timeout)
         channel.shutdown_write()

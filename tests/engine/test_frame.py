@@ -28,14 +28,14 @@ def test_split_at_every_byte() -> None:
         whole = stream(output, b"bye\n")
         for at in range(len(whole) + 1):
             reader = MarkedStream(NONCE, 1000)
-            reader.feed(whole[:at])
-            reader.feed(whole[at:])
+            reader.parse(whole[:at])
+            reader.parse(whole[at:])
             check(reader, output + b"bye\n")
 
 
 def test_newlines_that_a_terminal_translates() -> None:
     reader = MarkedStream(NONCE, 1000)
-    reader.feed(stream(b"hi\n").replace(b"\n", b"\r\n"))
+    reader.parse(stream(b"hi\n").replace(b"\n", b"\r\n"))
     check(reader, b"hi\r\n")
 
 
@@ -50,9 +50,9 @@ def test_random_chunks(pieces: list[bytes], sizes: list[int]) -> None:
         return
     rest, reader = stream(output), MarkedStream(NONCE, 10_000)
     for size in sizes:
-        reader.feed(rest[:size])
+        reader.parse(rest[:size])
         rest = rest[size:]
-    reader.feed(rest)
+    reader.parse(rest)
     check(reader, output)
 
 
@@ -61,7 +61,7 @@ def test_random_chunks(pieces: list[bytes], sizes: list[int]) -> None:
 def test_the_limit_cuts_the_output_and_nothing_else(limit: int, length: int, size: int) -> None:
     whole, reader = stream(b"x" * length), MarkedStream(NONCE, limit)
     for at in range(0, len(whole), size):
-        reader.feed(whole[at : at + size])
+        reader.parse(whole[at : at + size])
     check(reader, b"x" * min(limit, length))
     assert reader.truncated == (length > limit)
 
@@ -69,5 +69,5 @@ def test_the_limit_cuts_the_output_and_nothing_else(limit: int, length: int, siz
 def test_a_marker_of_another_command_is_output() -> None:
     other = b":" + b"f" * 22 + b" 0\n"
     reader = MarkedStream(NONCE, 1000)
-    reader.feed(stream(other))
+    reader.parse(stream(other))
     check(reader, other)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connmgr.engine.frame import Command
-from connmgr.engine.marks import STATE_LIMIT, MarkedStream, UnknownMark
+from connmgr.engine.marks import STATE_BYTES, MarkedStream, UnknownMark
 from connmgr.engine.running import Limits, Running
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ShellLost, ShellStartFailed
@@ -25,7 +25,7 @@ PIECE = 32 << 10
 
 def feed(stream: MarkedStream, data: bytes, piece: int = PIECE) -> None:
     for start in range(0, len(data), piece):
-        stream.feed(data[start : start + piece])
+        stream.parse(data[start : start + piece])
 
 
 FLOODS = [b"x", b":", MARK[:-1], b":" + MARK[:-1], b"\n", b"\0"]
@@ -95,7 +95,7 @@ def test_the_end_of_stderr_is_found(tag: str) -> None:
 
 def test_a_directory_too_long_is_not_kept() -> None:
     stream = MarkedStream(NONCE, 1000)
-    feed(stream, MARK + b"c\n" + fill(b"/d", STATE_LIMIT) + MARK + b"v\n" + MARK + b"x\n" + MARK + b" 0\n")
+    feed(stream, MARK + b"c\n" + fill(b"/d", STATE_BYTES) + MARK + b"v\n" + MARK + b"x\n" + MARK + b" 0\n")
     assert stream.ended
     assert stream.state is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.engine.marks import STATE_LIMIT
+from connmgr.engine.marks import STATE_BYTES
 from connmgr.engine.state import State, parse_exports
 from tests.hostile import fill, quickly
 
@@ -30,7 +30,7 @@ DUMPS = [
 @pytest.mark.parametrize("from_env", [False, True], ids=["sh", "env"])
 @pytest.mark.parametrize(("begin", "middle", "end"), DUMPS)
 def test_variables_are_read_in_linear_time(begin: str, middle: str, end: str, from_env: bool) -> None:
-    dump = begin.encode() + fill(middle.encode(), STATE_LIMIT - len(begin) - len(end) - 1) + end.encode()
+    dump = begin.encode() + fill(middle.encode(), STATE_BYTES - len(begin) - len(end) - 1) + end.encode()
     with quickly():
         State().update(b"/", dump, from_env=from_env)
 

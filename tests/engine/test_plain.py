@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connmgr.engine.plain import HARMLESS, INSTANT, LONGEST, SHELLS_OWN, is_plain, is_single
+from connmgr.engine.plain import HARMLESS, INSTANT, MAX_COMMAND_BYTES, SHELLS_OWN, is_plain, is_single
 from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout
 from tests.engine.shells import POSIX, assert_usable, local_session, out, run
@@ -80,7 +80,7 @@ NOT_PLAIN = [
     "echo \u00e9",
     "true\r",
     "echo a\0b",
-    "x" * (LONGEST + 1),
+    "x" * (MAX_COMMAND_BYTES + 1),
 ]
 
 SINGLE = ["true", " /bin/true\n", "echo a=b", "systemctl is-active ssh.service", "x --level=3 a:b,c@d%e+f ../g", "pwd"]

@@ -174,7 +174,7 @@ def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: 
 
 
 def test_a_shell_that_takes_no_command_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "SEND_TIMEOUT", 0.5)
+    monkeypatch.setattr(session, "SEND_SECONDS", 0.5)
     supervisor = psutil.Process(posix.pid)
     supervisor.suspend()
     with pytest.raises(ShellLost):
