@@ -14,11 +14,7 @@ _SUPERVISOR = Source(__package__, "kill_supervisor")
 
 
 def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
-    """Kill all processes below the supervisor ``root``, but not it, and those with ``cookie`` in their environment.
-
-    Returns whether none was left within ``timeout`` seconds; False also if there is no second channel, or ``root`` was
-    not started with ``word``.
-    """
+    """Kill all processes below ``root``, and all with ``cookie`` in their environment; return whether none is left."""
     return _run(transport, script_argv(_TREE.text, (str(root), cookie, word)), timeout)
 
 

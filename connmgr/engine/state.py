@@ -68,7 +68,7 @@ def _end_of_value(dump: bytes, start: int, *, array: bool) -> int:
 
 
 def parse_environment(dump: bytes, dialect: Dialect = SH) -> dict[bytes, bytes] | None:
-    """Return for each variable that ``env -0`` printed the statement that sets it; None where it printed none."""
+    """Return, for each variable that ``env -0`` printed, the statement that sets it; None for other text."""
     if not dump:
         return None
     pairs = (entry.partition(b"=") for entry in dump.split(b"\0"))

@@ -1,4 +1,4 @@
-"""What the far side says of files: one record a file, in the ways of find and stat, and many of them as a listing."""
+"""The far side's descriptions of files: records in the formats of find and stat, and listings of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from itertools import islice
 
 from connmgr.errors import TransferFailed
 
-RUN = 4096
-"""Entries that are sorted at once: sorting keeps other threads waiting."""
+RUN_ENTRIES = 4096
+"""Entries sorted at once: sorting keeps other threads waiting."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TYPES = {
@@ -36,7 +36,7 @@ _RECORD = re.compile(
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a file; ``size`` in bytes, ``mode`` the permission bits, ``target`` that of a link."""
+    """A file's description: ``size`` in bytes, ``mode`` the permission bits, ``target`` a link's."""
 
     name: bytes
     type: str
@@ -51,16 +51,16 @@ class Entry:
 
 
 class Listing:
-    """The entries of a directory, by name; ``records`` describe them.
+    """The entries of a directory, described by ``records``, in the order of their names.
 
-    They are kept as they came, which takes a tenth of the memory, and read anew by each iteration.
+    Records are kept as text, in a tenth of the memory, and each iteration parses them.
     :raises TransferFailed: one of ``records`` describes no file.
     """
 
     def __init__(self, records: Iterable[bytes]) -> None:
         self._runs: list[list[bytes]] = []
         keyed = map(_keyed, records)
-        while run := list(islice(keyed, RUN)):
+        while run := list(islice(keyed, RUN_ENTRIES)):
             run.sort()
             self._runs.append(run)
 
@@ -74,7 +74,7 @@ class Listing:
 
 
 def entry_of(record: bytes, name: bytes, target: bytes | None = None) -> Entry:
-    """Return what ``record`` tells of the file ``name``.
+    """Return the description of the file ``name`` in ``record``.
 
     :raises TransferFailed: it describes no file.
     """
@@ -96,7 +96,7 @@ def entry_of(record: bytes, name: bytes, target: bytes | None = None) -> Entry:
 
 
 def _keyed(record: bytes) -> bytes:
-    """Return ``record`` with the name first, which no file's name holds a NUL of."""
+    """Return ``record`` with the name first, delimited by NUL, which no name contains."""
     start = _matched(record).start("name")
     return record[start:].removeprefix(b"/./").removesuffix(b"\n") + b"\0" + record[:start]
 
@@ -109,7 +109,7 @@ def _matched(record: bytes) -> re.Match[bytes]:
 
 
 def _time(seconds: int, fraction: bytes) -> datetime:
-    """Return seconds since 1970 as a time; one beyond the calendar as its end."""
+    """Return seconds since 1970 as a time; later ones than the calendar's end as its end."""
     try:
         return _EPOCH + timedelta(seconds=seconds, microseconds=int(fraction[:6].ljust(6, b"0")))
     except OverflowError:

@@ -55,7 +55,7 @@ class ConnectionQuery:
     def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
         """Return the ids of the connections that match.
 
-        The categories compared are verified here, since nobody who uses a connection reads its category. Connections
+        The categories compared are verified here, since using a connection does not read its category. Connections
         are verified when they are read.
         :raises IntegrityError: a matching category was changed outside of connmgr.
         :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.

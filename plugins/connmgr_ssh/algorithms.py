@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 CERTIFICATE = "-cert-v01@openssh.com"
-"""What OpenSSH appends to an algorithm's name where the key comes with a certificate."""
+"""OpenSSH's suffix for the algorithms of keys with a certificate."""
 
 KEY_EXCHANGES = (
     # In paramiko since 5.0, if the cryptography library has it.

@@ -130,10 +130,7 @@ class ConfigFiles:
         self._included: dict[tuple[tuple[str, ...], Path], list[Path]] = {}
 
     def read(self, path: Path, *, strict: bool) -> ConfigFile:
-        """Return the file at ``path``, empty if missing; refuse it if ``strict`` and others may write to it.
-
-        :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
-        """
+        """Return the file at ``path``, empty if missing; ``strict`` refuses one that others may write to."""
         if (path, strict) not in self._files:
             self._files[path, strict] = ConfigFile(path, strict=strict)
         return self._files[path, strict]

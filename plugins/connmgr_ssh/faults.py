@@ -1,4 +1,4 @@
-"""What connmgr calls the ways in which SSH fails; nothing of paramiko's or the system's leaks upward unmapped.
+"""Maps the failures of SSH to connmgr's errors; none of paramiko's or the system's gets out unmapped.
 
 ==============================  =====================
 raised below                    becomes

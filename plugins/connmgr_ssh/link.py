@@ -157,11 +157,7 @@ class Link(paramiko.Transport):
             self.join(JOIN_SECONDS)
 
     def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send from any thread but a reading one, for the channel ``of``; ``last`` marks the channel's last message.
-
-        :raises TimeoutError: a key exchange did not end in time.
-        :raises EOFError, BrokenPipeError: the connection is gone; the channel's last message has been sent.
-        """
+        """Send for the channel ``of``, perhaps its ``last`` message; raise OSError or EOFError if it cannot."""
         self.post_all(((message.asbytes(),),), deadline, of, last=last)
 
     def post_all(

@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 class Link(Protocol):
-    """What a channel needs of the connection that carries it."""
+    """The parts of a connection that a channel uses."""
 
     abandoned: set[Stream]
 
@@ -274,11 +274,7 @@ class Stream:
             yield struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, len(piece)), piece
 
     def sendall(self, data: bytes | memoryview, timeout: float) -> None:
-        """Write all of ``data``.
-
-        :raises TimeoutError: the far side did not take it within ``timeout`` seconds.
-        :raises OSError: the channel or the link is gone.
-        """
+        """Write all of ``data``; raise TimeoutError after ``timeout`` seconds, OSError if the channel is gone."""
         deadline = Deadline(timeout)
         rest = memoryview(data)
         while rest:
