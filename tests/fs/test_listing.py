@@ -9,11 +9,21 @@ import pytest
 
 from connmgr.api.fs_schemas import EntryResponse, ListResponse
 from connmgr.api.listing import PIECE_ENTRIES, WHOLE_ENTRIES, respond
-from connmgr.fs.entries import RUN, Listing
+from connmgr.fs.entries import RUN_ENTRIES, Listing
 from tests.daemon import Daemon
 from tests.fs.wire import Caller
 
-SIZES = (0, 1, PIECE_ENTRIES - 1, PIECE_ENTRIES, PIECE_ENTRIES + 1, WHOLE_ENTRIES, WHOLE_ENTRIES + 1, RUN, 2 * RUN + 1)
+SIZES = (
+    0,
+    1,
+    PIECE_ENTRIES - 1,
+    PIECE_ENTRIES,
+    PIECE_ENTRIES + 1,
+    WHOLE_ENTRIES,
+    WHOLE_ENTRIES + 1,
+    RUN_ENTRIES,
+    2 * RUN_ENTRIES + 1,
+)
 
 
 def record(number: int) -> bytes:
