@@ -12,7 +12,6 @@ from pathlib import Path
 from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
 from connmgr.plugin import Deadline
 from connmgr_ssh import local_file
-from connmgr_ssh.certificates import refusal
 from connmgr_ssh.config import Destination
 from connmgr_ssh.config_file import shown
 from connmgr_ssh.known_hosts import Entry, HostKey, host_name, means_itself, read
@@ -144,6 +143,9 @@ class Judge:
             )
 
     def _why_not_certified(self, certificate: bytes) -> str | None:
+        # Importing paramiko takes longer than all the rest of this module.
+        from connmgr_ssh.certificates import refusal
+
         principal = self._destination.host_key_alias or self._destination.host
         return refusal(certificate, principal, _keys(self._authorities), _keys(self._revoked))
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from connmgr_ssh.deadline import Deadline
 from hypothesis import given
 from hypothesis import strategies as st
 from paramiko import common
@@ -18,6 +17,7 @@ from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import AuthFailed
+from connmgr.plugin import Deadline
 from connmgr_ssh import Ssh
 from connmgr_ssh.authentication import MAX_ROUNDS, MAX_UNREAD_ANSWERS, Login
 from connmgr_ssh.certificates import _strings

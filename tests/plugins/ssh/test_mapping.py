@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
-from connmgr_ssh.deadline import Deadline
 from paramiko import ssh_exception
 
 from connmgr.errors import OperationError, TransportUnsupported
+from connmgr.plugin import Deadline
 from connmgr_ssh.faults import mapped, operation_error
 
 

@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from connmgr_ssh.deadline import Deadline
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.ssh_exception import SSHException
 
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Deadline
 from connmgr_ssh.link import Link
 from connmgr_ssh.packets import Nonces, Packets
 from connmgr_ssh.reading import TURN_SECONDS
