@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 
 from connmgr.engine.helper import Helpers
@@ -17,14 +16,14 @@ from connmgr.vault.admission import Admission
 
 
 class Link:
-    """An open chain, the spare one, the helpers on it, and who is let in. The last lessee to go closes it.
+    """An open chain, its helpers, and who may use them. The link closes when its last lessee has gone.
 
     Safe to use from several threads.
     """
 
     def __init__(self, chain: Chain, transport: SpareTransport, helpers: Helpers, admission: Admission) -> None:
         self.first = chain.transport
-        """Carries the session itself; what is beside it goes over ``transport``, which may open a second link."""
+        """Carries the session. Everything beside it goes over ``transport``, which may open a second chain."""
         self.transport = transport
         self.helpers = helpers
         self.admission = admission
@@ -33,12 +32,12 @@ class Link:
         self._leases: set[Lease] = set()
         self._closed = False
 
-    def lease(self, when_lost: Callable[[], object] = lambda: None) -> Lease:
-        """Return the right to use the link; ``when_lost`` is called when another lessee finds that it is gone.
+    def lease(self) -> Lease:
+        """Return the right to use the link.
 
         :raises ShellLost: it is closed.
         """
-        lease = Lease(self, when_lost)
+        lease = Lease(self)
         with self._lock:
             if self._closed:
                 raise ShellLost("The link is closed.")
@@ -57,21 +56,12 @@ class Link:
             cleanup.callback(self.transport.close)
             self.helpers.close()
 
-    def lost(self, by: Lease) -> None:
-        """Tell all other lessees that ``by`` found the link gone; nobody can lease it any more."""
-        with self._lock:
-            self._closed = True
-            others = self._leases - {by}
-        for lease in others:
-            lease.when_lost()
-
 
 class Lease:
     """The right to use a link until :meth:`release`."""
 
-    def __init__(self, link: Link, when_lost: Callable[[], object]) -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
-        self.when_lost = when_lost
 
     def release(self) -> None:
         """Use the link no longer. Calling it again does nothing."""

@@ -1,4 +1,4 @@
-"""A second link for the channels that the first one does not take."""
+"""A second chain, for channels that the first one refuses."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from connmgr.errors import ChannelRefused, ConnectTimeout, RequestError, ShellLo
 from connmgr.links.chain import Chain
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Transport
 
-PATIENCE = 5.0
-"""Seconds to wait for a link to be free."""
+FREE_LINK_SECONDS = 5.0
+"""Time to wait for a channel of the second chain."""
 
-GIVEN_UP = 1.0
-"""Seconds within which the far side should have noticed that a channel was closed."""
+CHANNEL_END_SECONDS = 1.0
+"""Time in which the far side should notice that a channel was closed."""
 
-RETRY = 0.05
+RETRY_SECONDS = 0.05
 
 
 class SpareTransport(Transport):
-    """A session's transport, which opens its link once more when the far side allows it no further channel.
+    """A transport that opens its chain a second time when the far side refuses another channel.
 
-    sshd does so with MaxSessions 1. ``open_another`` opens the second link within so many seconds; it is kept until
-    :meth:`close`, and replaced when it is lost. The first one is left to its owner. Before that ``give_up`` may close a
-    channel that can be spared, and return whether there was one.
+    sshd refuses with ``MaxSessions 1``. Then ``give_up`` may close a channel that is not needed now, and returns
+    whether there was one. If that is not enough, ``open_another`` opens the second chain within the seconds that it is
+    given. The second chain is kept until :meth:`close`, and replaced when it is lost. The first belongs to its owner.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class SpareTransport(Transport):
         self._first = first
         self._open_another = open_another
         self._give_up = give_up
-        # Guards the second link, so that it is opened only once; held while it is.
+        # Held while the second chain is opened, so that it is opened only once.
         self._lock = threading.Lock()
         self._second: Chain | None = None
         self._closed = False
@@ -47,11 +47,11 @@ class SpareTransport(Transport):
         except ChannelRefused as refusal:
             if self._give_up():
                 with contextlib.suppress(ChannelRefused):
-                    return self._once_free(self._first.open_channel, argv, pty, GIVEN_UP, deadline)
+                    return self._once_free(self._first.open_channel, argv, pty, CHANNEL_END_SECONDS, deadline)
             try:
-                return self._once_free(self._on_second, argv, pty, PATIENCE, deadline)
+                return self._once_free(self._on_second, argv, pty, FREE_LINK_SECONDS, deadline)
             except RequestError as error:
-                # Whoever started the session may have left, and with it the secrets that open the link.
+                # The session's starter may have left, and taken along the secrets that open the chain.
                 raise refusal from error
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
@@ -62,7 +62,7 @@ class SpareTransport(Transport):
         self._close_second()
 
     def _close_second(self) -> None:
-        # Whoever holds the lock looks afterwards whether the link is wanted yet.
+        # The thread that holds the lock looks afterwards whether the chain is still wanted.
         if self._lock.acquire(blocking=False):
             try:
                 second, self._second = self._second, None
@@ -74,7 +74,7 @@ class SpareTransport(Transport):
     def _once_free(
         self, open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, patience: float, deadline: Deadline
     ) -> Channel:
-        """Start ``argv`` on a link on which the last channel may not have ended until ``patience`` seconds from now."""
+        """Start ``argv`` on a chain whose last channel may take up to ``patience`` seconds to end."""
         until = deadline.within(patience)
         while True:
             try:
@@ -82,9 +82,9 @@ class SpareTransport(Transport):
             except ChannelRefused:
                 if until.passed:
                     raise
-            # The one that was in the way may have become one that can be spared.
+            # The channel in the way may not be needed by now.
             self._give_up()
-            time.sleep(RETRY)
+            time.sleep(RETRY_SECONDS)
 
     def _on_second(self, argv: Sequence[str], *, pty: bool, timeout: float) -> Channel:
         deadline = Deadline(timeout)
@@ -96,7 +96,7 @@ class SpareTransport(Transport):
         return chain.transport.open_channel(argv, pty=pty, timeout=deadline.left(LEAST_SECONDS))
 
     def _opened(self, deadline: Deadline, *, instead_of: Chain | None = None) -> Chain:
-        """Return the second link, opened where it is not, or is the lost one ``instead_of``."""
+        """Return the second chain. Open it if there is none, or if it is ``instead_of``, which is lost."""
         if not self._lock.acquire(timeout=deadline.left(LEAST_SECONDS)):
             raise ConnectTimeout("A second connection is still being opened.")
         try:

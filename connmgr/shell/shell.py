@@ -1,4 +1,4 @@
-"""Opens what one session is made of: its links, its supervisor, and what it begins with."""
+"""Opens a shell: its link, its supervisor, and the commands that it begins with."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.admission import Admission
 
-STOP_TIMEOUT = 5.0
-HELLO_TIMEOUT = 9.0
-"""Seconds within which a shell must answer once its link is open; what takes longer is no shell."""
+STOP_SECONDS = 5.0
+HELLO_SECONDS = 9.0
+"""Time in which a shell must answer once its link is open; what takes longer is no shell."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Shell:
         return self.lease.link.admission
 
     def stop(self, timeout: float) -> None:
-        """End the session and give back its link, whatever a plugin raises meanwhile."""
+        """End the session and release its link, whatever a plugin raises meanwhile."""
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self.lease.release)
             self.session.stop(timeout)
@@ -58,10 +58,10 @@ def open_shell(
         link = open_link(vault, registry, target, access, timeout)
         lease = link.lease()
         cleanup.callback(lease.release)
-        hello = min(HELLO_TIMEOUT, deadline.left(LEAST_SECONDS))
+        hello = min(HELLO_SECONDS, deadline.left(LEAST_SECONDS))
         supervisor = start_supervisor(link.first, target.data.get("shell"), hello)
         session = Session(supervisor, link.transport, max_output, link.helpers)
-        cleanup.callback(session.stop, STOP_TIMEOUT)
+        cleanup.callback(session.stop, STOP_SECONDS)
         _run_first(session, target.data.get("commands") or (), deadline)
         shell = Shell(session, lease)
         cleanup.pop_all()

@@ -1,4 +1,4 @@
-"""The running shell sessions of the daemon, one a connection."""
+"""The shells that run, one a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.idle import IdleCloser
 from connmgr.shell.orphans import Orphans
-from connmgr.shell.shell import STOP_TIMEOUT, Shell, open_shell
+from connmgr.shell.shell import STOP_SECONDS, Shell, open_shell
 from connmgr.shell.status import ShellStatus, state_of, status_of
 from connmgr.shell.table import Entry, ShellTable
 from connmgr.vault import Connection, Vault
@@ -26,14 +26,15 @@ from connmgr.vault.admission import Outdated
 
 logger = logging.getLogger("connmgr.shell")
 
-PROBE_TIMEOUT = 5.0
+PROBE_SECONDS = 5.0
+"""Time in which a shell that seems to run must answer, or it is ended."""
 
 
 class Shells:
     """Starts, finds and ends shell sessions. Safe to use from several threads.
 
     ``max_output`` is in bytes a stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever.
-    ``orphans`` is the file in which local shells are noted; those that an earlier daemon left behind are ended at once.
+    ``orphans`` is the file that names local shells. Those that a killed daemon left behind are ended at once.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Shells:
 
     @contextlib.contextmanager
     def using(self, connection: str, access: Access) -> Iterator[Session]:
-        """Lend the session of the connection's running shell, for commands and for files; one that is lost is ended.
+        """Lend the session of the connection's running shell, for commands and files; end the shell if it is lost.
 
         :raises NoShell: none is running.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
@@ -109,7 +110,7 @@ class Shells:
         :raises connmgr.errors.OperationError: it could not be opened.
         """
         shell = self._open(target, access)
-        shell.stop(STOP_TIMEOUT)
+        shell.stop(STOP_SECONDS)
         return shell.session.info
 
     def status(self) -> list[ShellStatus]:
@@ -127,15 +128,15 @@ class Shells:
         try:
             info = self._seen(record, access)
         except OperationError as error:
-            # What else is refused says something of the caller or of the daemon, and nothing of the connection.
+            # Other errors tell about the caller or the daemon, not about the connection.
             self._vault.connections.set_state(connection, {"error": error.code})
             raise
         self._vault.connections.set_state(connection, state_of(info))
 
     def forget(self, connections: Iterable[str]) -> None:
-        """End the shells of connections that were removed or changed; from now on nobody finds them.
+        """End the shells of connections that were removed or changed. Nobody finds them from now on.
 
-        :raises ShellBusy: one takes too long to be started or stopped, and ends with that; the others were ended.
+        :raises ShellBusy: a shell is still being started or stopped, and ends after that; all others were ended.
         """
         with contextlib.ExitStack() as ending:
             for connection in self._table.mark_stale(connections):
@@ -153,7 +154,7 @@ class Shells:
 
     @contextlib.contextmanager
     def _holding(self, connection: str) -> Iterator[Entry]:
-        """Hold the entry of ``connection``, and end a shell on data that was changed meanwhile before it is let go."""
+        """Hold the entry of ``connection``, and end its shell at last if the connection was changed meanwhile."""
         with self._table.holding(connection) as entry:
             try:
                 yield entry
@@ -175,11 +176,11 @@ class Shells:
             ) from error
 
     def _started(self, connection: str, entry: Entry, access: Access) -> Shell:
-        """Return the shell of ``entry``, which the caller holds: the one that runs, or one on the data as it is now."""
+        """Return the shell of ``entry``, which the caller holds; start one if none runs on the current data."""
         deadline = Deadline(self._start_timeout)
         while True:
             self._renew(entry)
-            # What is changed from here on marks the entry.
+            # Later changes of the connection mark the entry as stale.
             record = self._vault.connections.get(connection)
             shell = self._answering(entry, access)
             if shell is None:
@@ -192,13 +193,13 @@ class Shells:
                 raise ShellBusy("The connection kept changing while its shell started; try again.")
 
     def _answering(self, entry: Entry, access: Access) -> Shell | None:
-        """Return the shell of ``entry``; one that does not answer, or runs on data that was changed, is ended."""
+        """Return the shell of ``entry``; end it if it does not answer, or if its connection was changed."""
         shell = entry.shell
         if shell is None:
             return None
         with contextlib.suppress(Outdated):
             shell.admission.check(access)
-            if shell.session.probe(PROBE_TIMEOUT):
+            if shell.session.probe(PROBE_SECONDS):
                 return shell
         self._end(entry)
         return None
@@ -214,10 +215,10 @@ class Shells:
             max_output=self._max_output,
         )
         try:
-            # Whoever closes the others did not see this one.
+            # `close` may have listed the shells before this one was among them.
             self._refuse_when_closing()
         except Stopping:
-            shell.stop(STOP_TIMEOUT)
+            shell.stop(STOP_SECONDS)
             raise
         return shell
 
@@ -233,7 +234,7 @@ class Shells:
         return shell
 
     def _admitted(self, connection: str, access: Access) -> Shell:
-        """Return the connection's running shell to one who may use it; one on data that was changed is ended.
+        """Return the connection's running shell if ``access`` may use it; end it if its connection was changed.
 
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
         :raises NoShell: none is running, or none any more.
@@ -242,19 +243,19 @@ class Shells:
         try:
             shell.admission.check(access)
         except Outdated:
-            # Another daemon of the same vault has changed it: this one's changes are marked in the table.
+            # Another daemon of the same vault changed it; changes of this daemon are marked in the table.
             with contextlib.suppress(ShellBusy):
-                # Whoever holds it finds the same, or ends it.
+                # Another thread holds the entry: it finds the same, or ends the shell.
                 self._discard(connection, shell)
             self._vault.connections.get(connection)
             raise NoShell("The connection was changed, and its shell was ended; start it again.") from None
         return shell
 
     def _seen(self, record: Connection, access: Access) -> ShellInfo:
-        """Describe the shell of a connection: the one that runs, or one that is opened for a moment."""
+        """Describe the shell of a connection: the running one, or one that is opened for a moment."""
         with contextlib.suppress(NoShell):
             session = self._admitted(record.id, access).session
-            if session.probe(PROBE_TIMEOUT):
+            if session.probe(PROBE_SECONDS):
                 return session.info
         return self.probe(Target.stored(record), access)
 
@@ -266,7 +267,7 @@ class Shells:
     def _end(self, entry: Entry) -> None:
         shell, entry.shell = entry.shell, None
         if shell is not None:
-            self._stop(shell, STOP_TIMEOUT)
+            self._stop(shell, STOP_SECONDS)
 
     def _stop(self, shell: Shell, timeout: float) -> None:
         try:
@@ -279,5 +280,5 @@ class Shells:
             self._stop(shell, timeout)
             entry.shell = None
         except BaseException:
-            # A plugin may raise anything, and nobody asks for what became of this one.
+            # A plugin may raise anything, and nobody waits for this result.
             logger.exception("The shell of connection %s did not end as it should.", connection)

@@ -16,8 +16,8 @@ from connmgr.shell.shell import Shell
 class Entry:
     """The place of one connection's shell; ``lock`` is held while it is started or stopped.
 
-    ``stale`` says that the connection was changed or removed since its data was read for the shell: nobody finds that
-    one any more, and whoever holds the entry ends it.
+    ``stale`` says that the connection was changed or removed after its data was read for the shell. Nobody finds a
+    stale shell; the thread that holds its entry ends it.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
