@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -40,14 +40,17 @@ while mark and number < {(16 << 20) // 46}:
 
 
 class Bystander:
-    """Another client, which asks for the daemon's version all the time, and watches its memory."""
+    """Another client, which asks two daemons for their version in turns, and watches the memory of the first.
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._client = Client(daemon.url, auth_file=daemon.auth_file)
+    The second, ``idle`` one tells how late answers are on this machine at this moment without any flood.
+    """
+
+    def __init__(self, daemon: Daemon, idle: Daemon) -> None:
+        self._clients = [Client(each.url, auth_file=each.auth_file) for each in (daemon, idle)]
         self._process = psutil.Process(daemon.pid)
         self._over = threading.Event()
         self._before = self._process.memory_info().rss
-        self.times: list[float] = []
+        self.times: tuple[list[float], list[float]] = ([], [])
         self.most = 0
         self._thread = threading.Thread(target=self._ask)
 
@@ -56,22 +59,26 @@ class Bystander:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while len(self.times) < LEAST_ANSWERS and self._thread.is_alive():
+        while len(self.times[1]) < LEAST_ANSWERS and self._thread.is_alive():
             self._over.wait(0.01)
         self._over.set()
         self._thread.join()
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def _ask(self) -> None:
         while not self._over.is_set():
-            begun = time.monotonic()
-            self._client.post("/daemon/version")
-            self.times.append(time.monotonic() - begun)
+            for client, times in zip(self._clients, self.times, strict=True):
+                begun = time.monotonic()
+                client.post("/daemon/version")
+                times.append(time.monotonic() - begun)
             self.most = max(self.most, self._process.memory_info().rss - self._before)
 
     @property
-    def p99(self) -> float:
-        return sorted(self.times)[int(len(self.times) * 0.99)]
+    def p99(self) -> tuple[float, float]:
+        """The slowest of 99 in 100 answers of the flooded and of the idle daemon, in seconds."""
+        flooded, idle = (sorted(times)[int(len(times) * 0.99)] for times in self.times)
+        return flooded, idle
 
 
 @pytest.fixture(scope="module")
@@ -97,19 +104,29 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def quiet(hostile: Daemon) -> float:
-    """The slowest of 99 in 100 answers while nothing else happens, in seconds."""
-    with Bystander(hostile) as bystander:
-        threading.Event().wait(0.5)
-    return bystander.p99
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path_factory.mktemp("idle"))
+    yield daemon
+    daemon.stop()
 
 
-def check(bystander: Bystander, quiet: float) -> None:
-    # A machine that is loaded by others answers late without any flood too.
-    limit = max(LATEST, 4 * quiet)
-    print(f"p99 {bystander.p99 * 1000:.0f} ms, quiet {quiet * 1000:.0f} ms, memory +{bystander.most >> 20} MB")
-    assert bystander.p99 < limit, f"others waited for {bystander.p99:.3f} s, and {quiet:.3f} s without the flood"
-    assert bystander.most < MOST_MEMORY, f"the daemon grew by {bystander.most >> 20} MB"
+ATTEMPTS = 3
+
+
+def unimpressed(hostile: Daemon, idle: Daemon, flood: Callable[[], None]) -> None:
+    """Let the far side flood the daemon, and fail if another client is late or the memory grows, each time again."""
+    seen = []
+    for _ in range(ATTEMPTS):
+        with Bystander(hostile, idle) as bystander:
+            flood()
+        (flooded, quiet), grown = bystander.p99, bystander.most
+        assert grown < MOST_MEMORY, f"the daemon grew by {grown >> 20} MB"
+        seen.append(f"{flooded:.3f} s, and {quiet:.3f} s at an idle daemon")
+        # A machine that is loaded by others answers late without any flood too.
+        if flooded < max(LATEST, 4 * quiet):
+            print(f"p99 {seen[-1]}; memory +{grown >> 20} MB")
+            return
+    pytest.fail(f"others waited each time, p99: {'; '.join(seen)}")
 
 
 def outcome(client: Client, connection: str, command: str) -> str:
@@ -122,34 +139,42 @@ def outcome(client: Client, connection: str, command: str) -> str:
 
 
 @pytest.mark.parametrize("flood", [name.decode() for name in hostile_shell.FLOODS])
-def test_a_command_that_is_answered_with_a_flood(hostile: Daemon, quiet: float, flood: str) -> None:
+def test_a_command_that_is_answered_with_a_flood(hostile: Daemon, idle: Daemon, flood: str) -> None:
     connection = add_local(hostile.client, str(hostile.home / "programs" / "bash"))
-    hostile.client.post("/shell/start", connection=connection)
-    with Bystander(hostile) as bystander:
+
+    def run() -> None:
+        hostile.client.post("/shell/start", connection=connection)
         code = outcome(hostile.client, connection, f"flood {flood}")
-    assert code == ("shell_lost" if flood in ("endless", "digits", "unknown") else "")
-    check(bystander, quiet)
+        assert code == ("shell_lost" if flood in ("endless", "digits", "unknown") else "")
+
+    unimpressed(hostile, idle, run)
     hostile.client.post("/shell/start", connection=connection)
     assert hostile.client.post("/shell/exec", connection=connection, command="true")["exitCode"] == 0
 
 
-def test_a_listing_that_is_a_flood(hostile: Daemon, quiet: float) -> None:
+def test_a_listing_that_is_a_flood(hostile: Daemon, idle: Daemon) -> None:
     connection = add_local(hostile.client, "/bin/sh")
     hostile.client.post("/shell/start", connection=connection)
-    received = 0
-    with Bystander(hostile) as bystander, Caller(hostile).reading("/", "/fs/list", connection) as response:
-        assert response.status == 200
-        while piece := response.read(1 << 20):
-            received += piece.count(b'"name":')
-    assert received > (16 << 20) // 46
-    check(bystander, quiet)
+
+    def read() -> None:
+        received = 0
+        with Caller(hostile).reading("/", "/fs/list", connection) as response:
+            assert response.status == 200
+            while piece := response.read(1 << 20):
+                received += piece.count(b'"name":')
+        assert received > (16 << 20) // 46
+
+    unimpressed(hostile, idle, read)
 
 
 @pytest.mark.parametrize("method", ["sudo", "su", "doas"])
-def test_a_login_that_is_answered_with_a_flood(hostile: Daemon, quiet: float, method: str) -> None:
+def test_a_login_that_is_answered_with_a_flood(hostile: Daemon, idle: Daemon, method: str) -> None:
     data = {"type": "shellEnvironment", "host": LOCAL, "elevated": True, "method": method, "password": "secret"}
     connection = hostile.client.post("/connection/add", name=method, data=data, validate=False)["connection"]
-    with Bystander(hostile) as bystander, pytest.raises(ClientError) as refused:
-        hostile.client.post("/shell/start", connection=connection)
-    assert refused.value.code == "elevation_failed", refused.value
-    check(bystander, quiet)
+
+    def start() -> None:
+        with pytest.raises(ClientError) as refused:
+            hostile.client.post("/shell/start", connection=connection)
+        assert refused.value.code == "elevation_failed", refused.value
+
+    unimpressed(hostile, idle, start)
