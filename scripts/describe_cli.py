@@ -141,7 +141,7 @@ def markdown() -> str:
     lines = [
         "# The command line",
         "",
-        "For whoever works in a terminal or writes scripts. `make docs` writes this page from the commands' `--help`.",
+        "For people who work in a terminal or write scripts. `make docs` writes this page from the commands' `--help`.",
         "",
         _markdown_text(cleandoc(main.help or "").split("\n\n")[0]),
         "",

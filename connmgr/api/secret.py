@@ -42,7 +42,7 @@ class EncryptRequest(Schema):
         Text(validate=validate.Length(min=1, max=LONGEST_NAME)),
         validate=validate.Length(min=1, max=MOST_PRINCIPALS),
         metadata={
-            "description": "Who may read it: names of vault users, or `vault` for whoever may use the vault. "
+            "description": "Who may read it: names of vault users, or `vault` for anybody who may use it. "
             "Without it: the user that this session has unlocked, else `vault`."
         },
     )

@@ -17,7 +17,7 @@ def encrypt(principals: tuple[str, ...]) -> None:
     """Encrypt a value, and print its encrypted form as JSON.
 
     It asks for the value on the terminal. Other standard input is the value, without a final newline. Without
-    --principal the unlocked user may read it, else whoever may use the vault.
+    --principal the unlocked user may read it, else anybody who may use the vault.
     """
     if sys.stdin.isatty():
         value = click.prompt("Value", hide_input=True, err=True)
