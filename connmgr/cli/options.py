@@ -45,7 +45,7 @@ def _option(option: Field[Any]) -> Callable[[Command], Command]:
     if option.default is False:
         return click.option(name, is_flag=True, default=None, help=text)
     choices = option.metadata["choices"]
-    # Settings checks values, whether they come from options, environment or file.
+    # Values from every source are checked in one place, connmgr/settings.py.
     return click.option(name, metavar="|".join(choices) if choices else _METAVARS[str(option.type)], help=text)
 
 

@@ -19,7 +19,7 @@ def serve(**given: Any) -> None:
     config.toml. An option on the command line wins.
     """
     settings = read_settings(given)
-    # Collecting takes a third of the time of the imports.
+    # Garbage collection takes a third of the time of the imports.
     gc.disable()
     from connmgr import daemon
 

@@ -158,12 +158,12 @@ class Running:
     def _killed(self) -> Iterator[None]:
         """Kill the command and read the rest of its output; a shell that does not answer then is lost."""
         deadline = time.monotonic() + KILL_SECONDS
-        patience = KILL_AGAIN_FIRST_SECONDS
+        interval = KILL_AGAIN_FIRST_SECONDS
         while self._session.kill_tree(self.cookie, KILL_SECONDS / 2) and (now := time.monotonic()) < deadline:
-            if not (yield from self._until(min(now + patience, deadline), lambda: False)):
+            if not (yield from self._until(min(now + interval, deadline), lambda: False)):
                 return
             # The shell may have begun the command only after the last kill.
-            patience = min(2 * patience, KILL_AGAIN_SECONDS)
+            interval = min(2 * interval, KILL_AGAIN_SECONDS)
         self._session.give_up(self.cookie)
         raise EOFError
 

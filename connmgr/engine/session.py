@@ -224,21 +224,21 @@ class Session:
     def _end(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         # The rest of the time is for killing a shell that does not exit.
-        patient_until = deadline - min(KILL_AGAIN_SECONDS, timeout / 4)
+        exit_deadline = deadline - min(KILL_AGAIN_SECONDS, timeout / 4)
         ended = False
-        while not ended and (left := patient_until - time.monotonic()) > 0:
+        while not ended and (left := exit_deadline - time.monotonic()) > 0:
             cookie = self._running
             if cookie and not self._lost:
                 self.kill_tree(cookie, min(KILL_SECONDS, left / 2))
             # A command that had not begun yet is killed in the next round.
-            ended = self._exit(min(KILL_AGAIN_SECONDS, max(0.0, patient_until - time.monotonic())), patient_until)
+            ended = self._exit(min(KILL_AGAIN_SECONDS, max(0.0, exit_deadline - time.monotonic())), exit_deadline)
         if not ended:
             self._kill_supervisor(max(0.1, deadline - time.monotonic()))
 
-    def _exit(self, patience: float, deadline: float) -> bool:
-        """Let the shell exit, if no command runs within ``patience`` seconds; return whether it did."""
+    def _exit(self, wait_seconds: float, deadline: float) -> bool:
+        """Let the shell exit, if no command runs within ``wait_seconds`` seconds; return whether it did."""
         try:
-            with self._command_lock.take(patience):
+            with self._command_lock.take(wait_seconds):
                 if not self._lost:
                     # A terminal has no EOF.
                     self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))

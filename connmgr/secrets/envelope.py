@@ -26,7 +26,7 @@ _VERSION = 1
 _SEALED_BYTES = 48 + SecretBox.KEY_SIZE
 _TAG_BYTES = 32
 # Values are padded to a multiple of this: a stored record hides the length of a password.
-_PADDING = 64
+_PADDING_BYTES = 64
 _CHANGED = "The secret was changed outside of connmgr, or belongs to another vault."
 
 
@@ -47,7 +47,7 @@ class Envelope:
         """
         try:
             padded = SecretBox(data_key).decrypt(self.box)
-            return sodium_unpad(padded, _PADDING).decode()
+            return sodium_unpad(padded, _PADDING_BYTES).decode()
         except (CryptoError, ValueError) as error:
             raise IntegrityError(_CHANGED) from error
 
@@ -58,7 +58,7 @@ def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dic
     ``sealing_key`` (:func:`connmgr.secrets.principals.sealing_key`) authenticates it.
     """
     data_key = os.urandom(SecretBox.KEY_SIZE)
-    box = bytes(SecretBox(data_key).encrypt(sodium_pad(value.encode(), _PADDING)))
+    box = bytes(SecretBox(data_key).encrypt(sodium_pad(value.encode(), _PADDING_BYTES)))
     ordered = sorted(recipients, key=lambda principal: principal.name)
     header = struct.pack("<BB", _VERSION, len(ordered))
     for principal in ordered:

@@ -17,10 +17,10 @@ from paramiko.ssh_exception import SSHException
 from connmgr_ssh.reading import Reading
 from connmgr_ssh.wire import MAX_PACKET_BYTES, Wire
 
-BLOCK_SIZE = 16
-TAG_SIZE = 16
-LEAST_PADDING = 4
-_BYTES = [bytes((value,)) for value in range(LEAST_PADDING + BLOCK_SIZE)]
+BLOCK_BYTES = 16
+TAG_BYTES = 16
+MIN_PADDING_BYTES = 4
+_BYTES = [bytes((value,)) for value in range(MIN_PADDING_BYTES + BLOCK_BYTES)]
 
 Payload = Sequence[bytes | memoryview]
 """A message, in pieces."""
@@ -74,7 +74,7 @@ class Packets(Packetizer):
         super().set_outbound_cipher(*args, **options)
         self._bytes_sent = 0
         # Shared by many packets: encryption makes it differ, and asking the system would release the interpreter.
-        self._padding = os.urandom(LEAST_PADDING + BLOCK_SIZE)
+        self._padding = os.urandom(MIN_PADDING_BYTES + BLOCK_BYTES)
         self._sealing = _aead(options, "iv_out")
         if self._sealing is None:
             self._count_on("out", self._sent)
@@ -144,9 +144,9 @@ class Packets(Packetizer):
 
     def _sealed(self, payload: Payload, cipher: Aead, nonces: Nonces) -> tuple[bytes, bytes]:
         size = 1 + sum(map(len, payload))
-        padding = BLOCK_SIZE - size % BLOCK_SIZE
-        if padding < LEAST_PADDING:
-            padding += BLOCK_SIZE
+        padding = BLOCK_BYTES - size % BLOCK_BYTES
+        if padding < MIN_PADDING_BYTES:
+            padding += BLOCK_BYTES
         head = struct.pack(">I", size + padding)
         self._sent += 1
         return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, self._padding[:padding])), head)
@@ -211,19 +211,19 @@ class Packets(Packetizer):
         length = int.from_bytes(head, "big")
         if len(head) < 4:
             return None
-        if length > MAX_PACKET_BYTES or length % BLOCK_SIZE or not length:
+        if length > MAX_PACKET_BYTES or length % BLOCK_BYTES or not length:
             raise SSHException("The peer sent a packet of an impossible size")
-        if self._wire.buffered < 4 + length + TAG_SIZE:
+        if self._wire.buffered < 4 + length + TAG_BYTES:
             return None
         self._wire.take(4)
         try:
-            packet = cipher.decrypt(nonces.next(), self._wire.take(length + TAG_SIZE), head)
+            packet = cipher.decrypt(nonces.next(), self._wire.take(length + TAG_BYTES), head)
         except InvalidTag:
             raise SSHException("Mismatched MAC") from None
-        if not LEAST_PADDING <= packet[0] < length - 1:
+        if not MIN_PADDING_BYTES <= packet[0] < length - 1:
             raise SSHException("The peer sent a packet without content")
         payload = packet[1 : length - packet[0]]
-        self._count_received(4 + length + TAG_SIZE)
+        self._count_received(4 + length + TAG_BYTES)
         return payload
 
     def _count_received(self, size: int) -> None:
