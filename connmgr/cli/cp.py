@@ -40,7 +40,7 @@ class Remote:
         return not self.path or self.path.endswith("/")
 
 
-class Place(ConnectionName):
+class CopyPath(ConnectionName):
     """A local path, ``CONNECTION:path``, or ``-``."""
 
     name = "path"
@@ -53,8 +53,8 @@ class Place(ConnectionName):
 
 
 @click.command()
-@click.argument("source", type=Place())
-@click.argument("target", type=Place())
+@click.argument("source", type=CopyPath())
+@click.argument("target", type=CopyPath())
 @click.option("--mode", metavar="OCTAL", help="Permissions of a new file.  [default: those of SOURCE]")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal.")
 def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:

@@ -33,7 +33,7 @@ MEANINGS = {
     "the command did not run, did not end, or lost output",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
-"""The meaning of each exit code; any other is the command's that ``exec`` ran, 128 + N if signal N ended it."""
+"""The meaning of each exit code; any other comes from the command that ``exec`` ran, 128 + N for signal N."""
 
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
 _UNKNOWN = {"unknown_connection", "unknown_category"}

@@ -16,6 +16,8 @@ from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
 from connmgr.fs.spool import Spool
 
 RECEIVE_SECONDS = 20.0
+"""Time for a whole request to arrive, without what its body adds."""
+
 RECEIVE_BYTES_PER_SECOND = 64 * 1024
 """Body bytes that extend the time for a request by one second."""
 

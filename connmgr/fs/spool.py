@@ -162,7 +162,7 @@ class Content:
 class Spool:
     """Takes a blob's bytes as they arrive: waitress's buffer of a request body until :meth:`Blobs.store` releases it.
 
-    ``claim`` is called with the number of bytes before they are kept, and with a negative one when they are returned. A
+    ``claim`` is called with the number of bytes before they are kept, and with a negative number when they are freed. A
     fault stops the keeping but not the receiving; :meth:`release` raises it.
     """
 
@@ -198,7 +198,7 @@ class Spool:
         return self
 
     def release(self) -> tuple[Content, str]:
-        """Return the content and its SHA-256; the caller closes it and returns the bytes.
+        """Return the content and its SHA-256; the caller closes it, and frees its bytes of the quota.
 
         :raises ConnmgrError: the bytes could not be kept.
         """

@@ -130,7 +130,7 @@ class Access:
         return self._principal
 
     def grant(self, principal: Principal, private: bytes) -> None:
-        """Unlock ``principal``, and lock the user before."""
+        """Unlock ``principal``, and lock the one unlocked before."""
         with self._lock:
             self._wipe()
             self._private = bytearray(private)
