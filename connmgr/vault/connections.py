@@ -78,7 +78,7 @@ class Connections:
 
         def work(tx: sa.Connection) -> dict[str, Row]:
             direct = set(targets)
-            found = way.walked(tx, self._key, direct)
+            found = way.verified(tx, self._key, direct)
             if bound is not None and bound != way.digest(found[id] for id in direct):
                 raise IntegrityError(
                     "The connections under this one were changed outside of connmgr: give it others, remove it, or "
@@ -121,7 +121,7 @@ class Connections:
 
         def work(tx: sa.Connection) -> tuple[str, bool]:
             rows.require_category(tx, new["category"])
-            found = way.walked(tx, self._key, targets)
+            found = way.verified(tx, self._key, targets)
             bound = way.digest(found[target] for target in targets)
             for row in tx.execute(rows.CANDIDATES, {"type": type, "fingerprint": fingerprint}).mappings():
                 # A changed record equals nothing.
@@ -260,12 +260,12 @@ class Connections:
         rows.require_category(tx, after["category"])
         if targets is not None:
             rows.require(tx, targets)
-            after["way"] = way.retied(tx, self._key, before, targets)
+            after["way"] = way.new_digest(tx, self._key, before, targets)
             rows.run_over(tx, id, targets)
         after |= rows.place(tx, after)
         above = []
         if (after["data"], after["way"]) != (before["data"], before["way"]):
-            above = way.rebound(tx, self._key, before, after)
+            above = way.retied_dependents(tx, self._key, before, after)
             _require_permission(above, permits)
         self._store(tx, [after, *above])
         if after["path"] != before["path"]:

@@ -22,6 +22,6 @@ def upgrade(tx: sa.Connection, key: VaultKey) -> bool:
         principals = principal_rows.load(tx, key, principal_rows.FORMATS[before])
         if before == schema.REVISIONS[0]:
             category_rows.authenticate(tx, key)
-        way.bind_all(tx, key)
+        way.tie_all(tx, key)
         principal_rows.replace(tx, key, principals)
     return before is None

@@ -31,7 +31,7 @@ def digest(targets: Iterable[Row]) -> str:
     return hashlib.sha256(canonical(hops).encode()).hexdigest() if hops else NOWHERE
 
 
-def walked(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str, Row]:
+def verified(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str, Row]:
     """Return the rows ``targets`` and all that they run over.
 
     :raises UnknownConnection: one does not exist.
@@ -42,24 +42,24 @@ def walked(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str
     for row in found.values():
         record.verify(row, key)
         if not _leads(row, found, over):
-            raise led_astray(row["id"])
+            raise tampered(row["id"])
     return found
 
 
-def retied(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str:
+def new_digest(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str:
     """Return the digest for the stored connection ``row`` once it runs over ``targets``.
 
-    :raises UnknownConnection, IntegrityError: as :func:`walked`; also if ``row`` keeps targets that do not match its
+    :raises UnknownConnection, IntegrityError: as :func:`verified`; also if ``row`` keeps targets that do not match its
         digest: a change of something else does not confirm them.
     """
-    found = walked(tx, key, targets)
+    found = verified(tx, key, targets)
     anew = digest(found[id] for id in targets)
     if anew != row["way"] and targets == set(targets_of(tx, [row["id"]])[row["id"]]):
-        raise led_astray(row["id"])
+        raise tampered(row["id"])
     return anew
 
 
-def led_astray(id: str) -> IntegrityError:
+def tampered(id: str) -> IntegrityError:
     """Return the error of a connection whose way does not match its digest."""
     return IntegrityError(
         f"The connections under {id} were changed outside of connmgr: give it others, remove it, or restore the "
@@ -68,7 +68,7 @@ def led_astray(id: str) -> IntegrityError:
     )
 
 
-def rebound(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[dict[str, Any]]:
+def retied_dependents(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[dict[str, Any]]:
     """Return the rows that run over ``before``, tied to ``after`` instead.
 
     Rows that were changed outside of connmgr, or whose way does not match, are left out and stay refused.
@@ -81,7 +81,7 @@ def rebound(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[d
     return list(_bound(sound, known, over))
 
 
-def bind_all(tx: sa.Connection, key: VaultKey) -> None:
+def tie_all(tx: sa.Connection, key: VaultKey) -> None:
     """Tie every connection of a vault of an older schema to what it runs over, and authenticate it.
 
     Rows that were changed outside of connmgr stay refused.
@@ -103,7 +103,7 @@ def faults(tx: sa.Connection, key: VaultKey) -> Iterator[IntegrityError]:
             yield error
         else:
             if not _leads(row, known, over):
-                yield led_astray(id)
+                yield tampered(id)
 
 
 def _bound(ids: Iterable[str], known: dict[str, Row], over: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
