@@ -74,7 +74,7 @@ class Add:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements take few values, so that a handful needs several."""
-    monkeypatch.setattr("connmgr.vault.tree._CHUNK", 3)
+    monkeypatch.setattr("connmgr.vault.tree._CHUNK_VALUES", 3)
 
 
 @pytest.fixture
