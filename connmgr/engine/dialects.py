@@ -201,7 +201,9 @@ SH = Dialect(
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
     family='case "$KSH_VERSION" in Version*) command echo ksh93;; '
     '*) command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";; esac',
-    put='case "$$KSH_VERSION" in *" KSH "*) print -n -- "$$1";; *) command printf %b "$$1";; esac',
+    # Whoever has no printf of its own is asked what it is; KSH_VERSION may be any shell's variable.
+    put='if PATH=/dev/null command -v printf >/dev/null;then command printf %b "$$1";'
+    'else case "$$KSH_VERSION" in *" KSH "*) print -n -- "$$1";; *) command printf %b "$$1";; esac;fi',
 )
 DIALECTS = (
     SH,

@@ -66,6 +66,12 @@ def test_input_needs_no_program(posix: Session) -> None:
     assert bytes(run(posix, f"{cat}; :", stdin=b"-n").stdout) == b"-n"
 
 
+def test_input_goes_by_what_the_shell_is_not_by_what_a_variable_says(any_shell: Session) -> None:
+    setting = "setenv KSH_VERSION " if any_shell.info.shell_dialect == 7 else "export KSH_VERSION="
+    run(any_shell, f"{setting}'@(#)MIRBSD KSH R59'")
+    assert bytes(run(any_shell, "cat", stdin=b"input").stdout) == b"input", "the command has lost its input"
+
+
 class _Bare(LocalTransport):
     """A system without a description of itself, or with an odd one: what ``prepare`` makes of an empty /etc."""
 
