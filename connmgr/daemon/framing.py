@@ -16,8 +16,11 @@ TRAILER_BYTES = 8 * 1024
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _START = re.compile(rb"[^\x00-\x1f\x7f]+ HTTP/1\.[01][ \t]*")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
-_FIELD = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
+_EXTENSION = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*" % _EXTENSION)
+_FIELD = re.compile(_TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 def check_head(head: bytes) -> None:

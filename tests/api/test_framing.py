@@ -105,6 +105,8 @@ CHUNKS = {
     "a bare LF in its place": b"e\n" + QUERY + b"\r\n0\r\n\r\n",
     "NUL in an extension": b"e;a\0\r\n" + QUERY + b"\r\n0\r\n\r\n",
     "a bare LF in an extension": b"e;a\n\r\n" + QUERY + b"\r\n0\r\n\r\n",
+    "an extension with an open quote": b'e;a="\r\n' + QUERY + b"\r\n0\r\n\r\n",
+    "an extension without a name": b"e;\r\n" + QUERY + b"\r\n0\r\n\r\n",
     "an empty line before it": b"\r\n" + WHOLE,
     "more digits than a size has": b"0" * 17 + WHOLE,
     "more than it says": b"d\r\n" + QUERY + b"\r\n0\r\n\r\n",
