@@ -30,6 +30,7 @@ from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, ignore_signals
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.daemon.unix_socket import SocketFile
+from connmgr.engine.script import programs
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
 from connmgr.registry import Registry
@@ -39,6 +40,9 @@ from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.vault import Vault, VaultLock, open_database
+
+FAR_SIDE = ("connmgr.engine", "connmgr.fs")
+"""The packages whose sh programs are read at the start: later they may be another version's, or out of reach."""
 
 logger = logging.getLogger("connmgr.daemon")
 
@@ -56,6 +60,8 @@ def serve(settings: Settings) -> None:
         bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
         vault = _open_vault(settings, cleanup)
         registry = _prepared(Registry.load(), settings.data_dir)
+        for package in FAR_SIDE:
+            programs(package)
         shells = _open_shells(settings, vault, registry, cleanup)
         auth_file = AuthFile(settings.auth_file)
         found_by = cleanup.enter_context(contextlib.ExitStack())

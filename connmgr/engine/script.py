@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from importlib.resources import files
 
 from connmgr.engine.dialects import quote
@@ -15,19 +15,33 @@ _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
 
 
+@cache
+def programs(package: str) -> Mapping[str, str]:
+    """Return the programs in the language of sh that ``package`` has in files ``far/NAME.sh``, by their names.
+
+    They are read together, once: a daemon goes on with those that it was started with, whatever is installed meanwhile.
+    Of each the far side is sent all lines but those that are blank or hold a comment alone.
+    """
+    found = (file for file in (files(package) / "far").iterdir() if file.name.endswith(".sh"))
+    return {file.name.removesuffix(".sh"): _uncommented(file.read_text(encoding="utf-8")) for file in found}
+
+
+def _uncommented(content: str) -> str:
+    lines = content.splitlines(keepends=True)
+    return "".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
 @dataclass(frozen=True)
 class Source:
-    """A program, or a part of one, in the language of sh: the file ``far/NAME.sh`` of a package."""
+    """A program, or a part of one: the file ``far/NAME.sh`` of a package."""
 
     package: str
     name: str
 
-    @cached_property
+    @property
     def text(self) -> str:
-        """What the far side is sent of it: all lines but those that are blank or hold a comment alone."""
-        content = (files(self.package) / "far" / f"{self.name}.sh").read_text(encoding="utf-8")
-        lines = content.splitlines(keepends=True)
-        return "".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+        """What the far side is sent of it."""
+        return programs(self.package)[self.name]
 
 
 def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]:
