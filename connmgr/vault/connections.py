@@ -147,7 +147,8 @@ class Connections:
         """Change what is given of a connection, and the paths of those below it; its type stays.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
-        of each connection above it whose way changes; these are then tied to the new way.
+        of each connection above it whose way changes, which are then tied to the new way, and of each that it runs over
+        from now on, whose users would run what it holds.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
@@ -258,15 +259,18 @@ class Connections:
         before = self._checked(rows.one(tx, id))
         after = before | changes
         rows.require_category(tx, after["category"])
+        over: Mapping[str, Row] = {}
         if targets is not None:
             rows.require(tx, targets)
-            after["way"] = way.new_digest(tx, self._key, before, targets)
+            over = way.verified(tx, self._key, targets)
+            after["way"] = way.new_digest(tx, before, targets, over)
             rows.run_over(tx, id, targets)
         after |= rows.place(tx, after)
         above = []
         if (after["data"], after["way"]) != (before["data"], before["way"]):
             above = way.retied_dependents(tx, self._key, before, after)
-            _require_permission(above, permits)
+            _require_permission(above, permits, "Secrets of {} go over this connection")
+            _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
         self._store(tx, [after, *above])
         if after["path"] != before["path"]:
             self._move_below(tx, id, before["path"], after["path"])
@@ -280,13 +284,12 @@ class Connections:
             self._store(tx, moved)
 
 
-def _require_permission(above: Iterable[Row], permits: Permission) -> None:
-    for row in above:
+def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:
+    for row in hops:
         try:
             permits(list(sealed.within(json.loads(row["data"]))))
         except SecretLocked as error:
             raise SecretLocked(
-                f"Secrets of {row['path']} go over this connection: a change needs a session that may open them. "
-                f"{error.message}",
+                f"{reason.format(row['path'])}: a change needs a session that may open them. {error.message}",
                 **error.details,
             ) from error

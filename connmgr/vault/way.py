@@ -46,14 +46,13 @@ def verified(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[s
     return found
 
 
-def new_digest(tx: sa.Connection, key: VaultKey, row: Row, targets: set[str]) -> str:
-    """Return the digest for the stored connection ``row`` once it runs over ``targets``.
+def new_digest(tx: sa.Connection, row: Row, targets: set[str], over: Mapping[str, Row]) -> str:
+    """Return the digest for the stored connection ``row`` once it runs over ``targets``, which ``over`` has.
 
-    :raises UnknownConnection, IntegrityError: as :func:`verified`; also if ``row`` keeps targets that do not match its
-        digest: a change of something else does not confirm them.
+    :raises IntegrityError: ``row`` keeps targets that do not match its digest: a change of something else does not
+        confirm them.
     """
-    found = verified(tx, key, targets)
-    anew = digest(found[id] for id in targets)
+    anew = digest(over[id] for id in targets)
     if anew != row["way"] and targets == set(targets_of(tx, [row["id"]])[row["id"]]):
         raise tampered(row["id"])
     return anew

@@ -85,3 +85,18 @@ def test_a_secret_cannot_be_taken_along_to_another_carrier(daemon: Daemon) -> No
         stolen = alice.post("/connection/info", connections=[elevated])["infos"][0]["rawData"] | {"host": own}
         for path, fields in (("/connection/update", {"connection": elevated}), ("/connection/add", {"name": "stolen"})):
             assert refusal(stranger, path, data=stolen, validate=False, **fields).code == "secret_locked"
+
+
+def test_what_runs_with_the_rights_of_a_locked_secret_is_changed_by_those_who_may_open_it(daemon: Daemon) -> None:
+    with session(daemon, "alice") as alice, session(daemon) as stranger:
+        *_, elevated = chain(alice, "rights")
+        inner = {"type": "shellEnvironment", "host": elevated, "commands": ["true"]}
+        id = alice.post("/connection/add", name="inner", data=inner, validate=False)["connection"]
+        hostile = inner | {"commands": ["id >/tmp/whose"]}
+        error = refusal(stranger, "/connection/update", connection=id, data=hostile, validate=False)
+        assert (error.code, error.details) == ("secret_locked", {"principals": ["alice"]}), (
+            "a session that may not start a connection chooses what it runs with its users' rights"
+        )
+        stranger.post("/connection/update", connection=id, name="inner, renamed", data=inner, validate=False)
+        alice.post("/connection/update", connection=id, data=hostile, validate=False)
+        stranger.post("/connection/remove", connections=[id])
