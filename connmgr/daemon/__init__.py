@@ -41,8 +41,8 @@ from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.vault import Vault, VaultLock, open_database
 
-FAR_SIDE = ("connmgr.engine", "connmgr.fs")
-"""The packages whose sh programs are read at the start: later they may be another version's, or out of reach."""
+FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs")
+"""The packages whose programs for the far side are read at the start: later another version may be in their place."""
 
 logger = logging.getLogger("connmgr.daemon")
 

@@ -10,6 +10,7 @@ from functools import cache
 from connmgr.engine.dialects import DIALECTS
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
+from connmgr.engine.script import Source, fill
 from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel, Deadline
 
@@ -29,31 +30,21 @@ LINE_LIMIT = 4200
 
 # The channel's output moves out of the reach of commands, and of shells that take themselves for interactive ones where
 # it is a terminal.
-_MOVED = "8>&1 9>&2 >/dev/null 2>&1"
+_ASIDE = "8>&1 9>&2 >/dev/null 2>&1"
+
+_BOOT = Source(__package__, "boot")
 
 
 @cache
 def boot_script() -> str:
-    """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor.
-
-    Arguments: a nonce, then the shell's argv, or nothing for the login shell. It holds neither quotes nor newlines
-    that a login shell of another language (fish, csh) would read differently within single quotes. Run again by a
-    supervisor that has not been greeted yet, it only starts that one anew.
-    """
-    supervisors = [dialect for dialect in DIALECTS if not dialect.interpreter]
+    """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor."""
     interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
-    branches = "".join(
-        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _MOVED)) + ";; "
-        for dialect in supervisors
+    branches = (
+        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _ASIDE)) + ";; "
+        for dialect in DIALECTS
+        if not dialect.interpreter
     )
-    return (
-        'n=$1; shift; [ "${CONNMGR_BOOT-}" = "$n" ] && exec >&8 2>&9; export CONNMGR_BOOT="$n"; '
-        '[ $# -gt 0 ] || { command -v "${SHELL:-}" >/dev/null || SHELL=/bin/sh; set -- "$SHELL"; }; '
-        "w=${1##*/}; "
-        'case "$w ${2:-}" in "busybox sh"|"busybox ash") w=ash;; esac; '
-        'p=$(command -v "$1") || w=missing; echo; echo "$n $w $p"; '
-        f"case $w in {branches}{interpreted}) exec /bin/sh {_MOVED};; esac"
-    )
+    return fill(_BOOT.one_line, {"supervisors": "".join(branches), "interpreted": interpreted, "aside": _ASIDE})
 
 
 @dataclass(frozen=True)

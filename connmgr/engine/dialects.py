@@ -8,14 +8,29 @@ runs it in a subshell, so that nothing a command does to its shell reaches the s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from string import Template
+from functools import cached_property
 
+from connmgr.engine.script import Source, fill, quote
+from connmgr.engine.words import LETTERS
 from connmgr.errors import UnsupportedShell
 
 
-def quote(word: bytes) -> bytes:
-    """Return ``word`` as one single-quoted word of a POSIX shell, whatever bytes it holds."""
-    return b"'" + word.replace(b"'", b"'\\''") + b"'"
+@dataclass(frozen=True)
+class Interpreted:
+    """How sh runs a command in a shell that cannot supervise.
+
+    ``call`` is the sh text, with ``@command@``, ``@shell@`` and ``@program@`` in it: the command, the shell's path, and
+    ``program``, which prints the state that the command leaves.
+    """
+
+    call: str
+    program: Source
+
+    @cached_property
+    def template(self) -> bytes:
+        """The sh text, with ``@command@``, ``@shell@``, ``@nonce@`` and ``@env@`` to be filled in."""
+        program = quote(self.program.text.rstrip("\n").encode()).decode()
+        return fill(self.call, {"program": fill(program, LETTERS | {"supervisor": "'$$'"})}).encode()
 
 
 _RENEWAL = "exec 8>/proc/self/fd/8 9>/proc/self/fd/9"
@@ -48,15 +63,15 @@ class Dialect:
     exports: str = "command export -p"
     fork: str = ""
     streams: str = ">&8 2>&9 8>&- 9>&-"
-    hold: str = ""
+    hold: Source | None = None
     untrap: str = ":"
     renewal: str = f"command {_RENEWAL}"
     functions: str = ""
-    family: str = ""
+    family: str = "@builtin@ echo"
     preparation: str = ":"
-    put: str = '${builtin} printf %b "$$1"'
+    put: str = '@builtin@ printf %b "$1"'
     newline: bytes = b"\n"
-    interpreter: Template | None = None
+    interpreter: Interpreted | None = None
 
     def quoted(self, word: bytes) -> bytes:
         """Return ``word`` as one word of this shell, whatever bytes it holds."""
@@ -70,73 +85,6 @@ class Dialect:
         kept |= family.kept
         return replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
 
-    def hello(self, nonce: str, *, merged: bool) -> bytes:
-        """Return the text that turns a freshly started shell into a supervisor and makes it describe itself.
-
-        Where the channel has but one stream of output (``merged``), both descriptors are that one. Signals that a
-        command sends to ``$$`` meet a trap that does nothing; an ignored one would be ignored by every command too.
-        A directory that the shell's user may not enter, as that of whoever called sudo, is left for the user's home.
-        """
-        return _HELLO.substitute(
-            merge=_MERGE if merged else ":",
-            raw="_cm_raw <&8;" if merged else "",
-            raw_stdout="_cm_raw <&1;" if merged else "",
-            renew="_cm_renew(){ :;}" if merged else _RENEW.substitute(renewal=self.renewal),
-            end_of_stderr="" if merged else '_cm_say "$2" >&9;',
-            done_on_stderr="" if merged else ';_cm_say "$2" >&2',
-            functions=self.functions,
-            family=self.family or f"{self.builtin} echo",
-            preparation=self.preparation,
-            put=Template(self.put).substitute(builtin=self.builtin),
-            builtin=self.builtin,
-            plainly=self.plainly,
-            exports=self.exports,
-            nonce=nonce,
-            fork=self.fork,
-            hold=self.hold or ":",
-            untrap=self.untrap,
-        ).encode()
-
-
-# ksh93 and mksh know where they are just while that exists. ksh93 says 256 + N where signal N ended a command, of which
-# `exit` would leave N.
-# A command may set the terminal as it likes; in its usual mode frames would be echoed, and cut.
-_MERGE = 'exec 9>&8;eval "_cm_raw(){ $(command -v stty||echo :) raw -echo||:;}"'
-
-# A command that makes its output non-blocking (asyncio) does so for all who share it. Opened anew, it is another; that
-# goes with pipes in Linux, but not with sockets, with pipes of another user, or where a terminal would get an owner.
-# A failing `exec` alone would end some shells.
-_RENEW = Template("""if (${renewal});then _cm_renew(){ ${renewal}||:;};else _cm_renew(){ :;};fi""")
-
-_HELLO = Template(r"""${merge}
-unset CONNMGR_BOOT
-${preparation}
-${hold}
-case "$$PWD" in /*) ${builtin} [ -x . ]&&${builtin} [ . -ef "$$PWD" ];; *) ! :;; esac||${builtin} cd||${builtin} cd /
-trap : HUP INT QUIT TERM USR1 USR2 ALRM
-_cm_gone(){ ${builtin} echo ":$$2$$1" >&8;}
-_cm_dump(){ ${plainly}||:;${builtin} set +x;${untrap};${raw}{ ${builtin} unset CONNMGR_COMMAND
-${builtin} echo ":$$2c";${builtin} pwd||${builtin} echo "$$PWD"
-if ${builtin} [ -d /proc/$$$$/cwd ]&&! ${builtin} [ . -ef /proc/$$$$/cwd ];then
-${builtin} echo ":$$2p";${builtin} [ . -ef "$$PWD" ]||/bin/pwd -P||${builtin} echo /dev/null;fi
-${builtin} echo ":$$2v";${exports};${builtin} echo ":$$2x";} >&8
-exec >&8 2>&9 8>&- 9>&-;${builtin} exit "$$(($$1>256?$$1-128:$$1))";}
-${renew}
-_cm_put(){ ${put};}
-_cm_say(){ ${builtin} echo ":$$1"||{ sleep 1;${builtin} echo ":$$1";};}
-_cm_end(){ ${raw}_cm_say "$$2 $$1" >&8;${end_of_stderr}hash -r;_cm_renew;}
-_cm_done(){ ${raw_stdout}_cm_say "$$2 $$1"${done_on_stderr};}
-(${fork}${builtin} echo "facts ${nonce} $$$$" >&8
-{ ${builtin} read -r os </proc/sys/kernel/ostype||os=$$(uname -s);${builtin} echo "$$os";} >&8
-{ os=$$(. /etc/os-release&&${builtin} echo "$$PRETTY_NAME");nl=$${IFS#??}
-case "$$os" in ?*) ;; *) os=$$(uname -sr);; esac;${builtin} echo "$${os%%"$${nl%"$${nl#?}"}"*}";} >&8
-${family} >&8
-${builtin} echo "$${TMPDIR:-/tmp}" >&8
-{ ${functions}
-:;} >&8
-_cm_dump 0 ${nonce})
-_cm_end 0 ${nonce}
-""")
 
 # zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
 # Arrays may be marked, but are not exported.
@@ -147,41 +95,15 @@ _ZSH_EXPORTS = (
     '(($#_cm_e))&&builtin print -rl -- "${(@)_cm_e}"'
 )
 
-_FISH = Template(
-    "printf %s ${command}|{ ${shell} --no-config -c '"
-    "read -lz __cm_q </dev/fd/7;set -e __cm_q[2];"
-    # Of a redirection that fails, `eval` itself says nothing.
-    'eval "$$__cm_q\n;set __cm_r \\$$status";set __cm_s $$status;'
-    "set -q __cm_r;or set __cm_r $$__cm_s;set -eg fish_trace CONNMGR_COMMAND;"
-    'builtin printf ":%sc\\n" ${nonce};builtin pwd;'
-    "if builtin test -d /proc/'$$$$'/cwd;and not builtin test . -ef /proc/'$$$$'/cwd 2>/dev/null;"
-    'builtin printf ":%sp\\n" ${nonce};builtin test . -ef "$$PWD";or /bin/pwd -P;or builtin echo /dev/null;end;'
-    'builtin printf ":%sv\\n" ${nonce};${env} -0;'
-    'builtin printf ":%sx\\n" ${nonce};builtin exit $$__cm_r'
-    "' 7<&0 <&6 6<&-;}"
+_FISH = Interpreted(
+    "printf %s @command@|{ @shell@ --no-config -c @program@ 7<&0 <&6 6<&-;}", Source(__package__, "command", "fish")
 )
-
-_CSH = Template(
-    "printf '%s\n%s\n' ${command} '"
-    # Quoted, as against an alias, a builtin's name is looked up in PATH.
-    "set _cm_r=$$status\nunalias *\nunset echo verbose\nset echo_style=bsd\nunsetenv CONNMGR_COMMAND\n"
-    "echo -n :;echo ${nonce}c;echo $$cwd:q\n"
-    "if ( $$?tcsh && -d /proc/'$$$$'/cwd ) then\nif ( -F . != -F /proc/'$$$$'/cwd ) then\n"
-    "echo -n :;echo ${nonce}p\nif ( -F . != -F $$cwd:q ) /bin/pwd -P || echo /dev/null\nendif\nendif\n"
-    "echo -n :;echo ${nonce}v;${env} -0;echo -n :;echo ${nonce}x\n"
-    "exit $$_cm_r'|{ ${shell} -f /dev/fd/7 7<&0 <&6 6<&-;}"
+_CSH = Interpreted(
+    "printf '%s\n%s\n' @command@ @program@|{ @shell@ -f /dev/fd/7 7<&0 <&6 6<&-;}",
+    Source(__package__, "command", "csh"),
 )
-
-# What a redirection replaces is kept in the first free descriptor from 10, or in bash from that which is copied: both
-# are out of the way of the numbers that scripts use. Not every sh reads numbers of two digits.
-_HOLD_COPIES = """if { exec 254>&8;} 2>&-;then exec 254>&-;_cm_streams=(248 249 248 249)
-_cm_hold(){ exec 248>&8 249>&9;};_cm_free(){ exec 8>&- 9>&- 248>&- 249>&-;}
-else _cm_streams=(8 9 - -);_cm_hold(){ :;};_cm_free(){ :;};fi"""
-_TEN = range(10, 20)
-_HOLD_TEN = (
-    f"if (exec {_TEN[-1]}>&8);then _cm_hold(){{ exec {' '.join(f'{number}>&8' for number in _TEN)};}};"
-    f"_cm_free(){{ exec {' '.join(f'{number}>&-' for number in _TEN)};}};else _cm_hold(){{ :;}};_cm_free(){{ :;}};fi"
-)
+_HOLD_COPIES = Source(__package__, "hold_copies")
+_HOLD_TEN = Source(__package__, "hold_ten")
 _USUAL_OPTIONS = "set +aefuvxC"  # bash takes others from its environment
 # While POSIXLY_CORRECT is set, bash finds its own `unset` before a function of that name.
 _BASH_PLAINLY = (
@@ -202,8 +124,8 @@ SH = Dialect(
     family='case "$KSH_VERSION" in Version*) command echo ksh93;; '
     '*) command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";; esac',
     # Whoever has no printf of its own is asked what it is; KSH_VERSION may be any shell's variable.
-    put='if PATH=/dev/null command -v printf >/dev/null;then command printf %b "$$1";'
-    'else case "$$KSH_VERSION" in *" KSH "*) print -n -- "$$1";; *) command printf %b "$$1";; esac;fi',
+    put='if PATH=/dev/null command -v printf >/dev/null;then command printf %b "$1";'
+    'else case "$KSH_VERSION" in *" KSH "*) print -n -- "$1";; *) command printf %b "$1";; esac;fi',
 )
 DIALECTS = (
     SH,
@@ -245,7 +167,7 @@ DIALECTS = (
         untrap=_UNTRAP,
         functions="typeset +f",
         preparation=_KEEP_DIRECTORY_BEFORE,
-        put='print -n -- "$$1"',
+        put='print -n -- "$1"',
     ),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork. On a
     # terminal it loses what it has read of a quoted string when the next line comes.

@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from string import Template
 
-from connmgr.engine.dialects import Dialect, quote
+from connmgr.engine import words
+from connmgr.engine.dialects import Dialect, Interpreted
 from connmgr.engine.plain import BLANKS, is_plain, is_single
+from connmgr.engine.script import quote
 
 _PRINTF_CHUNK = 8192
 _UNSAFE = re.compile(rb"[^ -~]|[\\']")
+_BLANK = re.compile(rb"@(\w+)@")
+
+_STATUS = b' "$?" '
+_DUMP = words.DUMP + _STATUS
+_DONE = words.DONE + _STATUS
+_END = b";" + words.END + _STATUS
+_RENEWED = b")&&" + words.RENEW + b"||" + words.END + _STATUS
+_REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.REFUSED, words.LOST))
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The shell that runs the commands of a session which ``/bin/sh`` supervises, as ``text`` tells sh.
+    """The shell that runs the commands of a session which ``/bin/sh`` supervises.
 
     ``env`` is the path of env(1).
     """
 
     shell: str
-    text: Template
+    language: Interpreted
     env: str = "/usr/bin/env"
 
 
@@ -69,7 +78,7 @@ def build_frame(
     steps = [export + b"CONNMGR_COMMAND=" + cookie.encode()]
     if command.directory is not None:
         enter = dialect.builtin.encode() + b" cd " + dialect.quoted(_as_path(command.directory))
-        steps.insert(0, enter + b"||{ _cm_gone g " + mark + b";exit;}")
+        steps.insert(0, enter + b"||{ " + _REFUSED + mark + b";exit;}")
     if command.environment:
         exports = (export + k.encode() + b"=" + dialect.quoted(v.encode()) for k, v in command.environment.items())
         steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
@@ -78,11 +87,11 @@ def build_frame(
     else:
         steps += _evaluated(dialect, command)
         if command.keeps_state:
-            steps.append(b'_cm_dump "$?" ' + mark)
+            steps.append(_DUMP + mark)
     body = b"(" + dialect.fork.encode() + b";".join(steps) + b")"
     if command.stdin:
         body = b"{ " + b";".join(_printf(command.stdin)) + b";}|" + body
-    return body + b';_cm_end "$?" ' + mark + b"\n"
+    return body + _END + mark + b"\n"
 
 
 _STREAMS = b"</dev/null >&8 2>&9 8>&- 9>&-"
@@ -96,11 +105,11 @@ def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
     """
     mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
     if is_single(text):
-        return _STREAMS + b" " + name + b" " + text.strip(BLANKS) + b';_cm_end "$?" ' + mark + b"\n"
+        return _STREAMS + b" " + name + b" " + text.strip(BLANKS) + _END + mark + b"\n"
     if not is_plain(text):
         return None
-    steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), b'_cm_done "$?" ' + mark)
-    return b"(" + b";".join(steps) + b')&&_cm_renew||_cm_end "$?" ' + mark + b"\n"
+    steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), _DONE + mark)
+    return b"(" + b";".join(steps) + _RENEWED + mark + b"\n"
 
 
 def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes) -> bytes:
@@ -110,7 +119,7 @@ def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes
     """
     mark = nonce.encode()
     enter = dialect.builtin.encode() + b" cd " + dialect.quoted(directory)
-    gone = b"_cm_gone l " + mark + b";_cm_end 1 " + mark
+    gone = _LOST + mark + b";" + words.END + b" 1 " + mark
     return enter + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
 
 
@@ -129,20 +138,19 @@ def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
         yield b"exec <" + command.source
     text = command.text
     if dialect.hold:
-        yield b"_cm_hold"
-        text = b"_cm_free\n" + text
+        yield words.HOLD
+        text = words.FREE + b"\n" + text
     yield _special(dialect) + b"eval " + dialect.quoted(text) + b" " + dialect.streams.encode()
 
 
 def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: Interpreter) -> bytes:
-    words = {
-        b"${command}": quote(command.text),
-        b"${shell}": quote(interpreter.shell.encode()),
-        b"${env}": interpreter.env.encode(),
-        b"${nonce}": mark,
-        b"$$": b"$",
+    filling = {
+        b"command": quote(command.text),
+        b"shell": quote(interpreter.shell.encode()),
+        b"env": interpreter.env.encode(),
+        b"nonce": mark,
     }
-    run = re.sub(rb"\$\{\w+\}|\$\$", lambda match: words[match.group()], interpreter.text.template.encode())
+    run = _BLANK.sub(lambda blank: filling[blank[1]], interpreter.language.template)
     source = b"6<" + (command.source or b"&0")
     # All newlines, those of the command too, stand within single quotes.
     return b"{ " + run.replace(b"\n", dialect.newline) + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
@@ -152,4 +160,4 @@ def _printf(data: bytes) -> Iterable[bytes]:
     # Octal escapes carry every byte, NUL included, through `print` and every `printf %b` (POSIX.1-2017 printf).
     for start in range(0, len(data), _PRINTF_CHUNK):
         text = _UNSAFE.sub(lambda match: b"\\0%03o" % match.group()[0], data[start : start + _PRINTF_CHUNK])
-        yield b"_cm_put '" + text + b"'"
+        yield words.PUT + b" '" + text + b"'"

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from connmgr.engine.dialects import quote
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source, encoded, script_argv
+from connmgr.engine.script import Source, encoded, quote, script_argv
 from connmgr.plugin import Channel, Transport
 
 _LOOP = Source(__package__, "helper")

@@ -16,14 +16,22 @@ from __future__ import annotations
 
 import re
 
+from connmgr.engine.words import DIRECTORY, LOST, MOVED, REFUSED, REST, VARIABLES
+
 STATE_BYTES = 512 << 10
 """Bytes of working directory, and of variables; a larger state is not carried over."""
 
 TAG_BYTES = len(" 65535\r")
 """Most bytes between a nonce and its newline."""
 
-_TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[cpvxgl])?(?P<translated>\r?)")
-_FOLLOWING = {"": "cgl", "c": "pv", "p": "v", "v": "x"}
+_OUTPUT = ""  # the section that no letter begins
+_TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[a-z])?(?P<translated>\r?)")
+_FOLLOWING = {
+    "": (DIRECTORY, REFUSED, LOST),
+    DIRECTORY: (MOVED, VARIABLES),
+    MOVED: (VARIABLES,),
+    VARIABLES: (REST,),
+}
 """The letters that may follow each letter on stdout."""
 
 
@@ -43,10 +51,10 @@ class MarkedStream:
         self._marker = b":" + nonce.encode()
         self.limit = limit
         self._pending = b""
-        self._section = "b"
+        self._section = _OUTPUT
         self._state_complete = False
         self._translated = False
-        self._sections = {"b": bytearray(), "c": bytearray(), "p": bytearray(), "v": bytearray()}
+        self._sections = {name: bytearray() for name in (_OUTPUT, DIRECTORY, MOVED, VARIABLES)}
         self.truncated = False
         self.moved = False
         self.directory_refused = False
@@ -56,18 +64,18 @@ class MarkedStream:
 
     @property
     def output(self) -> bytearray:
-        return self._sections["b"]
+        return self._sections[_OUTPUT]
 
     def take(self) -> bytes:
         """Return the output kept so far, and drop it."""
-        taken, self._sections["b"] = bytes(self._sections["b"]), bytearray()
+        taken, self._sections[_OUTPUT] = bytes(self._sections[_OUTPUT]), bytearray()
         return taken
 
     @property
     def state(self) -> tuple[bytes, bytes] | None:
         """The working directory and the variables as printed, or None if the command printed neither."""
         sections = self._sections
-        directory, variables = sections["p"] or sections["c"], sections["v"]
+        directory, variables = sections[MOVED] or sections[DIRECTORY], sections[VARIABLES]
         if not self._state_complete or max(len(directory), len(variables)) >= STATE_BYTES:
             return None
         if self._translated:
@@ -123,25 +131,25 @@ class MarkedStream:
             self.status = int(match["status"] or 0)
 
     def _begin(self, letter: str) -> None:
-        if self._stderr or letter not in _FOLLOWING.get(self._letter, ""):
+        if self._stderr or letter not in _FOLLOWING.get(self._letter, ()):
             raise UnknownMark
         self._letter = letter
-        if letter == "g":
+        if letter == REFUSED:
             self.directory_refused = True
-        elif letter == "l":
+        elif letter == LOST:
             self.directory_lost = True
         else:
-            self._section = {"c": "c", "p": "p", "v": "v", "x": "b"}[letter]
-            self.moved = self.moved or letter == "p"
-            self._state_complete = letter == "x"
+            self._section = _OUTPUT if letter == REST else letter
+            self.moved = self.moved or letter == MOVED
+            self._state_complete = letter == REST
 
     def _keep(self, data: bytes, start: int, end: int) -> None:
         if start >= end:
             return
         kept = self._sections[self._section]
-        limit = self.limit if self._section == "b" else STATE_BYTES
+        limit = self.limit if self._section == _OUTPUT else STATE_BYTES
         room = max(0, limit - len(kept))
         if end - start > room:
-            self.truncated = self.truncated or self._section == "b"
+            self.truncated = self.truncated or self._section == _OUTPUT
             end = start + room
         kept += memoryview(data)[start:end]

@@ -8,40 +8,55 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from connmgr.engine.dialects import quote
-
 # Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in ways of their own.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
+_BLANK = re.compile(r"@(\w+)@")
+
+
+def quote(word: bytes) -> bytes:
+    """Return ``word`` as one single-quoted word of a POSIX shell, whatever bytes it holds."""
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
+
+
+def fill(text: str, words: Mapping[str, str]) -> str:
+    """Return ``text`` with ``words`` in the place of their names between two @; other names stay."""
+    return _BLANK.sub(lambda blank: words.get(blank[1], blank[0]), text)
 
 
 @cache
 def programs(package: str) -> Mapping[str, str]:
-    """Return the programs in the language of sh that ``package`` has in files ``far/NAME.sh``, by their names.
+    """Return the programs for the far side that ``package`` has in the files of ``far/``, by the files' names.
 
     They are read together, once: a daemon goes on with those that it was started with, whatever is installed meanwhile.
-    Of each the far side is sent all lines but those that are blank or hold a comment alone.
+    Of each the far side is sent the lines without indentation, but for blank ones and comments.
     """
-    found = (file for file in (files(package) / "far").iterdir() if file.name.endswith(".sh"))
-    return {file.name.removesuffix(".sh"): _uncommented(file.read_text(encoding="utf-8")) for file in found}
+    found = (file for file in (files(package) / "far").iterdir() if file.is_file())
+    return {file.name: _uncommented(file.read_text(encoding="utf-8")) for file in found}
 
 
 def _uncommented(content: str) -> str:
-    lines = content.splitlines(keepends=True)
-    return "".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    lines = [line.lstrip() for line in content.splitlines(keepends=True)]
+    return "".join(line for line in lines if line and not line.startswith("#"))
 
 
 @dataclass(frozen=True)
 class Source:
-    """A program, or a part of one: the file ``far/NAME.sh`` of a package."""
+    """A program, or a part of one: the file ``far/NAME.LANGUAGE`` of a package."""
 
     package: str
     name: str
+    language: str = "sh"
 
     @property
     def text(self) -> str:
         """What the far side is sent of it."""
-        return programs(self.package)[self.name]
+        return programs(self.package)[f"{self.name}.{self.language}"]
+
+    @property
+    def one_line(self) -> str:
+        """The text of a program each line of which is a whole list of commands, as one such line."""
+        return "; ".join(self.text.splitlines())
 
 
 def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from connmgr.engine.dialects import quote
 from connmgr.engine.fair_lock import FairLock
 from connmgr.engine.frame import Command, build_frame, build_plain_frame, enter_directory
 from connmgr.engine.helper import Helpers
@@ -18,6 +17,7 @@ from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import nonces
 from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, Running
+from connmgr.engine.script import quote
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import State
 from connmgr.engine.stdin_pipe import fed

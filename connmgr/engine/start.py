@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from connmgr.engine.boot import Announcement, await_announcement, await_reader, boot_script
 from connmgr.engine.dialects import SH, Dialect, dialect_of
 from connmgr.engine.frame import Interpreter
+from connmgr.engine.greeting import greeting
 from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
+from connmgr.engine.words import FUNCTION_PREFIX
 from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Transport
 
@@ -104,13 +106,13 @@ def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervi
         raise UnsupportedShell("The shell that the connection asks for does not exist there.")
     dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_CHARACTERS]
     supervising = SH if dialect.interpreter else dialect
-    greeting = new_nonce()
-    stdout, stderr = MarkedStream(greeting, FACTS_BYTES), MarkedStream(greeting, FACTS_BYTES, stderr=True)
+    word = new_nonce()
+    stdout, stderr = MarkedStream(word, FACTS_BYTES), MarkedStream(word, FACTS_BYTES, stderr=True)
     stderr.ended = channel.merged
     try:
         if shell.nudged:
             await_reader(channel, deadline)
-        channel.sendall(supervising.hello(greeting, merged=channel.merged), deadline.left())
+        channel.sendall(greeting(supervising, word, merged=channel.merged), deadline.left())
         while not (stdout.ended and stderr.ended):
             if deadline.passed:
                 raise UnsupportedShell(f"The shell {path} does not answer.")
@@ -121,7 +123,7 @@ def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervi
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
     except UnknownMark as error:
         raise _undescribed(shell) from error
-    return _described(channel, greeting, stdout, dialect, supervising, shell)
+    return _described(channel, word, stdout, dialect, supervising, shell)
 
 
 def _undescribed(shell: Announcement) -> ShellStartFailed:
@@ -131,14 +133,14 @@ def _undescribed(shell: Announcement) -> ShellStartFailed:
 
 def _described(
     channel: Channel,
-    greeting: str,
+    word: str,
     stdout: MarkedStream,
     dialect: Dialect,
     supervising: Dialect,
     shell: Announcement,
 ) -> Supervisor:
     # Earlier output of the shell comes first. The nonce is not at the line's beginning, where it would be a mark.
-    facts = stdout.output.decode(errors="replace").rpartition(f"facts {greeting} ")[2].split("\n")
+    facts = stdout.output.decode(errors="replace").rpartition(f"facts {word} ")[2].split("\n")
     if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_BYTES:
         raise _undescribed(shell)
     pid, kernel, system, name, temp = facts[:5]
@@ -161,5 +163,5 @@ def _described(
         directory=directory,
         variables=variables,
         # ksh93 waits only for the last program of a pipeline.
-        pure=not dialect.interpreter and not own.fork and all("_cm_" in line for line in facts[5:-1]),
+        pure=not dialect.interpreter and not own.fork and all(FUNCTION_PREFIX in line for line in facts[5:-1]),
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from connmgr.engine.dialects import SH, Dialect, quote
+from connmgr.engine.dialects import SH, Dialect
+from connmgr.engine.script import quote
 
 _HEAD = re.compile(rb"(?:export|declare|typeset)(?: -\w{1,16}){0,4} (?P<name>[A-Za-z_]\w*)(?P<set>=?)")
 # One alternative for each first byte, so that no input matches in two ways.

@@ -12,6 +12,7 @@ from pexpect.spawnbase import SpawnBase
 
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
+from connmgr.engine.script import Source
 from connmgr.errors import ConnectTimeout, ElevationFailed
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper
 
@@ -27,10 +28,8 @@ LOGIN_LIMIT = 256 << 10
 KEPT = 8 << 10
 """Bytes at the end of what a program printed in which the reason for its end is looked for."""
 
-# A terminal in its usual mode echoes, translates newlines and drops lines of 4,096 bytes and more (termios(3)).
-_RAW = 'stty raw -echo; echo; echo "$0"; exec "$@"'
-# Where the streams are apart, each says for itself where the login ends: what is behind belongs to the program.
-_AS_IT_IS = '[ -t 2 ] || echo "$0." >&2; echo; echo "$0"; exec "$@"'
+_ANNOUNCE = Source(__package__, "announce")
+_ANNOUNCE_RAW = Source(__package__, "announce_raw")
 
 
 class Login:
@@ -48,7 +47,7 @@ class Login:
 
         With ``raw`` it first turns its terminal into a plain stream of bytes.
         """
-        return ["/bin/sh", "-c", _RAW if raw else _AS_IT_IS, self._mark, *argv]
+        return ["/bin/sh", "-c", (_ANNOUNCE_RAW if raw else _ANNOUNCE).one_line, self._mark, *argv]
 
     def hold(self, channel: Channel) -> Channel:
         """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from there on.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.engine.dialects import quote
+from connmgr.engine.script import quote
 from connmgr.engine.session import Session
 from connmgr.errors import ShellLost
 from tests.engine.shells import assert_usable, local_session, only, out, run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connmgr.engine.dialects import quote
+from connmgr.engine.script import quote
 from connmgr.engine.session import Session
 from connmgr.engine.state import State, parse_environment, parse_exports
 from connmgr.errors import NoSuchDirectory

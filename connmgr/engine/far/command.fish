@@ -1,0 +1,12 @@
+# Runs the command that descriptor 7 holds, and prints the state that it leaves.
+read -lz __cm_q </dev/fd/7;set -e __cm_q[2]
+# Of a redirection that fails, `eval` itself says nothing.
+eval "$__cm_q
+;set __cm_r \$status";set __cm_s $status
+set -q __cm_r;or set __cm_r $__cm_s;set -eg fish_trace CONNMGR_COMMAND
+builtin printf ":%s@directory@\n" @nonce@;builtin pwd
+if builtin test -d /proc/@supervisor@/cwd;and not builtin test . -ef /proc/@supervisor@/cwd 2>/dev/null
+    builtin printf ":%s@moved@\n" @nonce@;builtin test . -ef "$PWD";or /bin/pwd -P;or builtin echo /dev/null
+end
+builtin printf ":%s@variables@\n" @nonce@;@env@ -0
+builtin printf ":%s@rest@\n" @nonce@;builtin exit $__cm_r

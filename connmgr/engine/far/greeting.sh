@@ -1,0 +1,34 @@
+# Turns a shell that has just been started into a supervisor, and has it describe itself. A word between two @ is filled
+# in from the shell's dialect. What a frame calls: _cm_gone, _cm_dump, _cm_put; _cm_hold and _cm_free of hold_*.sh; and
+# _cm_end, _cm_done and _cm_renew of apart.sh or merged.sh. Their last argument is the frame's nonce.
+unset CONNMGR_BOOT
+@preparation@
+@hold@
+# A directory that the shell's user may not enter, as that of whoever called sudo, is left for the user's home.
+case "$PWD" in /*) @builtin@ [ -x . ]&&@builtin@ [ . -ef "$PWD" ];; *) ! :;; esac||@builtin@ cd||@builtin@ cd /
+# Signals that a command sends to $$ meet a trap that does nothing; every command would ignore an ignored one too.
+trap : HUP INT QUIT TERM USR1 USR2 ALRM
+_cm_gone(){ @builtin@ echo ":$2$1" >&8;}
+# ksh93 and mksh know where they are just while that exists. ksh93 says 256 + N where signal N ended a command, of which
+# `exit` would leave N.
+_cm_dump(){ @plainly@||:;@builtin@ set +x;@untrap@;@raw@;{ @builtin@ unset CONNMGR_COMMAND
+@builtin@ echo ":$2@directory@";@builtin@ pwd||@builtin@ echo "$PWD"
+if @builtin@ [ -d /proc/$$/cwd ]&&! @builtin@ [ . -ef /proc/$$/cwd ];then
+@builtin@ echo ":$2@moved@";@builtin@ [ . -ef "$PWD" ]||/bin/pwd -P||@builtin@ echo /dev/null;fi
+@builtin@ echo ":$2@variables@";@exports@;@builtin@ echo ":$2@rest@";} >&8
+exec >&8 2>&9 8>&- 9>&-;@builtin@ exit "$(($1>256?$1-128:$1))";}
+_cm_put(){ @put@;}
+_cm_say(){ @builtin@ echo ":$1"||{ sleep 1;@builtin@ echo ":$1";};}
+@streams@
+(@fork@@builtin@ echo "facts @nonce@ $$" >&8
+{ @builtin@ read -r os </proc/sys/kernel/ostype||os=$(uname -s);@builtin@ echo "$os";} >&8
+# The first line alone: nl is a newline, which IFS ends with.
+# shellcheck disable=SC1091
+{ os=$(. /etc/os-release&&@builtin@ echo "$PRETTY_NAME");nl=${IFS#??}
+case "$os" in ?*) ;; *) os=$(uname -sr);; esac;@builtin@ echo "${os%%"${nl%"${nl#?}"}"*}";} >&8
+@family@ >&8
+@builtin@ echo "${TMPDIR:-/tmp}" >&8
+{ @functions@
+:;} >&8
+_cm_dump 0 @nonce@)
+_cm_end 0 @nonce@

@@ -1,0 +1,41 @@
+"""The words that the engine and a supervisor agree on.
+
+The programs of ``far/`` define the functions, a frame calls them. ``connmgr.engine.marks`` says what the letters mean;
+the programs print each after the nonce.
+"""
+
+from __future__ import annotations
+
+GONE = b"_cm_gone"
+"""``letter nonce``: says why the command does not run."""
+
+DUMP = b"_cm_dump"
+"""``status nonce``: prints the state, and ends the subshell."""
+
+PUT = b"_cm_put"
+"""``text``: prints bytes in the escapes of ``printf %b``, as a command's input."""
+
+HOLD, FREE = b"_cm_hold", b"_cm_free"
+"""Take, and free again, the descriptors that scripts use; between them the streams of a command are kept."""
+
+END = b"_cm_end"
+"""``status nonce``: the supervisor reports the end of a command."""
+
+DONE = b"_cm_done"
+"""``status nonce``: a subshell reports its own end, and the supervisor then needs :data:`RENEW` alone."""
+
+RENEW = b"_cm_renew"
+"""Opens the session's streams anew."""
+
+FUNCTION_PREFIX = "_cm_"
+"""What all functions of a supervisor begin with, those too that no frame calls."""
+
+DIRECTORY = "c"
+MOVED = "p"
+VARIABLES = "v"
+REST = "x"
+REFUSED = "g"
+LOST = "l"
+
+LETTERS = {"directory": DIRECTORY, "moved": MOVED, "variables": VARIABLES, "rest": REST}
+"""The letters by the names that the programs of ``far/`` have for them."""
