@@ -121,8 +121,9 @@ SH = Dialect(
     untrap=_UNTRAP,
     preparation=f"{_USUAL_OPTIONS};{_KEEP_DIRECTORY_BEFORE}",
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
-    family='case "$KSH_VERSION" in Version*) command echo ksh93;; '
-    '*) command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";; esac',
+    # KSH_VERSION may be any shell's variable, but only ksh93 has one of this name.
+    family="if case \"$KSH_VERSION\" in Version*) (eval ': ${.sh.version}');; *) ! :;; esac;then command echo ksh93;"
+    'else command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";fi',
     # Whoever has no printf of its own is asked what it is; KSH_VERSION may be any shell's variable.
     put='if PATH=/dev/null command -v printf >/dev/null;then command printf %b "$1";'
     'else case "$KSH_VERSION" in *" KSH "*) print -n -- "$1";; *) command printf %b "$1";; esac;fi',

@@ -108,3 +108,11 @@ def test_a_system_is_named_whatever_it_says_of_itself(
     with local_session(shell, transport=_Bare(prepare)) as session:
         assert (session.info.os_name, session.info.temp) == (name or uname, str(tmp_path))
         assert_usable(session)
+
+
+@pytest.mark.parametrize("shell", POSIX)
+def test_a_variable_that_names_ksh93_makes_no_shell_one(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    monkeypatch.setenv("KSH_VERSION", "Version AJM 93u+m/1.0.4 2022-10-22")
+    with local_session(shell) as session:
+        assert out(session, "printf '%s' 'two\nlines'; A=1") == "two\nlines"
+        assert_usable(session)
