@@ -105,7 +105,9 @@ def test_broken_requests_are_refused(fuzzed: Daemon, session: requests.Session, 
         case.validate_response(response, checks=[*CHECKS, openapi_checks.negative_data_rejection])
 
     for operation in operations(description, group):
-        if "application/json" in operation.get_request_payload_content_types():
+        # Older versions of schemathesis cannot be asked what a request without a body holds.
+        takes_a_body = "requestBody" in operation.definition.raw
+        if takes_a_body and "application/json" in operation.get_request_payload_content_types():
             try_out(operation, GenerationMode.NEGATIVE, 15, refused)
 
 
