@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,21 @@ def private_mounts() -> bool:
         return False
     argv = ["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "tmpfs", "/run"]
     return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+@cache
+def mount_words() -> tuple[str, ...]:
+    """Return the words that, before an argv, let it mount unseen by others: as root, or as root of a user namespace.
+
+    It is empty where the system lets this user do neither.
+    """
+    own = ("unshare", "--mount", "--propagation", "private")
+    for words in (own, (*own, "--user", "--map-root-user")):
+        with suppress(FileNotFoundError):
+            argv = [*words, "mount", "-t", "tmpfs", "tmpfs", "/run"]
+            if subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0:
+                return words
+    return ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,7 @@ COMPONENTS = {
     ),
     "root": Component(lambda: os.geteuid() == 0, (), "the tests do not run as root"),
     "machine": Component(private_mounts, (), "mounts in a namespace of one's own need root with CAP_SYS_ADMIN"),
+    "mounts": Component(lambda: bool(mount_words()), (), "mounts need root with CAP_SYS_ADMIN or user namespaces"),
     "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
 }
 

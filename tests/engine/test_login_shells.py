@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from connmgr.errors import CommandTimeout, UnsupportedShell
+from connmgr.plugin import Transport
 from tests.engine.shells import assert_usable, out, run
-from tests.plugins.machine import Inhabitant, Machine, shell_path
+from tests.plugins.machine import Machine, shell_path
+from tests.plugins.oneself import ssh_link, ssh_server
 from tests.plugins.places import SSH, Places, attempt, elevate, session_on
 
-pytestmark = pytest.mark.needs("machine", "sshd", "bash", "zsh", "ksh93", "mksh", "dash", "busybox", "fish", "tcsh")
+pytestmark = pytest.mark.needs("sshd", "bash", "zsh", "ksh93", "mksh", "dash", "busybox", "fish", "tcsh")
 
 LOGIN_SHELLS = {
     "sh": 0,
@@ -26,52 +31,6 @@ LOGIN_SHELLS = {
     "fish": 6,
     "tcsh": 7,
 }
-
-UserOf = Callable[[str], Inhabitant]
-
-
-@pytest.fixture(scope="module")
-def user_of(running_machine: Machine) -> UserOf:
-    """A function that returns the user with a login shell, a name or a path."""
-    users: dict[str, Inhabitant] = {}
-    running_machine.run("ln", "-s", shell_path("busybox"), "/run/ash")
-
-    def of(shell: str) -> Inhabitant:
-        if shell not in users:
-            path = "/run/ash" if shell == "ash" else shell if shell.startswith("/") else shell_path(shell)
-            users[shell] = running_machine.add_user(path)
-        return users[shell]
-
-    return of
-
-
-@pytest.mark.parametrize("shell", LOGIN_SHELLS)
-def test_works_in_its_own_language(places: Places, user_of: UserOf, shell: str) -> None:
-    user = user_of(shell)
-    with places.reach(SSH, user) as link, session_on(link) as session:
-        assert session.info.shell_dialect == LOGIN_SHELLS[shell]
-        assert out(session, "id -un") == f"{user.name}\n"
-        if shell in ("fish", "tcsh"):
-            assert out(session, {"fish": "set -gx A b", "tcsh": "setenv A b"}[shell]) == ""
-            assert out(session, "echo $A") == "b\n"
-        assert_usable(session)
-
-
-@pytest.mark.parametrize("shell", LOGIN_SHELLS)
-def test_another_shell_can_be_chosen(places: Places, user_of: UserOf, shell: str) -> None:
-    with places.reach(SSH, user_of(shell)) as link, session_on(link, "bash") as session:
-        assert session.info.shell_dialect == 1
-        assert_usable(session)
-
-
-@pytest.mark.parametrize("shell", LOGIN_SHELLS)
-def test_a_command_that_takes_too_long_is_killed(places: Places, user_of: UserOf, shell: str) -> None:
-    with places.reach(SSH, user_of(shell)) as link, session_on(link) as session:
-        with pytest.raises(CommandTimeout):
-            run(session, "sleep 100", timeout=0.5)
-        assert_usable(session)
-
-
 MENU = """#!/bin/sh
 while :; do
   echo "1) status  2) log out"
@@ -84,25 +43,115 @@ SCRIPTS = {
     "silent": "#!/bin/sh\nexec sleep 100\n",
     "greeting": "#!/bin/sh\necho 'Only scp here.'\nexit 1\n",
 }
+LINKS = {"ash": "busybox", "rbash": "bash"}
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user of a far side: how to reach it by ssh, and its home directory as the tests see it."""
+
+    name: str
+    home: Path
+    reach: Callable[[], AbstractContextManager[Transport]]
+    password: str = ""
+
+
+LoginOf = Callable[[str], Login]
+
+
+def prepare(directory: Path) -> None:
+    """Put login shells that no system has into a directory."""
+    for name, text in SCRIPTS.items():
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    for name, shell in LINKS.items():
+        (directory / name).symlink_to(shell_path(shell))
+
+
+def path_of(shell: str, prepared: str) -> str:
+    if shell in SCRIPTS or shell in LINKS:
+        return f"{prepared}/{shell}"
+    return shell if shell.startswith("/") else shell_path(shell)
 
 
 @pytest.fixture(scope="module")
-def scripts(running_machine: Machine) -> None:
-    for name, text in SCRIPTS.items():
-        running_machine.write(f"/run/{name}", text, 0o755)
-    running_machine.run("ln", "-s", shell_path("bash"), "/run/rbash")
+def oneself(home_of_the_daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginOf]:
+    """A function that lets the user who runs the tests log in to a shell, by a server of its own."""
+    directory = tmp_path_factory.mktemp("shells")
+    prepare(directory)
+    logins: dict[str, Login] = {}
+    with ExitStack() as servers:
+
+        def of(shell: str) -> Login:
+            if shell not in logins:
+                home = tmp_path_factory.mktemp("login")
+                server = servers.enter_context(ssh_server(home, path_of(shell, str(directory))))
+                logins[shell] = Login(getpass.getuser(), home, lambda: ssh_link(server))
+            return logins[shell]
+
+        yield of
+
+
+@pytest.fixture(scope="module")
+def inhabitant(running_machine: Machine, places: Places) -> LoginOf:
+    """A function that returns the user of the machine whose login shell is the given one."""
+    logins: dict[str, Login] = {}
+    prepare(running_machine.path("/run"))
+
+    def of(shell: str) -> Login:
+        if shell not in logins:
+            user = running_machine.add_user(path_of(shell, "/run"))
+            home = running_machine.path(user.home)
+            logins[shell] = Login(user.name, home, lambda: places.reach(SSH, user), user.password)
+        return logins[shell]
+
+    return of
+
+
+@pytest.fixture(scope="module", params=["oneself", pytest.param("inhabitant", marks=pytest.mark.needs("machine"))])
+def anybody(request: pytest.FixtureRequest) -> LoginOf:
+    """A login shell in place of the tester's own, and one of the user database."""
+    login_of: LoginOf = request.getfixturevalue(request.param)
+    return login_of
+
+
+@pytest.mark.parametrize("shell", LOGIN_SHELLS)
+def test_works_in_its_own_language(anybody: LoginOf, shell: str) -> None:
+    user = anybody(shell)
+    with user.reach() as link, session_on(link) as session:
+        assert session.info.shell_dialect == LOGIN_SHELLS[shell]
+        assert out(session, "id -un") == f"{user.name}\n"
+        if shell in ("fish", "tcsh"):
+            assert out(session, {"fish": "set -gx A b", "tcsh": "setenv A b"}[shell]) == ""
+            assert out(session, "echo $A") == "b\n"
+        assert_usable(session)
+
+
+@pytest.mark.parametrize("shell", LOGIN_SHELLS)
+def test_another_shell_can_be_chosen(anybody: LoginOf, shell: str) -> None:
+    with anybody(shell).reach() as link, session_on(link, "bash") as session:
+        assert session.info.shell_dialect == 1
+        assert_usable(session)
+
+
+@pytest.mark.parametrize("shell", LOGIN_SHELLS)
+def test_a_command_that_takes_too_long_is_killed(oneself: LoginOf, shell: str) -> None:
+    with oneself(shell).reach() as link, session_on(link) as session:
+        with pytest.raises(CommandTimeout):
+            run(session, "sleep 100", timeout=0.5)
+        assert_usable(session)
 
 
 @pytest.mark.parametrize(
-    "shell", ["/run/rbash", "/usr/sbin/nologin", "/bin/false", "/run/menu", "/run/silent", "/run/greeting", "/bin/cat"]
+    "shell", ["rbash", "/usr/sbin/nologin", "/bin/false", "menu", "silent", "greeting", "/bin/cat"]
 )
-def test_no_shell_at_all(places: Places, user_of: UserOf, scripts: None, shell: str) -> None:
-    user = user_of(shell)
+def test_no_shell_at_all(anybody: LoginOf, shell: str) -> None:
+    user = anybody(shell)
     started = time.monotonic()
-    with places.reach(SSH, user) as link, pytest.raises(UnsupportedShell) as caught:
+    with user.reach() as link, pytest.raises(UnsupportedShell) as caught:
         attempt(link)
     assert time.monotonic() - started < 10
-    printed = {"/usr/sbin/nologin": "not available", "/run/menu": "1) status", "/run/greeting": "Only scp here."}
+    printed = {"/usr/sbin/nologin": "not available", "menu": "1) status", "greeting": "Only scp here."}
     assert printed.get(shell, "") in caught.value.message
 
 
@@ -144,27 +193,22 @@ NOISE = {
 }
 
 
-@pytest.fixture
-def noisy(running_machine: Machine, user_of: UserOf) -> Iterator[Callable[[str, str], Inhabitant]]:
-    """A function that gives the user of a shell a start-up file."""
-    written: list[Path] = []
-
-    def write(shell: str, text: str) -> Inhabitant:
-        user = user_of(shell)
-        path = f"{user.home}/{RC_FILES[shell]}"
-        running_machine.write(path, text + "\n", 0o644, user)
-        written.append(running_machine.path(path))
-        return user
-
-    yield write
-    for path in written:
+@contextmanager
+def noisy(login_of: LoginOf, shell: str, text: str) -> Iterator[Login]:
+    """Give the user of a shell a start-up file for a while."""
+    user = login_of(shell)
+    path = user.home / RC_FILES[shell]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+    try:
+        yield user
+    finally:
         path.unlink()
 
 
 @pytest.mark.parametrize("case", NOISE)
-def test_noise_does_no_harm(places: Places, noisy: Callable[[str, str], Inhabitant], case: str) -> None:
-    user = noisy(*NOISE[case])
-    with places.reach(SSH, user) as link, session_on(link) as session:
+def test_noise_does_no_harm(oneself: LoginOf, case: str) -> None:
+    with noisy(oneself, *NOISE[case]) as user, user.reach() as link, session_on(link) as session:
         assert out(session, "id -un") == f"{user.name}\n"
         assert_usable(session)
         with pytest.raises(CommandTimeout):
@@ -176,15 +220,14 @@ def test_noise_does_no_harm(places: Places, noisy: Callable[[str, str], Inhabita
 BEFORE_SUDO = [case for case in NOISE if not {"reads", "asks", "becomes", "runs"} & set(case.split())]
 
 
+@pytest.mark.needs("machine", "sudo")
 @pytest.mark.parametrize("case", BEFORE_SUDO)
-def test_noise_does_no_harm_to_elevation(
-    running_machine: Machine, places: Places, noisy: Callable[[str, str], Inhabitant], case: str
-) -> None:
-    user = noisy(*NOISE[case])
-    running_machine.allow(f"{user.name} ALL=(ALL) ALL")
-    with places.reach(SSH, user) as link, session_on(elevate(link, password=user.password)) as session:
-        assert out(session, "id -un") == "root\n"
-        assert_usable(session)
+def test_noise_does_no_harm_to_elevation(running_machine: Machine, inhabitant: LoginOf, case: str) -> None:
+    with noisy(inhabitant, *NOISE[case]) as user:
+        running_machine.allow(f"{user.name} ALL=(ALL) ALL")
+        with user.reach() as link, session_on(elevate(link, password=user.password)) as session:
+            assert out(session, "id -un") == "root\n"
+            assert_usable(session)
 
 
 HOPELESS = {
@@ -197,9 +240,8 @@ HOPELESS = {
 
 
 @pytest.mark.parametrize("case", HOPELESS)
-def test_hopeless_start_up_files(places: Places, noisy: Callable[[str, str], Inhabitant], case: str) -> None:
-    user = noisy(*HOPELESS[case])
+def test_hopeless_start_up_files(oneself: LoginOf, case: str) -> None:
     started = time.monotonic()
-    with places.reach(SSH, user) as link, pytest.raises(UnsupportedShell):
+    with noisy(oneself, *HOPELESS[case]) as user, user.reach() as link, pytest.raises(UnsupportedShell):
         attempt(link)
     assert time.monotonic() - started < 10

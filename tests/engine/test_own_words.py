@@ -10,6 +10,7 @@ import pytest
 from connmgr.engine.session import Session
 from connmgr.plugin import Channel
 from connmgr_local.transport import LocalTransport
+from tests.components import mount_words
 from tests.engine.shells import ALL, POSIX, assert_usable, local_session, out, run
 
 WORDS = "builtin command cd eval exec exit echo export pwd printf read set test trap unset return hash enable"
@@ -81,7 +82,7 @@ class _Bare(LocalTransport):
 
     def open_channel(self, argv, **options):  # type: ignore[no-untyped-def]
         script = f'mount -t tmpfs tmpfs /etc;{self._prepare};exec "$@"'
-        words = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script, "sh", *argv]
+        words = [*mount_words(), "/bin/sh", "-c", script, "sh", *argv]
         channel: Channel = super().open_channel(words, **options)
         return channel
 
@@ -96,7 +97,7 @@ DESCRIPTIONS = {
 }
 
 
-@pytest.mark.needs("machine")
+@pytest.mark.needs("mounts")
 @pytest.mark.parametrize("shell", ALL)
 @pytest.mark.parametrize("description", DESCRIPTIONS)
 def test_a_system_is_named_whatever_it_says_of_itself(

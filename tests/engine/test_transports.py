@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -18,13 +18,12 @@ import pytest
 from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Transport
-from connmgr_ssh import Ssh
 from tests.engine import test_cases, test_places, test_state, test_time_and_size
 from tests.engine.everywhere import cases_of, marks_of, over, session_of
 from tests.engine.shells import ALL, SESSIONS, assert_usable, only, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
-from tests.plugins.places import LOCAL, SSH, Places, elevate, session_on, ssh_data
-from tests.plugins.sshd import Sshd, privilege_separation
+from tests.plugins.oneself import ssh_link, ssh_server
+from tests.plugins.places import LOCAL, SSH, Places, elevate, session_on
 
 # Where the login happens, and by which program; a terminal is what su asks on.
 WAYS = {
@@ -71,9 +70,8 @@ class Kept:
             self._admit(request.getfixturevalue("running_machine"))
         if way not in self._transports:
             if method is None:
-                self._transports[way] = self._links.enter_context(
-                    ssh_to_oneself(request.getfixturevalue("home_of_the_daemon"))
-                )
+                server = self._links.enter_context(ssh_server(request.getfixturevalue("home_of_the_daemon")))
+                self._transports[way] = self._links.enter_context(ssh_link(server))
             else:
                 self._transports[way] = self._elevated(place, method, request.getfixturevalue("places"))
         return self._transports[way]
@@ -97,15 +95,6 @@ class Kept:
     def close(self) -> None:
         for _, stack, _ in self._sessions.values():
             stack.close()
-
-
-@contextmanager
-def ssh_to_oneself(home: Path) -> Iterator[Transport]:
-    """Open a transport by an sshd of one's own to the user who runs the tests, with ``home`` instead of their own."""
-    with privilege_separation(), closing(Sshd({"SetEnv": f"LANG=C.UTF-8 HOME={home}"})) as server:
-        link = Ssh().open(ssh_data(server, server.user), None, timeout=20)
-        with closing(link):
-            yield link
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,18 +14,48 @@ import pytest
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.wire import Caller
-from tests.plugins.machine import Inhabitant, Machine
-from tests.plugins.places import Places, ssh_fields
+from tests.plugins.machine import Machine
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
 
-pytestmark = pytest.mark.needs("machine", "sudo", "sshd", "bash")
+pytestmark = pytest.mark.needs("sshd", "bash")
+
+
+@dataclass(frozen=True)
+class Strict:
+    """A user whom a server with few sessions a connection admits; ``password`` is what sudo asks for, if it may."""
+
+    server: Sshd
+    user: str
+    home: str
+    password: str | None = None
 
 
 @pytest.fixture(params=["1", "2", "3"])
-def strict(request: pytest.FixtureRequest, running_machine: Machine, places: Places) -> Iterator[Sshd]:
-    server = Sshd({"MaxSessions": request.param, "AcceptEnv": "none"}, inside=running_machine.inside())
-    yield server
-    server.close()
+def sessions(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def plain(sessions: str, home_of_the_daemon: Path) -> Iterator[Strict]:
+    with ssh_server(home_of_the_daemon, MaxSessions=sessions, AcceptEnv="none") as server:
+        yield Strict(server, server.user, str(home_of_the_daemon))
+
+
+@pytest.fixture
+def elevated(sessions: str, running_machine: Machine) -> Iterator[Strict]:
+    user = running_machine.add_user()
+    running_machine.allow(f"{user.name} ALL=(ALL) ALL")
+    options = {"MaxSessions": sessions, "AcceptEnv": "none"}
+    with closing(Sshd(options, inside=running_machine.inside())) as server:
+        yield Strict(server, user.name, user.home, user.password)
+
+
+@pytest.fixture(params=["plain", pytest.param("elevated", marks=pytest.mark.needs("machine", "sudo"))])
+def strict(request: pytest.FixtureRequest, sessions: str) -> Strict:
+    reached: Strict = request.getfixturevalue(request.param)
+    return reached
 
 
 def connect(daemon: Daemon, data: dict[str, Any]) -> str:
@@ -31,23 +64,20 @@ def connect(daemon: Daemon, data: dict[str, Any]) -> str:
     return str(connection)
 
 
-@pytest.mark.parametrize("elevated", [False, True], ids=["plain", "elevated"])
-def test_files_and_timeouts(start_daemon: StartDaemon, strict: Sshd, running_machine: Machine, elevated: bool) -> None:
-    user: Inhabitant = running_machine.add_user()
-    running_machine.allow(f"{user.name} ALL=(ALL) ALL")
+def test_files_and_timeouts(start_daemon: StartDaemon, strict: Strict) -> None:
     daemon = start_daemon()
     caller = Caller(daemon)
-    connection = connect(daemon, {"type": "ssh", **ssh_fields(strict, user.name)})
-    if elevated:
+    connection = connect(daemon, {"type": "ssh", **ssh_fields(strict.server, strict.user)})
+    if strict.password:
         daemon.client.post("/shell/stop", connection=connection)
-        wrapped = {"type": "shellEnvironment", "host": connection, "elevated": True, "password": user.password}
+        wrapped = {"type": "shellEnvironment", "host": connection, "elevated": True, "password": strict.password}
         connection = connect(daemon, wrapped)
     content = os.urandom(300_000)
     blob = caller.blob(content)
     for _ in range(3):
-        written = caller.post("/fs/write", connection=connection, blob=blob, path=f"{user.home}/file")
+        written = caller.post("/fs/write", connection=connection, blob=blob, path=f"{strict.home}/file")
         assert (written.status, written.body) == (200, b"")
-        assert caller.post("/fs/read", connection=connection, path=f"{user.home}/file").body == content
+        assert caller.post("/fs/read", connection=connection, path=f"{strict.home}/file").body == content
         # Whatever becomes of the second connection, the next request has another one.
         running = daemon.client.post("/shell/exec", connection=connection, command="sleep 0; echo $PPID")
         assert running["exitCode"] == 0
@@ -55,7 +85,7 @@ def test_files_and_timeouts(start_daemon: StartDaemon, strict: Sshd, running_mac
     assert (late.status, late.code) == (500, "command_timeout")
     still = daemon.client.post("/shell/exec", connection=connection, command="echo still here")
     assert still == {"exitCode": 0, "stdout": "still here", "stderr": ""}
-    assert len([line for line in strict.log().splitlines() if "Accepted publickey" in line]) <= 5
+    assert len([line for line in strict.server.log().splitlines() if "Accepted publickey" in line]) <= 5
     daemon.client.post("/shell/stop", connection=connection)
     daemon.stop()
-    assert strict.sessions() == []
+    assert strict.server.sessions() == []

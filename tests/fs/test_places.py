@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,10 @@ from connmgr.fs.files import Place
 from tests.fs.conftest import Write
 from tests.fs.far_sides import ODD_NAMES, content_of, eventually, litter, stored
 from tests.plugins.machine import Inhabitant, Machine, shell_path
-from tests.plugins.places import GATEWAY, LOCAL, SSH, Places, elevate, session_on
+from tests.plugins.oneself import ssh_link, ssh_server
+from tests.plugins.places import GATEWAY, LOCAL, SSH, elevate, session_on
 
-pytestmark = pytest.mark.needs("machine", "sudo", "su", "sshd", "bash")
+pytestmark = pytest.mark.needs("sshd", "bash")
 
 OWN = "correct horse battery"
 WAYS = {
@@ -32,6 +35,8 @@ WAYS = {
     "su on a terminal": (LOCAL, {"password": "root of all evil", "method": "su"}),
     "su on a terminal over ssh": (SSH, {"password": "root of all evil", "method": "su"}),
 }
+TO_ONESELF = {"ssh to oneself": 1, "ssh to oneself through a gateway": 2}
+"""The ways that need no other user, by the links that they go over."""
 ON_A_TERMINAL = [way for way in WAYS if "terminal" in way]
 NAMES = st.binary(min_size=1, max_size=200).filter(
     lambda name: not {b"/"[0], 0} & set(name) and name not in {b".", b".."}
@@ -41,22 +46,59 @@ CONTENTS = st.one_of(st.binary(max_size=3000), st.binary(min_size=1, max_size=3)
 CONTROL = bytes(range(32)) * 300 + b"\x03\x04\x11\x13\x1a\x1c\x7f\xff" * 2000 + b"\r\n\r\r\n\n"
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def place(
-    request: pytest.FixtureRequest, running_machine: Machine, places: Places, user: Inhabitant
-) -> Iterator[Place]:
-    """A place in the user's home directory, which root too may write to."""
-    where, fields = WAYS[request.param]
-    tty = ["Defaults requiretty"] if request.param.startswith("sudo on a terminal") else []
-    running_machine.allow(*tty, f"{user.name} ALL=(ALL) ALL")
-    directory = running_machine.path(user.home) / request.param
+@dataclass(frozen=True)
+class Reached:
+    """A directory on a far side, and how the tests see it."""
+
+    place: Place
+    directory: Path
+    uid: int
+    """Whose files the way makes."""
+    own_uid: int
+    """Whose directory it is."""
+    home: Path
+    """The home directory of who makes the files."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*TO_ONESELF, *(pytest.param(way, marks=pytest.mark.needs("machine", "sudo", "su")) for way in WAYS)],
+)
+def reached(request: pytest.FixtureRequest) -> Iterator[Reached]:
+    """A directory in the user's home, which root too may write to."""
+    with ExitStack() as links:
+        yield (_oneself if request.param in TO_ONESELF else _inhabitant)(request, links)
+
+
+def _oneself(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
+    home: Path = request.getfixturevalue("home_of_the_daemon")
+    directory = home / request.param
+    directory.mkdir()
+    transport = links.enter_context(ssh_link(links.enter_context(ssh_server(home)), TO_ONESELF[request.param]))
+    return Reached(Place(transport, bytes(directory)), directory, os.geteuid(), os.geteuid(), home)
+
+
+def _inhabitant(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
+    machine: Machine = request.getfixturevalue("running_machine")
+    user: Inhabitant = request.getfixturevalue("user")
+    way, (where, fields) = request.param, WAYS[request.param]
+    tty = ["Defaults requiretty"] if way.startswith("sudo on a terminal") else []
+    machine.allow(*tty, f"{user.name} ALL=(ALL) ALL")
+    directory = machine.path(user.home) / way
     directory.mkdir()
     os.chown(directory, user.uid, user.uid)
-    with places.reach(where, user) as inner:
-        transport = inner if fields is None else elevate(inner, **fields)
-        with session_on(transport) as session:
-            assert (session.info.tty_state == "merged") == (request.param in ON_A_TERMINAL)
-            yield Place(transport, f"{user.home}/{request.param}".encode())
+    inner = links.enter_context(request.getfixturevalue("places").reach(where, user))
+    transport = inner if fields is None else elevate(inner, **fields)
+    session = links.enter_context(session_on(transport))
+    assert (session.info.tty_state == "merged") == (way in ON_A_TERMINAL)
+    uid = 0 if way.startswith("su") else user.uid
+    home = machine.path(user.home if uid else "/root")
+    return Reached(Place(transport, f"{user.home}/{way}".encode()), directory, uid, user.uid, home)
+
+
+@pytest.fixture(scope="module")
+def place(reached: Reached) -> Place:
+    return reached.place
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +134,20 @@ def test_control_characters_and_bulk(place: Place, write: Write) -> None:
         assert content_of(place, b"control") == content
 
 
-def test_files_are_the_session_s_user_s(
-    place: Place, write: Write, request: pytest.FixtureRequest, running_machine: Machine, user: Inhabitant
-) -> None:
-    way = request.node.callspec.params["place"]
-    uid = 0 if way.startswith("su") else user.uid
-    directory = running_machine.path(os.fsdecode(place.directory))
+def test_files_are_the_session_s_user_s(reached: Reached, write: Write) -> None:
+    place, directory, uid, home = reached.place, reached.directory, reached.uid, reached.home
     (directory / "the user's").touch()
-    os.chown(directory / "the user's", user.uid, user.uid)
+    os.chown(directory / "the user's", reached.own_uid, -1)
     write(place, b"the user's", b"1", 0o600)
     write(place, b"new", b"1")
-    made = os.fsdecode(files.make_temporary(place))
+    made = files.make_temporary(place)
     # A file keeps its owner, whoever writes it.
-    assert (directory / "the user's").stat().st_uid == user.uid
-    assert (directory / "new").stat().st_uid == running_machine.path(made).stat().st_uid == uid
-    home = running_machine.path(user.home if uid else "/root")
+    assert (directory / "the user's").stat().st_uid == reached.own_uid
+    assert (directory / "new").stat().st_uid == files.stat_file(place, made, follow=False).uid == uid
     write(place, b"~/at home", b"1")
     assert (home / "at home").stat().st_uid == uid
     (home / "at home").unlink()
-    running_machine.path(made).rmdir()
+    files.remove(place, made, recursive=True, timeout=20)
     if uid:
         for path in (b"/etc/shadow", b"/root/x"):
             with pytest.raises((errors.PermissionDenied, errors.NoSuchFile)):
@@ -136,54 +173,72 @@ LOGIN_SHELLS = [
 ]
 
 
+LOGIN_SHELLS = [
+    pytest.param(name, marks=pytest.mark.needs(name))
+    for name in ("bash", "dash", "zsh", "ksh93", "mksh", "fish", "tcsh")
+]
+
+
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
-def test_login_shells_of_any_language(running_machine: Machine, places: Places, write: Write, shell: str) -> None:
-    user = running_machine.add_user(shell_path(shell))
-    with places.reach(SSH, user) as transport:
-        place = Place(transport, user.home.encode())
+@pytest.mark.parametrize("inhabitant", [False, pytest.param(True, marks=pytest.mark.needs("machine"))])
+def test_login_shells_of_any_language(
+    request: pytest.FixtureRequest, write: Write, tmp_path: Path, shell: str, inhabitant: bool
+) -> None:
+    with ExitStack() as links:
+        if inhabitant:
+            machine: Machine = request.getfixturevalue("running_machine")
+            user = machine.add_user(shell_path(shell))
+            transport = links.enter_context(request.getfixturevalue("places").reach(SSH, user))
+            place, home = Place(transport, user.home.encode()), machine.path(user.home)
+        else:
+            home = tmp_path / "home"
+            home.mkdir()
+            server = links.enter_context(ssh_server(home, shell_path(shell)))
+            place = Place(links.enter_context(ssh_link(server)), bytes(home))
         for name in ODD_NAMES:
             write(place, name, name)
             assert content_of(place, name) == name
         assert {entry.name for entry in files.list_directory(place, b".")} >= set(ODD_NAMES)
-        assert litter(running_machine.path(user.home)) == []
+        assert litter(home) == []
 
 
-def test_start_up_files_that_print_do_no_harm(running_machine: Machine, places: Places, write: Write) -> None:
-    user = running_machine.add_user(shell_path("bash"))
+def test_start_up_files_that_print_do_no_harm(write: Write, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
     noise = "echo Welcome; head -c 20000 /dev/zero; printf 'ok 5\\nno newline'; echo oops >&2\n"
-    running_machine.write(f"{user.home}/.bashrc", noise, owner=user)
-    with places.reach(SSH, user) as transport:
-        place = Place(transport, user.home.encode())
+    (home / ".bashrc").write_text(noise)
+    with ssh_server(home, shell_path("bash")) as server, ssh_link(server) as transport:
+        place = Place(transport, bytes(home))
         write(place, b"file", CONTROL)
         assert content_of(place, b"file") == CONTROL
         assert b"file" in [entry.name for entry in files.list_directory(place, b".")]
 
 
-def test_a_link_that_breaks_while_a_file_is_written(
-    running_machine: Machine, places: Places, blobs: Blobs, write: Write
-) -> None:
-    user = running_machine.add_user()
-    target: Path = running_machine.path(user.home) / "file"
-    with places.reach(SSH, user) as transport, stored(blobs, CONTROL * 2000) as blob:
-        place = Place(transport, user.home.encode())
-        write(place, b"file", b"old")
-        pieces = blob.pieces()
+def test_a_link_that_breaks_while_a_file_is_written(blobs: Blobs, write: Write, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with ssh_server(home) as server:
+        with ssh_link(server) as transport, stored(blobs, CONTROL * 2000) as blob:
+            place = Place(transport, bytes(home))
+            write(place, b"file", b"old")
+            pieces = blob.pieces()
 
-        def cut() -> Iterator[bytes]:
-            yield next(pieces)
-            places.sshd.kill_sessions()
-            yield from pieces
+            def cut() -> Iterator[bytes]:
+                yield next(pieces)
+                server.kill_sessions()
+                yield from pieces
 
-        blob.pieces = cut  # type: ignore[method-assign]
-        with pytest.raises(errors.TransferFailed):
-            files.write(place, b"file", blob, None)
-    assert target.read_bytes() == b"old"
-    with places.reach(SSH, user) as transport:
+            blob.pieces = cut  # type: ignore[method-assign]
+            with pytest.raises(errors.TransferFailed):
+                files.write(place, b"file", blob, None)
+        assert (home / "file").read_bytes() == b"old"
+        with ssh_link(server) as transport:
+            place = Place(transport, bytes(home))
 
-        def cleared() -> bool:
-            # What has lost its link may take a moment to end.
-            write(Place(transport, user.home.encode()), b"file", b"new")
-            return litter(target.parent) == []
+            def cleared() -> bool:
+                # What has lost its link may take a moment to end.
+                write(place, b"file", b"new")
+                return litter(home) == []
 
-        eventually(cleared, "litter stays")
-    assert target.read_bytes() == b"new"
+            eventually(cleared, "litter stays")
+    assert (home / "file").read_bytes() == b"new"

@@ -9,7 +9,8 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,10 +19,11 @@ import pytest
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
 from tests.plugins.machine import Machine
+from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
 
-pytestmark = pytest.mark.needs("machine", "sshd", "sudo", "bash")
+pytestmark = pytest.mark.needs("sshd", "bash")
 
 BOUND = 15.0
 LONG = f"7654.{os.getpid()}"
@@ -77,20 +79,20 @@ class Relay:
 
 
 class Far:
-    """An sshd of the machine, and the connections of a daemon to it."""
+    """An sshd, and the connections of a daemon to a user by it, elevated ones where sudo lets that user."""
 
-    def __init__(self, daemon: Daemon, machine: Machine) -> None:
+    def __init__(self, daemon: Daemon, server: Sshd, user: str, elevated: bool) -> None:
         self.daemon = daemon
         self.client = daemon.client
-        self.server = Sshd(inside=machine.inside())
-        self.relay = Relay(self.server.port)
-        self._user = machine.add_user()
-        machine.allow(f"{self._user.name} ALL=(ALL) ALL")
+        self.server = server
+        self.relay = Relay(server.port)
+        self._user = user
+        self._elevated = elevated
 
-    def add(self, elevated: bool, **fields: Any) -> str:
-        data = {"type": "ssh", **ssh_fields(self.server, self._user.name, keepAlive=1, **fields)}
+    def add(self, **fields: Any) -> str:
+        data = {"type": "ssh", **ssh_fields(self.server, self._user, keepAlive=1, **fields)}
         id = self._add(data)
-        return self._add({**ELEVATED, "host": id}) if elevated else id
+        return self._add({**ELEVATED, "host": id}) if self._elevated else id
 
     def _add(self, data: dict[str, Any]) -> str:
         return str(self.client.post("/connection/add", name="far", data=data, validate=False)["connection"])
@@ -132,7 +134,6 @@ class Far:
 
     def close(self) -> None:
         self.relay.close()
-        self.server.close()
         for process in self._commands():  # a shell whose link breaks leaves its command running
             process.kill()
 
@@ -145,13 +146,31 @@ def faulty_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def far(faulty_daemon: Daemon, running_machine: Machine) -> Iterator[Far]:
-    server = Far(faulty_daemon, running_machine)
-    yield server
-    server.close()
+def plain(faulty_daemon: Daemon, home_of_the_daemon: Path) -> Iterator[Far]:
+    """The user who runs the tests."""
+    with ssh_server(home_of_the_daemon) as server:
+        yield Far(faulty_daemon, server, server.user, elevated=False)
 
 
-KINDS = pytest.mark.parametrize("elevated", [False, True], ids=["ssh", "elevated"])
+@pytest.fixture
+def elevated(faulty_daemon: Daemon, running_machine: Machine) -> Iterator[Far]:
+    """A user of a machine, who becomes root by sudo."""
+    user = running_machine.add_user()
+    running_machine.allow(f"{user.name} ALL=(ALL) ALL")
+    with closing(Sshd(inside=running_machine.inside())) as server:
+        yield Far(faulty_daemon, server, user.name, elevated=True)
+
+
+PLAIN = pytest.param("plain", id="ssh")
+ELEVATED_TOO = pytest.param("elevated", id="elevated", marks=pytest.mark.needs("machine", "sudo"))
+KINDS = pytest.mark.parametrize("far", [PLAIN, ELEVATED_TOO], indirect=True)
+
+
+@pytest.fixture(params=[PLAIN])
+def far(request: pytest.FixtureRequest) -> Iterator[Far]:
+    reached: Far = request.getfixturevalue(request.param)
+    with closing(reached):
+        yield reached
 
 
 def check_lost(errors: list[ClientError]) -> None:
@@ -159,8 +178,8 @@ def check_lost(errors: list[ClientError]) -> None:
 
 
 @KINDS
-def test_sessions_killed(far: Far, elevated: bool) -> None:
-    connection = far.add(elevated)
+def test_sessions_killed(far: Far) -> None:
+    connection = far.add()
     far.start(connection)
     with far.running(connection) as errors:
         far.server.kill_sessions()
@@ -170,8 +189,8 @@ def test_sessions_killed(far: Far, elevated: bool) -> None:
 
 
 @KINDS
-def test_connection_reset(far: Far, elevated: bool) -> None:
-    connection = far.add(elevated, port=far.relay.port)
+def test_connection_reset(far: Far) -> None:
+    connection = far.add(port=far.relay.port)
     far.start(connection)
     with far.running(connection) as errors:
         far.relay.reset()
@@ -181,8 +200,8 @@ def test_connection_reset(far: Far, elevated: bool) -> None:
 
 
 @KINDS
-def test_host_frozen(far: Far, elevated: bool) -> None:
-    connection = far.add(elevated)
+def test_host_frozen(far: Far) -> None:
+    connection = far.add()
     far.start(connection)
     with far.running(connection) as errors:
         far.server.freeze()
@@ -193,8 +212,8 @@ def test_host_frozen(far: Far, elevated: bool) -> None:
 
 
 @KINDS
-def test_timeout_on_a_frozen_host(far: Far, elevated: bool) -> None:
-    connection = far.add(elevated)
+def test_timeout_on_a_frozen_host(far: Far) -> None:
+    connection = far.add()
     far.start(connection)
     with far.running(connection, timeout=2) as errors:
         far.server.freeze()
@@ -205,8 +224,8 @@ def test_timeout_on_a_frozen_host(far: Far, elevated: bool) -> None:
 
 
 @KINDS
-def test_host_gone_and_back(far: Far, elevated: bool) -> None:
-    connection = far.add(elevated)
+def test_host_gone_and_back(far: Far) -> None:
+    connection = far.add()
     far.start(connection)
     with far.running(connection) as errors:
         far.server.stop()
@@ -220,7 +239,7 @@ def test_host_gone_and_back(far: Far, elevated: bool) -> None:
 
 
 def test_an_idle_session_whose_link_broke_is_replaced(far: Far) -> None:
-    connection = far.add(elevated=False)
+    connection = far.add()
     far.start(connection)
     far.server.kill_sessions()
     far.start(connection)
@@ -255,8 +274,8 @@ def rounds(far: Far, count: int, one: Callable[[], None]) -> None:
 
 @pytest.mark.slow
 @KINDS
-def test_two_hundred_rounds_leave_nothing(far: Far, elevated: bool) -> None:
-    connection = far.add(elevated)
+def test_two_hundred_rounds_leave_nothing(far: Far) -> None:
+    connection = far.add()
 
     def one() -> None:
         far.start(connection)
@@ -266,8 +285,9 @@ def test_two_hundred_rounds_leave_nothing(far: Far, elevated: bool) -> None:
     rounds(far, 200, one)
 
 
+@pytest.mark.parametrize("far", [ELEVATED_TOO], indirect=True)
 def test_rounds_of_broken_links_leave_nothing(far: Far) -> None:
-    connection = far.add(elevated=True)
+    connection = far.add()
 
     def one() -> None:
         far.start(connection)

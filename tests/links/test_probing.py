@@ -13,10 +13,11 @@ import pytest
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
 from tests.plugins.machine import Machine
+from tests.plugins.oneself import ssh_server
 from tests.plugins.places import Places, ssh_fields
-from tests.plugins.sshd import free_port, keygen
+from tests.plugins.sshd import Sshd, free_port, keygen
 
-pytestmark = pytest.mark.needs("machine", "sshd", "sudo", "bash")
+pytestmark = pytest.mark.needs("sshd", "bash")
 
 Fields = dict[str, Any]
 
@@ -36,20 +37,21 @@ def silent_port() -> Iterator[int]:
 
 
 class Links:
-    """Connections of a daemon, to a user of the machine and to whom it may not or cannot reach."""
+    """Connections of a daemon to a user, and to whom or what it may not or cannot reach."""
 
-    def __init__(self, client: Client, machine: Machine, places: Places, directory: Path, silent_port: int) -> None:
+    def __init__(self, client: Client, server: Sshd, user: str, nobody: Fields, directory: Path, silent_port: int):
+        """Connect to ``user`` by ``server``; ``nobody`` are the fields that lead to one without a shell instead."""
         self.client = client
+        self.user = user
         self._silent_port = silent_port
-        self._server = places.sshd
-        self._user = machine.add_user()
-        self._nobody = machine.add_user("/usr/sbin/nologin")
+        self._server = server
+        self._nobody = nobody
         self._strange_key = keygen(directory / "strange")
         self._numbers = iter(range(1000))
 
     def data(self, case: str) -> Fields:
         """Return the data of a link with a fault, or of one without."""
-        good: Fields = {"type": "ssh", **ssh_fields(self._server, self._user.name)}
+        good: Fields = {"type": "ssh", **ssh_fields(self._server, self.user)}
         strange = " ".join(self._strange_key.with_suffix(".pub").read_text().split()[:2])
         faults: dict[str, Fields] = {
             "none": {},
@@ -60,7 +62,7 @@ class Links:
             "host_key_unknown": {"hostKey": None},
             "host_key_changed": {"hostKey": strange},
             "auth_failed": {"identity": {"file": str(self._strange_key)}},
-            "unsupported_shell": {"user": self._nobody.name},
+            "unsupported_shell": self._nobody,
         }
         return {name: value for name, value in {**good, **faults[case]}.items() if value is not None}
 
@@ -83,13 +85,27 @@ class Links:
 
 @pytest.fixture(scope="module")
 def links(
+    probing: Client, home_of_the_daemon: Path, silent_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Links]:
+    """Links to the user who runs the tests."""
+    barred = tmp_path_factory.mktemp("barred")
+    with ssh_server(home_of_the_daemon) as server, ssh_server(barred, "/usr/sbin/nologin") as without_shell:
+        nobody = ssh_fields(without_shell, without_shell.user)
+        yield Links(probing, server, server.user, nobody, tmp_path_factory.mktemp("keys"), silent_port)
+
+
+@pytest.fixture(scope="module")
+def links_to_inhabitants(
     probing: Client,
     running_machine: Machine,
     places: Places,
     silent_port: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Links:
-    return Links(probing, running_machine, places, tmp_path_factory.mktemp("keys"), silent_port)
+    """Links to a user of the machine, whom sudo may elevate."""
+    nobody = {"user": running_machine.add_user("/usr/sbin/nologin").name}
+    user = running_machine.add_user().name
+    return Links(probing, places.sshd, user, nobody, tmp_path_factory.mktemp("keys"), silent_port)
 
 
 def refused(request: Callable[[], object]) -> ClientError:
@@ -150,14 +166,16 @@ def test_the_host_of_an_elevated_shell_is_named(links: Links, code: str) -> None
     assert error.message.startswith(f"{host}: ") or code == "unsupported_shell", error.message
 
 
+@pytest.mark.needs("machine", "sudo")
 @pytest.mark.parametrize(
     ("rule", "password", "code"),
     [("", "correct horse battery", "elevation_failed"), ("{user} ALL=(ALL) ALL", "wrong", "auth_failed")],
 )
 def test_an_elevation_that_is_refused(
-    links: Links, running_machine: Machine, rule: str, password: str, code: str
+    links_to_inhabitants: Links, running_machine: Machine, rule: str, password: str, code: str
 ) -> None:
-    running_machine.allow(rule.format(user=links.data("none")["user"]))
+    links = links_to_inhabitants
+    running_machine.allow(rule.format(user=links.user))
     host, id = links.add(links.data("none"))
     data = {"type": "shellEnvironment", "host": id, "elevated": True, "password": password}
     error = refused(lambda: links.add(data, validate=True))
@@ -169,8 +187,10 @@ def test_an_elevation_that_is_refused(
     assert links.state(elevated) == {"error": code}
 
 
-def test_a_chain_that_opens(links: Links, running_machine: Machine) -> None:
-    running_machine.allow(f"{links.data('none')['user']} ALL=(ALL) ALL")
+@pytest.mark.needs("machine", "sudo")
+def test_a_chain_that_opens(links_to_inhabitants: Links, running_machine: Machine) -> None:
+    links = links_to_inhabitants
+    running_machine.allow(f"{links.user} ALL=(ALL) ALL")
     _, gateway = links.add(links.data("none"), validate=True)
     _, target = links.add({**links.data("none"), "gateway": gateway}, validate=True)
     data = {"type": "shellEnvironment", "host": target, "elevated": True, "password": "correct horse battery"}
