@@ -1,7 +1,7 @@
 # Python to build the environment with, options of `make run`, and of the tests.
 PYTHON ?= python3
 ARGS ?=
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist worksteal
 
 BIN := .venv/bin
 INSTALLED := .venv/installed-

@@ -69,6 +69,11 @@ def pytest_xdist_auto_num_workers() -> int:
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the slow tests first: one that starts last keeps a single core busy while the others wait for it."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         reason = missing(marker.args)
