@@ -1,4 +1,4 @@
-"""Elevation between any two users' shells, in any place, and within another elevation; and environments without one."""
+"""Elevation between any two users' shells, in any place, and within another elevation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 
 from connmgr.engine.session import Session
 from connmgr.errors import AuthFailed, ElevationFailed
-from connmgr.plugin import Transport
-from connmgr_local.transport import LocalTransport
 from tests.engine.shells import assert_usable, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.places import LOCAL, PLACES, SSH, Places, elevate, session_on
@@ -133,18 +131,3 @@ def test_sessions_one_after_the_other_leave_nothing(
             with session_on(elevate(inner, method=method, password=password)) as session:
                 assert run(session, "true").exit_code == 0
     assert machine.remains(user) == []
-
-
-def plain(inner: Transport, **fields: object) -> Transport:
-    return elevate(inner, elevated=False, **fields)
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_not_elevated_it_is_a_shell_of_its_own(shell: str) -> None:
-    local = LocalTransport()
-    try:
-        with session_on(plain(local, password="unused"), shell) as session:
-            assert session.info.shell_dialect == SHELLS[shell]
-            assert_usable(session)
-    finally:
-        local.close()
