@@ -49,7 +49,7 @@ def main() -> None:
         for name, daemon in daemons.items():
             daemon.client.post("/shell/start", connection=connections[name])
         bare = interleaved({name: _bare(daemon) for name, daemon in daemons.items()}, calls=200)
-        command = interleaved({name: _true(daemon, connections[name]) for name, daemon in daemons.items()}, calls=50)
+        command = interleaved({name: _true(daemon, connections[name]) for name, daemon in daemons.items()}, calls=200)
         clients = {name: _requests_a_second(daemon) for name, daemon in daemons.items()}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # The server's user is another one.
