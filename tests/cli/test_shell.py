@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
+import psutil
 import pytest
 
 from tests.cli.conftest import StartSshd
@@ -56,13 +58,22 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
     assert "No such process" in run(terminal, f"kill -0 {pid}", "/etc")
 
 
+def await_sleep(pid: int) -> None:
+    """Return once a process waits for something to come."""
+    deadline = time.monotonic() + 20
+    while psutil.Process(pid).status() != psutil.STATUS_SLEEPING:
+        assert time.monotonic() < deadline, "the program does not wait for a key"
+        time.sleep(0.005)
+
+
 def test_ctrl_c_at_the_prompt_drops_the_line(own_connmgr: CommandLine) -> None:
     home = own_connmgr.daemon.home
     terminal = own_connmgr.on_terminal("shell", "local", columns=1000)
     terminal.expect(prompt(str(home)))
     terminal.send("touch never")
-    # Shown once it was read; an interrupt throws away what was not.
     terminal.expect("never")
+    # Python's readline shows a key before it waits for the next one, and notices a signal while it waits alone.
+    await_sleep(terminal.pid)
     terminal.sendintr()
     terminal.expect(prompt(str(home)))
     terminal.sendline("cd /")
