@@ -111,25 +111,32 @@ class _TalksOn(Exception):
 
 
 class _Searcher(_BytesSearcher):
-    """pexpect's search within bounds: for ``ready`` in all that is new, for prompts at the end of that."""
+    """pexpect's search within bounds: for ``ready`` in what came on stdout, for prompts at the end of both streams.
+
+    The end of the login is written in two pieces, and what stderr says may be read between them.
+    """
 
     longest_string = WINDOW  # what pexpect keeps in front of what is new
 
-    def __init__(self, patterns: Sequence[bytes], ready: bytes) -> None:
+    def __init__(self, patterns: Sequence[bytes], ready: bytes, stdout: bytearray) -> None:
         self._expressions = [re.compile(pattern, re.DOTALL) for pattern in patterns]
         super().__init__(self._expressions)
-        self._ready = ready
+        self._ready = patterns.index(ready) if ready in patterns else None
+        self._stdout = stdout
 
     def search(self, buffer: bytes, freshlen: int, searchwindowsize: int | None = None) -> int:
-        found: tuple[int, int, re.Match[bytes]] | None = None
-        for index, pattern in enumerate(self._expressions):
-            start = 0 if pattern.pattern == self._ready else max(0, len(buffer) - WINDOW)
-            match = pattern.search(buffer, start)
-            if match is not None and (found is None or match.start() < found[0]):
-                found = match.start(), index, match
-        if found is None:
+        if self._ready is not None:
+            start = max(0, len(self._stdout) - freshlen - WINDOW)
+            end = self._expressions[self._ready].search(self._stdout, start)
+            if end is not None:
+                self.match, self.start, self.end = end, len(buffer), len(buffer)
+                return self._ready
+        start = max(0, len(buffer) - WINDOW)
+        matches = [(index, pattern.search(buffer, start)) for index, pattern in enumerate(self._expressions)]
+        found = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
+        if not found:
             return -1
-        self.start, index, self.match = found
+        self.start, index, self.match = min(found, key=lambda match: match[:2])
         self.end = self.match.end()
         return index
 
@@ -170,7 +177,7 @@ class ChannelDialogue:
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline.left()))
         try:
-            index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready), timeout=seconds))
+            index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready, self._spawn.out), timeout=seconds))
         except pexpect.TIMEOUT:
             raise ConnectTimeout(self._failure(f"The login did not go on within {seconds:.0f} s.")) from None
         except pexpect.EOF:

@@ -47,6 +47,14 @@ def test_an_end_behind_much_else_is_found_and_what_follows_belongs_to_the_progra
     assert bytes(_all(channel)) == b"output"
 
 
+@pytest.mark.parametrize("piece", [1, 3, 4096])
+def test_the_end_is_found_however_the_two_streams_come_in_between(piece: int) -> None:
+    held, end = login("sudo")
+    told = end.strip() + b".\nthe next login's prompt:"
+    channel = held.hold(Prints(end + b"output", told, piece=piece))
+    assert bytes(_all(channel)) == b"output"
+
+
 def _all(channel: Any) -> bytes:
     read = b""
     try:
