@@ -12,6 +12,11 @@ ConnmgrError
 │   ├── ProtectedEntry            400  protected_entry
 │   ├── NoShell                   400  no_shell
 │   ├── NoSuchDirectory           400  no_such_directory
+│   ├── UnknownJob                400  unknown_job
+│   ├── JobRunning                400  job_running
+│   ├── JobFinished               400  job_finished
+│   ├── StdinClosed               400  stdin_closed
+│   ├── OutputGone                400  output_gone
 │   ├── UnknownBlob               400  unknown_blob
 │   ├── BlobQuotaExceeded         400  blob_quota_exceeded
 │   ├── NoSuchFile                400  no_such_file
@@ -63,6 +68,7 @@ ConnmgrError
 ├── Unavailable                   503  try again later
 │   ├── Busy                           busy
 │   ├── ShellBusy                      shell_busy
+│   ├── JobLimit                       job_limit
 │   ├── UnlockThrottled                unlock_throttled
 │   ├── VaultUnavailable               vault_unavailable
 │   └── Stopping                       stopping
@@ -159,6 +165,39 @@ class NoSuchDirectory(RequestError):
     """The far side cannot enter the requested working directory."""
 
     code = "no_such_directory"
+
+
+class UnknownJob(RequestError):
+    """No job has this uuid, or no longer."""
+
+    code = "unknown_job"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown job: {uuid}")
+
+
+class JobRunning(RequestError):
+    """The operation is for a job that has ended, and this one runs."""
+
+    code = "job_running"
+
+
+class JobFinished(RequestError):
+    """The operation is for a job that runs, and this one has ended."""
+
+    code = "job_finished"
+
+
+class StdinClosed(RequestError):
+    """The job takes no input: it was started without, its input was ended, or it reads none any more."""
+
+    code = "stdin_closed"
+
+
+class OutputGone(RequestError):
+    """What the far side kept of the job was removed or replaced there."""
+
+    code = "output_gone"
 
 
 class UnknownBlob(RequestError):
@@ -484,6 +523,12 @@ class ShellBusy(Unavailable):
     """Other commands held the session until this request's deadline."""
 
     code = "shell_busy"
+
+
+class JobLimit(Unavailable):
+    """As many jobs as allowed are under way."""
+
+    code = "job_limit"
 
 
 class UnlockThrottled(Unavailable):

@@ -138,7 +138,7 @@ def _copy_rows(source: sa.Connection, target: Database) -> None:
         if schema.upgrade(tx, revision) is not None:
             raise BackupFailed("The database is not empty: restore into a new one.")
         for table in metadata.sorted_tables:
-            if table is commit_mark:
+            if table is commit_mark or not inspector.has_table(table.name):
                 continue
             selected = sa.select(*(table.c[column["name"]] for column in inspector.get_columns(table.name)))
             if table in (category, connection):

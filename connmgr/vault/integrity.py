@@ -20,7 +20,7 @@ def faults(database: Database, key: VaultKey) -> list[str]:
 
     def look(tx: sa.Connection) -> list[str]:
         revision = schema.look(tx).revision or schema.REVISIONS[-1]
-        current = revision == schema.REVISIONS[-1]
+        current = principal_rows.FORMATS[revision] == principal_rows.FORMAT
         found = []
         try:
             principal_rows.load(tx, key, principal_rows.FORMATS[revision])

@@ -13,6 +13,7 @@ from connmgr.vault.record import Row, canonical
 from connmgr.vault.tables import category as category_table
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import connection_reference as reference
+from connmgr.vault.tables import job as job_table
 from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks, dependents
 
@@ -134,6 +135,7 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
     """Delete rows; the caller includes all that run over them."""
     for some in chunks(ids):
         tx.execute(reference.delete().where(reference.c.source.in_(some)))
+        tx.execute(job_table.delete().where(job_table.c.connection.in_(some)))
     depths = {id: row["depth"] for id, row in _by_id(tx, ids, _PLACES).items()}
     # Parents are referred to by their children, so children go first.
     for some in chunks(sorted(ids, key=depths.__getitem__, reverse=True)):

@@ -119,6 +119,28 @@ commit_mark = sa.Table(
     sa.Column("made", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
+# What is known of a job; its output is on the far side. The states of connmgr.jobs.state, of which the last four last.
+job = sa.Table(
+    "job",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("connection", sa.Text, sa.ForeignKey("connection.id"), nullable=False),
+    sa.Column("session", sa.Text),
+    sa.Column("name", sa.Text),
+    # A start that names it again finds this job.
+    sa.Column("key", sa.Text),
+    # The command's text, or its words as JSON.
+    sa.Column("command", sa.Text, nullable=False),
+    sa.Column("stdin_open", sa.Boolean, nullable=False),
+    # Seconds for which it is kept after its end.
+    sa.Column("keep", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, index=True),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("ended", Timestamp),
+    sa.UniqueConstraint("connection", "key"),
+)
+
 # Which connections a connection runs over, its parent among them.
 connection_reference = sa.Table(
     "connection_reference",

@@ -16,7 +16,7 @@ def upgrade(tx: sa.Connection, key: VaultKey) -> bool:
     :raises VaultUnavailable: the vault's key is another one.
     """
     before = schema.upgrade(tx)
-    if before not in (None, schema.REVISIONS[-1]):
+    if before is not None and principal_rows.FORMATS[before] != principal_rows.FORMAT:
         # Only for a vault that never had these codes, which the code of its principals proves. Otherwise, an attacker
         # who can write to the database could remove the codes and have forged rows authenticated.
         principals = principal_rows.load(tx, key, principal_rows.FORMATS[before])

@@ -10,6 +10,7 @@ from connmgr.vault import principal_rows, schema
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
+from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import Principals
 from connmgr.vault.tables import meta
 from connmgr.vault.upgrade import upgrade
@@ -18,7 +19,7 @@ _WRONG_KEY = "The vault key does not belong to this vault: put back the key that
 
 
 class Vault:
-    """Categories, connections and principals; its maker closes it and its database.
+    """Categories, connections, jobs and principals; its maker closes it and its database.
 
     One transaction migrates the database and adds a new vault's entries: killed at any moment, it leaves the old state
     or the new one.
@@ -31,6 +32,7 @@ class Vault:
         self.audit_mac = key.audit_mac
         """Stands for a text that may hold secrets; equal texts give equal codes."""
         self.connections = Connections(database, key)
+        self.jobs = StoredJobs(database)
         self.categories = Categories(database, key, self.connections)
         try:
             self._open(key)

@@ -1,0 +1,125 @@
+"""What the vault knows of jobs: commands that live on the far side, found again by whoever shares the vault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from connmgr.errors import JobLimit, UnknownJob
+from connmgr.vault import rows
+from connmgr.vault.database import Database
+from connmgr.vault.tables import job as table
+from connmgr.vault.tables import now
+
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+UNDER_WAY = (STARTING, RUNNING)
+ENDED = ("exited", "killed", "timed_out", "lost")
+
+_ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
+_UNDER_WAY = sa.select(sa.func.count()).where(table.c.state.in_(UNDER_WAY))
+_SET_STATE = (
+    table.update()
+    # Whoever saw the end first is right: a later look may find less.
+    .where(table.c.id == sa.bindparam("job"), table.c.state.in_(UNDER_WAY))
+    .values(state=sa.bindparam("now"), exit_code=sa.bindparam("code"), ended=sa.bindparam("at"))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredJob:
+    """A job as it was asked for, and how it was last seen. Times are aware and in UTC, ``keep`` is in seconds."""
+
+    id: str
+    connection: str
+    session: str | None
+    name: str | None
+    key: str | None
+    command: str
+    stdin_open: bool
+    keep: int
+    created: datetime
+    state: str = STARTING
+    exit_code: int | None = None
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are looked for; None leaves a member open. ``connections`` are ids, times are aware."""
+
+    connections: Sequence[str] | None = None
+    states: Sequence[str] | None = None
+    name: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+
+class StoredJobs:
+    """The vault's jobs; safe to use from several threads.
+
+    No code authenticates a row: it decides neither where a command runs nor where a secret goes.
+    Its methods raise :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, job: StoredJob, *, most_of_connection: int, most: int) -> StoredJob:
+        """Store ``job``, or return the one of its connection that has the same key.
+
+        :raises JobLimit: as many are under way, on its connection or in the vault.
+        :raises connmgr.errors.UnknownConnection: its connection was removed.
+        """
+
+        def work(tx: sa.Connection) -> StoredJob:
+            rows.require(tx, [job.connection])
+            if job.key is not None:
+                same = sa.select(table).where(table.c.connection == job.connection, table.c.key == job.key)
+                found = tx.execute(same).mappings().one_or_none()
+                if found is not None:
+                    return StoredJob(**found)
+            _require_room(tx, _UNDER_WAY.where(table.c.connection == job.connection), most_of_connection, "connection")
+            _require_room(tx, _UNDER_WAY, most, "vault")
+            tx.execute(table.insert().values(vars(job)))
+            return job
+
+        return self._database.write(work)
+
+    def get(self, id: str) -> StoredJob:
+        """Return the job ``id``, or raise :class:`UnknownJob`."""
+        row = self._database.read(lambda tx: tx.execute(_ONE, {"id": id}).mappings().one_or_none())
+        if row is None:
+            raise UnknownJob(id)
+        return StoredJob(**row)
+
+    def set_state(self, id: str, state: str, exit_code: int | None = None) -> None:
+        """Record how a job was seen, unless its end is recorded already."""
+        seen = {"job": id, "now": state, "code": exit_code, "at": now() if state in ENDED else None}
+        self._database.write(lambda tx: tx.execute(_SET_STATE, seen))
+
+    def find(self, filter: JobFilter) -> list[StoredJob]:
+        """Return the jobs that ``filter`` lets through, oldest first."""
+        columns: list[tuple[Any, Any]] = [(table.c.connection, filter.connections), (table.c.state, filter.states)]
+        conditions = [column.in_(values) for column, values in columns if values is not None]
+        if filter.name is not None:
+            conditions.append(table.c.name == filter.name)
+        if filter.created_after is not None:
+            conditions.append(table.c.created >= filter.created_after)
+        if filter.created_before is not None:
+            conditions.append(table.c.created <= filter.created_before)
+        wanted = sa.select(table).where(*conditions).order_by(table.c.created, table.c.id)
+        return [StoredJob(**row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+
+    def remove(self, id: str) -> None:
+        """Remove a job; one that is not there stays so. Commands may hold secrets, so its text leaves the disk too."""
+        self._database.write(lambda tx: tx.execute(table.delete().where(table.c.id == id)), erases=True)
+
+
+def _require_room(tx: sa.Connection, count: sa.Select[Any], most: int, of: str) -> None:
+    if (tx.scalar(count) or 0) >= most:
+        raise JobLimit(f"{most} jobs are under way on this {of}: wait for one to end, or kill one.")

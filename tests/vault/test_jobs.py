@@ -1,0 +1,95 @@
+"""Jobs in the vault, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from connmgr.errors import JobLimit, UnknownConnection, UnknownJob
+from connmgr.vault import Vault
+from connmgr.vault.jobs import JobFilter, StoredJob
+from connmgr.vault.tables import now
+from connmgr.vault.wellknown import LOCAL
+from tests.vault.conftest import Add
+
+LIMITS = {"most_of_connection": 3, "most": 4}
+
+
+def new(connection: str = LOCAL, **given: Any) -> StoredJob:
+    given = {"session": None, "name": None, "key": None, "command": "true", "stdin_open": False, "keep": 60} | given
+    return StoredJob(id=str(uuid.uuid4()), connection=connection, created=now(), **given)
+
+
+def test_a_job_is_read_as_it_was_stored(vault: Vault) -> None:
+    job = new(session="build", name="nightly", key="k", command="make -j4 # ü", stdin_open=True, keep=86400)
+    assert vault.jobs.add(job, **LIMITS) == job
+    assert vault.jobs.get(job.id) == job
+
+
+def test_a_key_finds_the_job_of_the_same_connection(vault: Vault, add: Add) -> None:
+    first = vault.jobs.add(new(key="deploy"), **LIMITS)
+    assert vault.jobs.add(new(key="deploy", command="false"), **LIMITS) == first
+    elsewhere = vault.jobs.add(new(add("other"), key="deploy"), **LIMITS)
+    assert elsewhere.id != first.id
+
+
+def test_jobs_under_way_are_limited_by_connection_and_in_all(vault: Vault, add: Add) -> None:
+    for _ in range(3):
+        last = vault.jobs.add(new(), **LIMITS)
+    with pytest.raises(JobLimit, match=r"3 jobs .* on this connection"):
+        vault.jobs.add(new(), **LIMITS)
+    vault.jobs.add(new(add("other")), **LIMITS)
+    with pytest.raises(JobLimit, match=r"4 jobs .* on this vault"):
+        vault.jobs.add(new(add("third")), **LIMITS)
+    vault.jobs.set_state(last.id, "exited", 0)
+    vault.jobs.add(new(), **LIMITS)
+
+
+def test_the_first_end_that_was_seen_stays(vault: Vault) -> None:
+    job = vault.jobs.add(new(), **LIMITS)
+    vault.jobs.set_state(job.id, "running")
+    vault.jobs.set_state(job.id, "exited", 7)
+    vault.jobs.set_state(job.id, "lost")
+    vault.jobs.set_state(job.id, "running")
+    ended = vault.jobs.get(job.id)
+    assert (ended.state, ended.exit_code) == ("exited", 7)
+    assert ended.ended is not None
+    assert job.created <= ended.ended <= now()
+
+
+def test_what_is_looked_for(vault: Vault, add: Add) -> None:
+    other = add("other")
+    one, two = vault.jobs.add(new(name="a"), **LIMITS), vault.jobs.add(new(other), **LIMITS)
+    vault.jobs.set_state(two.id, "killed", 143)
+
+    def found(**given: Any) -> list[str]:
+        return [job.id for job in vault.jobs.find(JobFilter(**given))]
+
+    assert found() == [one.id, two.id]
+    assert found(connections=[other]) == [two.id]
+    assert found(connections=[]) == []
+    assert found(states=["starting"]) == [one.id]
+    assert found(name="a") == [one.id]
+    assert found(created_after=now() + timedelta(seconds=1)) == []
+    assert found(created_before=one.created) == [one.id]
+
+
+def test_a_removed_job_is_unknown(vault: Vault) -> None:
+    job = vault.jobs.add(new(), **LIMITS)
+    vault.jobs.remove(job.id)
+    vault.jobs.remove(job.id)
+    with pytest.raises(UnknownJob):
+        vault.jobs.get(job.id)
+
+
+def test_the_jobs_of_a_removed_connection_go_with_it(vault: Vault, add: Add) -> None:
+    other = add("other")
+    job = vault.jobs.add(new(other), **LIMITS)
+    vault.connections.remove([other])
+    with pytest.raises(UnknownJob):
+        vault.jobs.get(job.id)
+    with pytest.raises(UnknownConnection):
+        vault.jobs.add(new(other), **LIMITS)
