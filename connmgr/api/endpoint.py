@@ -14,6 +14,7 @@ from connmgr.api.account import account
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import read
+from connmgr.api.parking import Parked, turns
 from connmgr.api.services import Services, services
 from connmgr.errors import ConnmgrError
 
@@ -79,7 +80,10 @@ class Endpoint:
             if self.waits:
                 held.enter_context(found.slots.taken(stops=self.stops))
             try:
-                response = self._respond(self.view(request) if self.request else self.view())
+                response = self._respond(self._result(request))
+            except Parked as parked:
+                turns().parked = parked
+                return flask.Response()
             except Exception:
                 raise
             except BaseException as error:
@@ -89,6 +93,15 @@ class Endpoint:
                 # The sending waits for a machine too, and begins when this has returned.
                 response.call_on_close(held.pop_all().close)
         return response
+
+    def _result(self, request: Any) -> Any:
+        while True:
+            try:
+                return self.view(request) if self.request else self.view()
+            except Parked as parked:
+                if turns().resumes:
+                    raise
+                parked.wait()
 
     def _caller(self, found: Services) -> Caller:
         header = flask.request.headers.get("Authorization")

@@ -13,6 +13,7 @@ from typing import Any
 import flask
 
 from connmgr.api.account import Account, account
+from connmgr.api.parking import turns
 from connmgr.api.services import Services, services
 
 logger = logging.getLogger("connmgr.request")
@@ -38,7 +39,7 @@ def finish(response: flask.Response) -> flask.Response:
         "code": known.code,
     }
     about = known.about if known.audited and caller is not None else None
-    record = partial(_record, services(), facts, rule, about, known)
+    record = partial(_record, services(), facts, rule, about, known, turns().parked is not None)
     if response.is_streamed:
         response.call_on_close(record)
     else:
@@ -52,10 +53,13 @@ def _record(
     rule: str,
     about: Mapping[str, Any] | None,
     known: Account,
+    parked: bool,
 ) -> None:
     seconds = time.perf_counter() - known.began
     if known.caller is not None:
         services.tokens.end(known.caller)
+    if parked:
+        return
     facts["ms"] = round(seconds * 1000, 3)
     services.counts.add(rule, facts["status"], seconds)
     if about is not None:

@@ -146,6 +146,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
 
 def _finish(server: Server, shells: Shells) -> None:
     """Let running requests end, then end shells and commands, and deliver the last answers."""
+    server.resume_all()
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()
 

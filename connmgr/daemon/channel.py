@@ -11,11 +11,13 @@ from typing import Any, Protocol
 
 from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
-from waitress.task import Task, WSGITask
+from waitress.task import Task
 
+from connmgr.api.parking import Parked
 from connmgr.daemon.memory import LARGE_BLOCK_BYTES
 from connmgr.daemon.parser import Parser, Uploads
 from connmgr.daemon.rejection import RejectTask
+from connmgr.daemon.resumable import ResumableTask
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response for this long is gone."""
@@ -44,6 +46,7 @@ class Server(Protocol):
     @property
     def crowded(self) -> bool: ...
     def add_task(self, channel: Channel) -> None: ...
+    def park(self, channel: Channel, parked: Parked) -> None: ...
     def pull_trigger(self) -> None: ...
 
 
@@ -60,6 +63,9 @@ class Channel(HTTPChannel):
     rejected = False
     keeps_alive = False
     """Whether an answering thread owns the channel, and receives its requests."""
+
+    parked: Parked | None = None
+    """What the request that is to be answered first waits for without a thread."""
 
     _known = False
     """Whether the client has shown a valid token."""
@@ -96,6 +102,9 @@ class Channel(HTTPChannel):
         return bool(self.requests or self.total_outbufs_len)
 
     def readable(self) -> bool:
+        if self.parked is not None:
+            # Who leaves is noticed; of the requests behind it one is read.
+            return len(self.requests) == 1
         return bool(self._lingering_until) or not (self.keeps_alive or self.requests or not super().readable())
 
     def check_client_disconnected(self) -> bool:  # type: ignore[override]
@@ -111,18 +120,34 @@ class Channel(HTTPChannel):
         """Answer the requests received, and those that follow at once, unless other clients wait for a thread."""
         self.keeps_alive = True
         try:
-            self._answer(self.requests[0])
-            while not self.server.crowded and (self.requests or self._next_arrives()):
-                self._answer(self.requests[0])
+            while self._answer(self.requests[0]):
+                if self.server.crowded or not (self.requests or self._next_arrives()):
+                    break
         finally:
             self.last_activity = time.time()
             self.keeps_alive = False
-            if self.requests:
+            if self.parked is not None:
+                self._wait(self.parked)
+            elif self.requests:
                 self.server.add_task(self)
             self.server.pull_trigger()
 
-    def _answer(self, request: Parser) -> None:
-        kind: Any = RejectTask if request.error else WSGITask
+    def _wait(self, parked: Parked) -> None:
+        self.server.park(self, parked)
+        parked.begin(lambda: self.resume(parked))
+
+    def resume(self, parked: Parked) -> None:
+        """Answer the request again that waits as ``parked``, if it still does; safe in any thread, at any time."""
+        with self.requests_lock:  # type: ignore[attr-defined]
+            if self.parked is not parked:
+                return
+            self.parked = None
+        parked.end()
+        self.server.add_task(self)
+
+    def _answer(self, request: Parser) -> bool:
+        """Answer ``request``; return False if it waits without a thread instead."""
+        kind: Any = RejectTask if request.error else ResumableTask
         task: Task = kind(self, request)
         self._header = None
         self._known = self._known or request.is_trusted
@@ -130,13 +155,17 @@ class Channel(HTTPChannel):
         try:
             if self.connected:
                 task.service()
-                self._send_header()
+                self.parked = getattr(task, "parked", None)
+                if self.parked is None:
+                    self._send_header()
         except ClientDisconnected:
             task.close_on_finish = True
         except BaseException:
             # The application answers its own errors: this response broke off, and the request is not answered again.
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
+        if self.parked is not None:
+            return False
         with self.requests_lock:  # type: ignore[attr-defined]
             request.close()
             self.requests.pop(0)
@@ -147,6 +176,7 @@ class Channel(HTTPChannel):
                 self.requests = []
             elif not self.requests and self.request is not None and self._awaits_leave(self.request):
                 self.send_continue()
+        return True
 
     def _awaits_leave(self, request: Parser) -> bool:
         """Whether the client waits for ``100 Continue``, held back by answers to earlier requests."""
@@ -275,6 +305,8 @@ class Channel(HTTPChannel):
         # Frees what was received of an incomplete request.
         if self.request is not None:
             self.request.close()
+        if self.parked is not None:
+            self.parked.end()
         super().handle_close()
 
     def _linger(self) -> None:

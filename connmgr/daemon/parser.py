@@ -12,6 +12,7 @@ from waitress.buffers import OverflowableBuffer
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest
 
+from connmgr.api.parking import Turns
 from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
 from connmgr.fs.spool import Spool
 
@@ -56,6 +57,7 @@ class Parser(HTTPRequestParser):
     def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
         super().__init__(adjustments)
         self.began = time.time()
+        self.turns = Turns()
         self._trusted = trusted
         self._uploads = uploads
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import heapq
+import itertools
 import socket
 import sys
 import threading
@@ -15,6 +17,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
+from connmgr.api.parking import Parked
 from connmgr.daemon.channel import Channel
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.unix_socket import UnixListener
@@ -99,6 +102,9 @@ class Server(TcpWSGIServer):
         self._waking = threading.RLock()
         self._shut_down = False
         self._next_drop = 0.0
+        self._parked: list[tuple[float, int, Channel, Parked]] = []
+        self._parking = threading.Lock()
+        self._numbers = itertools.count()
         adjustments = Adjustments(
             sockets=[bound],
             threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
@@ -142,7 +148,8 @@ class Server(TcpWSGIServer):
             if left <= 0:
                 return
             self._drop()
-            wasyncore.loop(timeout=min(POLL_SECONDS, left), use_poll=True, map=self._sockets, count=1)
+            pause = min(POLL_SECONDS, left, self._resume_due())
+            wasyncore.loop(timeout=pause, use_poll=True, map=self._sockets, count=1)
 
     def wake(self) -> None:
         """End a wait in :meth:`run`; safe in a signal handler and in any thread, at any time."""
@@ -158,6 +165,28 @@ class Server(TcpWSGIServer):
         """Queue the request for a thread, unless the thread that received it answers it itself."""
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
+
+    def park(self, channel: Channel, parked: Parked) -> None:
+        """Resume ``channel`` when the time of ``parked`` is over."""
+        with self._parking:
+            heapq.heappush(self._parked, (parked.until, next(self._numbers), channel, parked))
+
+    def resume_all(self) -> None:
+        """Answer all requests again that wait without a thread."""
+        with self._parking:
+            waiting, self._parked = self._parked, []
+        for _, _, channel, parked in waiting:
+            channel.resume(parked)
+
+    def _resume_due(self) -> float:
+        """Resume the channels whose time is over; return the seconds until the next one's is."""
+        now = time.monotonic()
+        while True:
+            with self._parking:
+                if not self._parked or self._parked[0][0] > now:
+                    return self._parked[0][0] - now if self._parked else POLL_SECONDS
+                _, _, channel, parked = heapq.heappop(self._parked)
+            channel.resume(parked)
 
     @property
     def crowded(self) -> bool:

@@ -1,0 +1,30 @@
+"""A task whose request may wait without a thread, and is then handed to the application again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waitress.task import WSGITask
+
+from connmgr.api.parking import TURNS, Parked
+from connmgr.daemon.parser import Parser
+
+
+class ResumableTask(WSGITask):
+    """One turn of a request; nothing may be sent of a turn that ends ``parked``."""
+
+    request: Parser  # type: ignore[assignment]
+
+    @property
+    def parked(self) -> Parked | None:
+        """What the request waits for, if this turn gave no answer."""
+        return self.request.turns.parked
+
+    def get_environment(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().get_environment()
+        turns = self.request.turns
+        if turns.parked is not None:
+            turns.parked = None
+            environ["wsgi.input"].seek(0)
+        environ[TURNS] = turns
+        return environ
