@@ -87,7 +87,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         fixtures = getattr(item, "funcargs", {})
         for name, value in fixtures.items():
-            if isinstance(value, Daemon):
+            # A fixture that failed at its end may have left the daemon's files gone.
+            if isinstance(value, Daemon) and value.home.exists():
                 report.sections.append((f"stderr of {name}", value.stderr()[-20_000:]))
     return report  # type: ignore[return-value]
 
