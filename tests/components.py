@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+CAP_SYS_PTRACE = 19
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
@@ -42,6 +43,15 @@ def private_mounts() -> bool:
         return False
     argv = ["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "tmpfs", "/run"]
     return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def sees_descriptors() -> bool:
+    """Return whether this process sees what a daemon holds open: on Linux a daemon hides it from its own user."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return True
+    capabilities = dict(line.split(":", 1) for line in status.read_text().splitlines())["CapEff"]
+    return bool(int(capabilities, 16) >> CAP_SYS_PTRACE & 1)
 
 
 @cache
@@ -96,6 +106,7 @@ COMPONENTS = {
     "root": Component(lambda: os.geteuid() == 0, (), "the tests do not run as root"),
     "machine": Component(private_mounts, (), "mounts in a namespace of one's own need root with CAP_SYS_ADMIN"),
     "mounts": Component(lambda: bool(mount_words()), (), "mounts need root with CAP_SYS_ADMIN or user namespaces"),
+    "descriptors": Component(sees_descriptors, (), "what a daemon holds open is seen with CAP_SYS_PTRACE alone"),
     "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
 }
 

@@ -273,6 +273,7 @@ def rounds(far: Far, count: int, one: Callable[[], None]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("descriptors")
 @KINDS
 def test_two_hundred_rounds_leave_nothing(far: Far) -> None:
     connection = far.add()
