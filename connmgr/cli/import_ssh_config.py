@@ -181,10 +181,10 @@ def _name(hop: Hop) -> str:
 
 
 def _data(destination: Destination) -> dict[str, Any]:
-    import getpass
+    from connmgr_ssh.config import local_user
 
     data: dict[str, Any] = {"type": "ssh", "host": destination.host, "port": destination.port}
-    if destination.user != getpass.getuser():
+    if destination.user != local_user():
         data["user"] = destination.user
     if destination.identity_files:
         data["identity"] = {"file": destination.identity_files[0]}

@@ -57,10 +57,16 @@ class LocalTransport(Transport):
 def _environment() -> dict[str, str]:
     # The daemon's settings may hold a password (a database URL), so commands do not inherit them.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
-    user = pwd.getpwuid(os.getuid())
+    environment.setdefault("PATH", os.defpath)
+    environment["SHELL"] = "/bin/sh"
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:
+        # A container may run the daemon as a user id that its /etc/passwd does not list.
+        environment.setdefault("HOME", "/")
+        return environment
     environment.setdefault("HOME", user.pw_dir)
     environment.setdefault("USER", user.pw_name)
     environment.setdefault("LOGNAME", user.pw_name)
-    environment.setdefault("PATH", os.defpath)
     environment["SHELL"] = user.pw_shell or "/bin/sh"
     return environment

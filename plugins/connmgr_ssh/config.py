@@ -77,6 +77,14 @@ def resolve(
     return options.destination(port)
 
 
+def local_user() -> str:
+    """Return the name of the user who runs this process; one whom the system does not list is named by its user id."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 class _Options:
     """The options for one host, collected file by file: the first value of each wins."""
 
@@ -85,7 +93,7 @@ class _Options:
         self._file = file
         self._files = files
         self._user = user
-        self._local_user = getpass.getuser()
+        self._local_user = local_user()
         self._values: dict[str, list[str]] = {}
         self._final = False
         self._wants_final = False
