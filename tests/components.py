@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 CAP_SYS_PTRACE = 19
+ROOTLESS = "an ordinary user needs the package uidmap and 65,536 ids in /etc/subuid and /etc/subgid"
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
@@ -43,6 +46,17 @@ def private_mounts() -> bool:
         return False
     argv = ["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "tmpfs", "/run"]
     return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+@cache
+def makes_devices() -> bool:
+    """Return whether this process may make device files; root of a user namespace may not."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            os.mknod(Path(directory, "null"), stat.S_IFCHR, os.makedev(1, 3))
+        except PermissionError:
+            return False
+    return True
 
 
 def sees_descriptors() -> bool:
@@ -103,9 +117,12 @@ COMPONENTS = {
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),
-    "root": Component(lambda: os.geteuid() == 0, (), "the tests do not run as root"),
-    "machine": Component(private_mounts, (), "mounts in a namespace of one's own need root with CAP_SYS_ADMIN"),
+    "root": Component(lambda: os.geteuid() == 0, (), f"the tests do not run as root; {ROOTLESS}"),
+    "machine": Component(
+        private_mounts, (), f"mounts in a namespace of one's own need root with CAP_SYS_ADMIN; {ROOTLESS}"
+    ),
     "mounts": Component(lambda: bool(mount_words()), (), "mounts need root with CAP_SYS_ADMIN or user namespaces"),
+    "devices": Component(makes_devices, (), "device files are made by root of the whole system alone"),
     "descriptors": Component(sees_descriptors, (), "what a daemon holds open is seen with CAP_SYS_PTRACE alone"),
     "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
 }

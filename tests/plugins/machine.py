@@ -55,6 +55,9 @@ Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 root ALL=(ALL:ALL) ALL
 """
 ROOT_PASSWORD = "root of all evil"
+LEAST_UID = 1_000_000
+SMALL_LEAST_UID = 10_000
+USERS_OF_A_PROCESS = 100
 _numbers = itertools.count(1)
 
 
@@ -152,8 +155,7 @@ class Machine:
         """Create a user."""
         number = next(_numbers)
         name = f"user{number}"
-        # No uid of another test process, whose users' processes are told from ours by it.
-        uid = 1_000_000 + os.getpid() * 100 + number
+        uid = _uid(number)
         self.run("useradd", "--create-home", "--uid", str(uid), "--shell", shell, name)
         self.set_password(name, password)
         self.users.append(Inhabitant(name, uid, password, f"/home/{name}"))
@@ -172,12 +174,15 @@ class Machine:
                 return lines
             time.sleep(0.05)
 
-    @staticmethod
-    def _processes(uids: set[int]) -> list[psutil.Process]:
+    def _processes(self, uids: set[int]) -> list[psutil.Process]:
+        # In a small user namespace users of other test processes may have the same uids.
+        namespace = _mounts(self._holder.pid)
         found = []
         for process in psutil.process_iter():
-            with suppress(psutil.NoSuchProcess):
-                if uids.intersection(process.uids()) and process.status() != psutil.STATUS_ZOMBIE:
+            with suppress(psutil.NoSuchProcess, OSError):
+                if not uids.intersection(process.uids()) or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if _mounts(process.pid) == namespace:
                     found.append(process)
         return found
 
@@ -217,6 +222,21 @@ def shell_path(name: str) -> str:
     path = program(name)
     assert path, f"{name} is not installed"
     return path
+
+
+def _mounts(pid: int) -> str:
+    """Return what tells the mount namespace of a process from others.
+
+    :raises OSError: the process has ended.
+    """
+    return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+
+
+def _uid(number: int) -> int:
+    """Return a uid for a user of this test process: above those of the real machine's users, if so many are mapped."""
+    uid = LEAST_UID + os.getpid() * USERS_OF_A_PROCESS + number
+    mapped = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return uid if uid < mapped else SMALL_LEAST_UID + uid % (mapped - 2 * SMALL_LEAST_UID)
 
 
 def _command_line(process: psutil.Process) -> str | None:

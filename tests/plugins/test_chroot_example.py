@@ -147,7 +147,7 @@ def test_the_environment_lists_its_type(programs: Path, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.needs("root", "busybox")
+@pytest.mark.needs("root", "devices", "busybox")
 def test_a_shell_in_another_root_over_a_local_connection(chroot_daemon: Daemon, jail: Path) -> None:
     host = add(chroot_daemon, "host", type="local", shell="/bin/sh")
     connection = add(chroot_daemon, "jail", type="chroot", host=host, directory=str(jail))
@@ -163,7 +163,7 @@ def test_a_shell_in_another_root_over_a_local_connection(chroot_daemon: Daemon, 
     assert infos["infos"][0]["name"] == ["host", "jail"]
 
 
-@pytest.mark.needs("root", "busybox")
+@pytest.mark.needs("root", "devices", "busybox")
 def test_a_chroot_in_an_elevated_shell_as_another_user(chroot_daemon: Daemon, jail: Path) -> None:
     host = add(chroot_daemon, "host", type="local", shell="/bin/sh")
     elevated = add(chroot_daemon, "root", type="shellEnvironment", host=host, elevated=True, method="su")
@@ -181,7 +181,7 @@ def test_a_directory_that_is_not_there_is_named(chroot_daemon: Daemon) -> None:
     assert "No shell in /no/such/jail: chroot: cannot change root directory" in refusal.value.message
 
 
-@pytest.mark.needs("root", "busybox")
+@pytest.mark.needs("root", "devices", "busybox")
 def test_the_session_of_the_guide_goes_as_it_is_written(
     chroot_daemon: Daemon, jail: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

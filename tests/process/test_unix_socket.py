@@ -22,7 +22,6 @@ from connmgr.paths import socket_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
-NOBODY = 65534
 ANOTHER = 65533
 
 
@@ -130,10 +129,10 @@ def test_sockets_of_other_programs_and_daemons_with_names_alike_stay(tmp_path: P
 @pytest.mark.needs("root")
 def test_a_directory_that_cannot_be_listed_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
     tmp_path.chmod(0o300)
-    os.chown(tmp_path, NOBODY, NOBODY)
+    os.chown(tmp_path, ANOTHER, ANOTHER)
     descriptor = os.open(tmp_path, os.O_PATH)
     try:
-        with as_user(NOBODY):
+        with as_user(ANOTHER):
             made = SocketFile(Path(f"/proc/self/fd/{descriptor}/auth"), 6)
             assert made.bound is not None
             made.close()
@@ -152,7 +151,7 @@ def test_the_daemon_closes_on_another_user(own_daemon: Daemon) -> None:
         stranger.settimeout(20)
         own = os.open(path, os.O_PATH)
         try:
-            with as_user(NOBODY):
+            with as_user(ANOTHER):
                 stranger.connect(f"/proc/self/fd/{own}")
         finally:
             os.close(own)
@@ -169,9 +168,9 @@ def test_a_socket_that_another_user_serves_is_told_nothing(tmp_path: Path, owned
     path = socket_of(tmp_path / "auth", 1)
     with socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind(str(path))
-        with as_user(NOBODY):
+        with as_user(ANOTHER):
             impostor.listen()
-        os.chown(path, NOBODY if owned_by == "another" else 0, -1)
+        os.chown(path, ANOTHER if owned_by == "another" else 0, -1)
         impostor.setblocking(False)
         with Client("http://127.0.0.1:1", tmp_path / "auth") as client, pytest.raises(Unreachable) as refused:
             client.daemon.version()
@@ -180,7 +179,7 @@ def test_a_socket_that_another_user_serves_is_told_nothing(tmp_path: Path, owned
             with pytest.raises(BlockingIOError):
                 impostor.accept()
         else:
-            assert "another user (uid 65534)" in refused.value.message
+            assert f"another user (uid {ANOTHER})" in refused.value.message
             with impostor.accept()[0] as told:
                 assert told.recv(100) == b""
 
@@ -191,8 +190,11 @@ def test_another_user_s_auth_file_is_not_believed(own_daemon: Daemon, tmp_path: 
     path.write_bytes(own_daemon.auth_file.read_bytes())
     with Client(own_daemon.url, path) as client:
         assert client.daemon.version().build
-    os.chown(path, NOBODY, NOBODY)
-    with Client(own_daemon.url, path) as client, pytest.raises(Unreachable, match="another user, uid 65534") as refused:
+    os.chown(path, ANOTHER, ANOTHER)
+    with (
+        Client(own_daemon.url, path) as client,
+        pytest.raises(Unreachable, match=f"another user, uid {ANOTHER}") as refused,
+    ):
         client.daemon.version()
     assert not refused.value.sent
 
@@ -200,12 +202,12 @@ def test_another_user_s_auth_file_is_not_believed(own_daemon: Daemon, tmp_path: 
 @pytest.mark.needs("root")
 def test_a_program_of_the_auth_file_s_owner_is_told_nothing(tmp_path: Path) -> None:
     (tmp_path / "auth").write_text("x")
-    os.chown(tmp_path / "auth", NOBODY, NOBODY)
-    with as_user(NOBODY), socket.create_server(("127.0.0.1", 0)) as impostor:
+    os.chown(tmp_path / "auth", ANOTHER, ANOTHER)
+    with as_user(ANOTHER), socket.create_server(("127.0.0.1", 0)) as impostor:
         os.seteuid(0)
         url = f"http://127.0.0.1:{impostor.getsockname()[1]}"
         client = Client(url, tmp_path / "auth", session_token="token", timeout=5)
-        with client, pytest.raises(Unreachable, match=r"another user \(uid 65534\)") as refused:
+        with client, pytest.raises(Unreachable, match=rf"another user \(uid {ANOTHER}\)") as refused:
             client.vault.unlock("me", "passphrase")
     assert not refused.value.sent
 
