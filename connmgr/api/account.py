@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,9 @@ class Account:
     details: dict[str, Any] = field(default_factory=dict)
     removals: list[dict[str, str]] = field(default_factory=list)
     """What it removed, a connection or a category each, for an entry of its own in the audit trail."""
+
+    held: ExitStack = field(default_factory=ExitStack)
+    """What is held until it is answered: until the answer is sent, where that is streamed."""
 
     client: str | None = None
     caller: Caller | None = None

@@ -13,6 +13,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import fields
 
 from connmgr import __version__, errors
+from connmgr.api.answer import LINES
 from connmgr.api.body import Nothing
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.errors import body_of
@@ -106,8 +107,10 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
 def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:
     if endpoint.raw_answer:
         return _bytes(endpoint.raw_answer)
-    content = {"content": _json(endpoint.response, endpoint.answer)} if endpoint.response else {}
-    return {"description": summary, **content}
+    content = _json(endpoint.response, endpoint.answer) if endpoint.response else {}
+    if endpoint.lines:
+        content[LINES] = {"schema": endpoint.lines}
+    return {"description": summary, **({"content": content} if content else {})}
 
 
 def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:

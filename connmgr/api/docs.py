@@ -13,6 +13,7 @@ from typing import Any
 import flask
 from markupsafe import Markup, escape
 
+from connmgr.api.answer import LINES
 from connmgr.api.description import describe
 from connmgr.api.group import Group
 
@@ -89,6 +90,7 @@ def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
         "request_example": _pretty(request.get("example")),
         "response": list(_rows(response.get("schema", {}), schemas)),
         "response_example": _pretty(response.get("example")),
+        "lines": list(_rows(_content(operation["responses"]["200"], LINES).get("schema", {}), schemas)),
         "errors": [(status, answer["description"]) for status, answer in sorted(responses.items())],
     }
 
@@ -99,9 +101,8 @@ def _raw(body: Mapping[str, Any] | None) -> str:
     return str(body["description"]) if body is not None and raw else ""
 
 
-def _content(body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    content = (body or {}).get("content", {})
-    found: Mapping[str, Any] = next(iter(content.values()), {})
+def _content(body: Mapping[str, Any] | None, kind: str = "application/json") -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (body or {}).get("content", {}).get(kind, {})
     return found
 
 

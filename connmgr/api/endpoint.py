@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +45,9 @@ class Endpoint:
     response: marshmallow.Schema | None = None
     dumped: bool = False
 
+    lines: marshmallow.Schema | None = None
+    """A line of the answer to a client that asks for lines, for the description."""
+
     raises: Sequence[type[ConnmgrError]] = ()
     """The errors that it may answer beyond those of every endpoint."""
 
@@ -76,7 +78,7 @@ class Endpoint:
         known.about = {name: request[name] for name in self.about if name in request}
         if known.caller is not None:
             found.authorisation.check(known.caller, self.action, request)
-        with ExitStack() as held:
+        with known.held as held:
             if self.waits:
                 held.enter_context(found.slots.taken(stops=self.stops))
             try:
@@ -91,7 +93,7 @@ class Endpoint:
                 raise RuntimeError(f"{type(error).__name__} from within a request") from error
             if response.is_streamed:
                 # The sending waits for a machine too, and begins when this has returned.
-                response.call_on_close(held.pop_all().close)
+                known.held = held.pop_all()
         return response
 
     def _result(self, request: Any) -> Any:

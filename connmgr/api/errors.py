@@ -10,7 +10,7 @@ import flask
 from werkzeug.exceptions import HTTPException
 
 from connmgr import errors
-from connmgr.api.account import account
+from connmgr.api.account import Account, account
 from connmgr.api.answer import as_json
 from connmgr.api.services import services
 from connmgr.errors import ConnmgrError, Unavailable
@@ -44,14 +44,17 @@ def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, An
     return {"error": shown}
 
 
-def as_error(exception: Exception) -> ConnmgrError:
-    """Return ``exception`` as one of our own errors; one that nobody foresaw is logged and becomes ``internal``."""
+def as_error(exception: BaseException, request: str) -> ConnmgrError:
+    """Return ``exception`` as one of our own errors.
+
+    One that nobody foresaw is logged with the id of its ``request``, and becomes ``internal``.
+    """
     if isinstance(exception, ConnmgrError):
         return exception
     if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:
         kind = _OF_HTTP.get(exception.code, errors.InvalidRequest)
         return kind(_message(kind, exception))
-    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, account().id, exc_info=exception)
+    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, request, exc_info=exception)
     return errors.InternalError("An internal error occurred; the daemon's log says more.")
 
 
@@ -63,14 +66,23 @@ def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
     return f"The request cannot be understood: {exception.name}."
 
 
+def told(exception: BaseException, known: Account, *, debug: bool) -> tuple[ConnmgrError, dict[str, Any]]:
+    """Return ``exception`` as one of our own errors, and the body that tells of it; note it as the request's outcome.
+
+    Operations that failed have their traceback in it, if ``debug`` says so.
+    """
+    error = as_error(exception, known.id)
+    known.code = error.code
+    trace: list[str] = []
+    if debug and error.status == errors.OperationError.status:
+        trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]
+    return error, body_of(error, trace)
+
+
 def answer(exception: Exception) -> flask.Response:
     """Turn ``exception`` into the response that its class stands for."""
-    error = as_error(exception)
-    account().code = error.code
-    trace: list[str] = []
-    if services().settings.debug and error.status == errors.OperationError.status:
-        trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]
-    response = as_json(body_of(error, trace), error.status)
+    error, body = told(exception, account(), debug=services().settings.debug)
+    response = as_json(body, error.status)
     if isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", error.retry_after))
     if isinstance(error, errors.NotAuthenticated):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import flask
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
+from connmgr.api.account import account, caller, detail
 from connmgr.api.fs_schemas import (
     BlobResponse,
     EntryResponse,
@@ -122,14 +122,12 @@ def read(request: dict[str, Any]) -> flask.Response:
     that of one file, even if another one takes its name. Files without a size, such as those of `/proc`, may have
     16 MiB.
     """
-    with ExitStack() as cleanup:
-        place = cleanup.enter_context(_place(request))
-        reading = Reading(place, request["path"])
-        cleanup.callback(reading.close)
-        response = flask.Response(iter(reading), mimetype="application/octet-stream")
-        response.content_length = reading.size
-        detail(bytes=reading.size)
-        response.call_on_close(cleanup.pop_all().close)
+    held = account().held
+    reading = Reading(held.enter_context(_place(request)), request["path"])
+    held.callback(reading.close)
+    response = flask.Response(iter(reading), mimetype="application/octet-stream")
+    response.content_length = reading.size
+    detail(bytes=reading.size)
     return response
 
 

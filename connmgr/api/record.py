@@ -13,6 +13,7 @@ from typing import Any
 import flask
 
 from connmgr.api.account import Account, account
+from connmgr.api.errors import as_error
 from connmgr.api.parking import turns
 from connmgr.api.services import Services, services
 
@@ -36,7 +37,7 @@ def finish(response: flask.Response) -> flask.Response:
         "path": rule or request.path[:LONGEST_PATH],
         "connection": known.about.get("connection") or known.details.pop("connection", None),
         "status": response.status_code,
-        "code": known.code,
+        "code": None,
     }
     about = known.about if known.audited and caller is not None else None
     record = partial(_record, services(), facts, rule, about, known, turns().parked is not None)
@@ -55,6 +56,13 @@ def _record(
     known: Account,
     parked: bool,
 ) -> None:
+    try:
+        # Of an answer that is streamed.
+        known.held.close()
+    except BaseException as error:  # noqa: BLE001
+        # A plugin may raise anything, and the token must not stay in use.
+        known.code = as_error(error, known.id).code
+    facts["code"] = known.code
     seconds = time.perf_counter() - known.began
     if known.caller is not None:
         services.tokens.end(known.caller)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import flask
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
-from connmgr.api import output
-from connmgr.api.account import caller, detail
+from connmgr.api import output, streaming
+from connmgr.api.account import account, caller, detail
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, Members
 from connmgr.api.second_vocabulary import Located
 from connmgr.api.services import services
 from connmgr.engine.frame import Command
+from connmgr.engine.running import Running
 from connmgr.fields import Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
@@ -165,6 +167,7 @@ def start(request: dict[str, Any]) -> object:
     "/exec",
     ExecRequest,
     ExecResponse,
+    lines=streaming.ExecLine(),
     action="shell.exec",
     about=("connection", "command"),
     raises=[
@@ -192,13 +195,14 @@ def execute(request: dict[str, Any]) -> flask.Response:
     A command that fails is no error: the answer is 200 with its exit code. Commands on one connection run one after the
     other. The working directory and exported variables last from one to the next. A client that closes its connection
     kills the command.
+
+    With `Accept: application/x-ndjson` the answer is lines of JSON that come while the command prints, and a last line
+    with the exit code or the error. An error that keeps the command from beginning is answered without lines.
     """
     encoding = request["encoding"]
-    timeout = request.get("timeout", services().settings.command_timeout)
-    with (
-        services().shells.using(request["connection"], caller().access) as session,
-        session.begin(_command(request), timeout, _client_is_gone()) as running,
-    ):
+    if streaming.is_wanted():
+        return streaming.respond(account().held.enter_context(_begun(request)), encoding)
+    with _begun(request) as running:
         try:
             result = running.result()
         except errors.CommandTimeout as error:
@@ -225,6 +229,16 @@ def stop(request: dict[str, Any]) -> None:
     `nohup`, as after a logout from ssh.
     """
     services().shells.stop(request["connection"], caller().access)
+
+
+@contextmanager
+def _begun(request: dict[str, Any]) -> Iterator[Running]:
+    timeout = request.get("timeout", services().settings.command_timeout)
+    with (
+        services().shells.using(request["connection"], caller().access) as session,
+        session.begin(_command(request), timeout, _client_is_gone()) as running,
+    ):
+        yield running
 
 
 def _command(request: dict[str, Any]) -> Command:

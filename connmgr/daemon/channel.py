@@ -72,6 +72,9 @@ class Channel(HTTPChannel):
 
     _lingering_until = 0.0
     _sending = False
+    _awaits_reader = False
+    """Whether the answer waits for its reader between its pieces, so that the sending of none needs to wait."""
+
     _header: bytes | None = b""
     """The header of a response until it is sent with the body; None before there is one."""
 
@@ -110,11 +113,32 @@ class Channel(HTTPChannel):
     def check_client_disconnected(self) -> bool:  # type: ignore[override]
         """Whether the client has gone; only the thread that answers it, and alone reads the socket, calls this."""
         try:
-            return self.socket is None or not self.socket.recv(1, socket.MSG_PEEK)
+            return self.socket is None or self._broken(0) or not self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:
             return True
+
+    def drained(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the socket has taken what was written; return whether it has.
+
+        Whoever calls this bounds how long a client may read nothing: no limit of this module's does meanwhile. A client
+        that has gone takes nothing.
+        """
+        self._awaits_reader = True
+        deadline = time.monotonic() + seconds
+        while True:
+            self.last_activity = time.time()
+            with self.outbuf_lock:
+                if not self.connected or self.socket is None:
+                    return False
+                if self.total_outbufs_len:
+                    self._flush_exception(self._flush_some, do_close=False)  # type: ignore[attr-defined]
+                if not self.total_outbufs_len:
+                    return True
+            left = deadline - time.monotonic()
+            if left <= 0 or self._broken(left):
+                return False
 
     def service(self) -> None:
         """Answer the requests received, and those that follow at once, unless other clients wait for a thread."""
@@ -150,6 +174,7 @@ class Channel(HTTPChannel):
         kind: Any = RejectTask if request.error else ResumableTask
         task: Task = kind(self, request)
         self._header = None
+        self._awaits_reader = False
         self._known = self._known or request.is_trusted
         task.close_on_finish = not self.connected
         try:
@@ -248,7 +273,7 @@ class Channel(HTTPChannel):
         """
         if self._header is None:
             self._header = data
-        elif len(data) < DIRECT_BYTES:
+        elif len(data) < DIRECT_BYTES or self._awaits_reader:
             whole, self._header = self._header + data, b""
             sent = self._send_now(memoryview(whole))
             if sent < len(whole):
@@ -292,14 +317,20 @@ class Channel(HTTPChannel):
             return sent
 
     def _await_room(self) -> None:
+        if self._broken(POLL_SECONDS):
+            raise ClientDisconnected
+
+    def _broken(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the socket takes data; return whether the connection has broken."""
         # The main thread times out a client that reads nothing, and may close the socket at any moment. Polling a
         # descriptor number that was reused is harmless and short.
         descriptor = self.socket.fileno() if self.socket is not None else -1
-        if descriptor >= 0:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLOUT)
-            if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(POLL_SECONDS * 1000)):
-                raise ClientDisconnected
+        if descriptor < 0:
+            return True
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        waited = min(seconds, POLL_SECONDS) * 1000
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(waited))
 
     def handle_close(self) -> None:
         # Frees what was received of an incomplete request.

@@ -7,6 +7,7 @@ from typing import Any
 from waitress.task import WSGITask
 
 from connmgr.api.parking import TURNS, Parked
+from connmgr.api.streaming import ROOM
 from connmgr.daemon.parser import Parser
 
 
@@ -27,4 +28,5 @@ class ResumableTask(WSGITask):
             turns.parked = None
             environ["wsgi.input"].seek(0)
         environ[TURNS] = turns
+        environ[ROOM] = self.channel.drained  # type: ignore[attr-defined]
         return environ

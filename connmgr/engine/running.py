@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from connmgr.engine.frame import Command
+from connmgr.engine.joined import Joined, Piece
 from connmgr.engine.marks import MarkedStream
-from connmgr.errors import CommandCancelled, CommandTimeout
+from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel
 
 CLIENT_POLL_SECONDS = 1.0
@@ -60,6 +63,14 @@ class Holder(Protocol):
         """Take over the command's state, and raise the reason if it did not run."""
 
 
+Room = Callable[[float], bool]
+"""Waits up to so many seconds until a reader has taken what it was given; returns whether it has."""
+
+
+def _always(_: float) -> bool:
+    return True
+
+
 class Running:
     """A command that a session has begun. One thread reads its :meth:`events` or its :meth:`result`, once.
 
@@ -78,6 +89,9 @@ class Running:
         self._channel = channel
         self._limits = limits
         self._deadline = time.monotonic() + limits.timeout
+        self._room: Room = _always
+        self._due = math.inf
+        self._dropped = False
 
     @property
     def ended(self) -> bool:
@@ -90,16 +104,34 @@ class Running:
         status = self.stdout.status
         return status if status <= 255 else 128 + (status & 0x7F)  # ksh93 reports signal N as 256 + N
 
-    def events(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield ``(stdout, stderr)``, one of them possibly empty, as output comes, to the end of the command.
+    def events(self, room: Room = _always) -> Iterator[Piece]:
+        """Yield ``(stdout, stderr)``, one of them empty, as output comes, to the end of the command.
+
+        Bursts are joined (:class:`Joined`). While there is no ``room``, nothing is read, so that the command waits for
+        its reader. Its time goes on, and what it has left when it is killed is dropped then.
 
         It raises CommandTimeout or CommandCancelled after a kill, NoSuchDirectory or ShellLost.
         """
         self.stdout.limit = self.stderr.limit = sys.maxsize
-        for _ in self._reads():
-            piece = self.stdout.take(), self.stderr.take()
-            if any(piece):
-                yield piece
+        self._room = room
+        joined = Joined()
+        failure = None
+        try:
+            for _ in self._reads():
+                joined.add(self.stdout.take(), self.stderr.take())
+                if self._dropped:
+                    joined.drop()
+                piece = joined.next()
+                self._due = joined.due
+                if piece:
+                    yield piece
+        except ConnmgrError as error:
+            failure = error
+        for piece in joined.rest():
+            self._await_room()
+            yield piece
+        if failure:
+            raise failure
 
     def result(self) -> Result:
         """Read to the end; return the status, and ``max_output`` bytes of each stream; raise as :meth:`events`."""
@@ -111,7 +143,7 @@ class Running:
         """Kill the command, unless it has ended, and drop its output."""
         if self.ended:
             return
-        self.stdout.limit = self.stderr.limit = 0
+        self._drop_output()
         with self._session.guarded():
             for _ in self._killed():
                 pass
@@ -143,11 +175,34 @@ class Running:
                     return "abandoned"
                 self._raise_if_ended()
                 next_look = now + CLIENT_POLL_SECONDS
-            out, err = self._channel.recv(min(deadline, next_look) - now)
-            self.stdout.parse(out)
-            self.stderr.parse(err)
+            if not self._room(min(deadline, next_look) - now):
+                # A reader that has gone is not waited for.
+                if abandoned():
+                    return "abandoned"
+                continue
+            now = time.monotonic()
+            if self._due > now:
+                out, err = self._channel.recv(max(0.0, min(deadline, next_look, self._due) - now))
+                self.stdout.parse(out)
+                self.stderr.parse(err)
             yield
         return ""
+
+    def _await_room(self) -> None:
+        """Wait until there is room, the time is over or the client has gone."""
+        while not self._room(CLIENT_POLL_SECONDS):
+            if time.monotonic() >= self._deadline or self._limits.abandoned():
+                self._room = _always
+
+    def _drop_without(self, room: Room, _: float) -> bool:
+        if not room(0.0):
+            self._drop_output()
+        return True
+
+    def _drop_output(self) -> None:
+        self.stdout.limit = self.stderr.limit = 0
+        self._dropped = True
+        self._due = math.inf
 
     def _raise_if_ended(self) -> None:
         """Detect the shell's end even if a job of it keeps the streams open."""
@@ -157,6 +212,7 @@ class Running:
 
     def _killed(self) -> Iterator[None]:
         """Kill the command and read the rest of its output; a shell that does not answer then is lost."""
+        self._room = partial(self._drop_without, self._room)
         deadline = time.monotonic() + KILL_SECONDS
         interval = KILL_AGAIN_FIRST_SECONDS
         while self._session.kill_tree(self.cookie, KILL_SECONDS / 2) and (now := time.monotonic()) < deadline:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.engine.frame import Command
+from connmgr.engine.joined import PIECE_BYTES
 from connmgr.engine.session import Session
 from connmgr.errors import CommandCancelled, CommandTimeout, NoSuchDirectory
 from tests.engine.shells import out
@@ -82,4 +83,38 @@ def test_a_directory_that_cannot_be_entered_is_told_at_the_end(bash: Session) ->
         bash.begin(Command(b"echo never", directory=b"/nowhere"), LONG) as running,
     ):
         list(running.events())
+    assert out(bash, "echo still here") == "still here\n"
+
+
+def test_output_is_read_only_while_there_is_room(bash: Session) -> None:
+    asked = 0
+
+    def room(_: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 20
+
+    with bash.begin(Command(b"echo first"), LONG) as running:
+        assert next(running.events(room)) == (b"first\n", b"")
+    assert asked > 20
+
+
+def test_the_time_goes_on_without_room_and_what_is_left_is_dropped(bash: Session) -> None:
+    command = Command(b"while echo again; do :; done")
+    with pytest.raises(CommandTimeout), bash.begin(command, 0.5) as running:
+        list(running.events(lambda _: False))
+    assert out(bash, "echo still here") == "still here\n"
+
+
+def test_a_reader_that_has_gone_is_not_waited_for(bash: Session) -> None:
+    with pytest.raises(CommandCancelled), bash.begin(Command(b"sleep 50"), LONG, lambda: True) as running:
+        list(running.events(lambda _: False))
+
+
+def test_a_command_left_between_two_pieces_is_killed(bash: Session) -> None:
+    text = b"head -c 3000000 /dev/zero; sleep 50"
+    with bash.begin(Command(text), LONG) as running:
+        full = (stdout for stdout, _ in running.events() if len(stdout) == PIECE_BYTES)
+        assert next(full)
+    assert running.ended
     assert out(bash, "echo still here") == "still here\n"

@@ -1,0 +1,105 @@
+"""Answers a command with lines, as it prints: what came of it, and at last how it ended."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import flask
+from marshmallow import fields
+
+from connmgr.api.account import Account, account
+from connmgr.api.answer import LINES, as_lines
+from connmgr.api.errors import told
+from connmgr.api.services import services
+from connmgr.engine.running import Room, Running
+from connmgr.errors import CommandCancelled, NoSuchDirectory
+from connmgr.fields import Schema
+
+ROOM = "connmgr.room"
+"""Where the environment of a request holds what waits until the client has taken what was sent, a :class:`Room`."""
+
+JSON = "application/json"
+NAMES = ("stdout", "stderr")
+
+
+class ExecLine(Schema):
+    stdout = fields.String(metadata={"description": "What the command printed, whole characters."})
+    stderr = fields.String(metadata={"description": "What it printed on standard error."})
+    exitCode = fields.Integer(metadata={"description": "The exit code, in the last line of a command that has ended."})
+    error = fields.Dict(
+        metadata={"description": "Why it did not run to its end, as in an answer 500, in the last line of another."}
+    )
+
+
+Line = dict[str, Any]
+Encode = Callable[[bytes, bool], str]
+"""Turns output into text; keeps back an incomplete character, unless told that it is the last."""
+
+
+def is_wanted() -> bool:
+    """Whether the client asks for lines: it names their type, and does not like JSON better."""
+    accepted = flask.request.headers.get("Accept", "")
+    # Most clients ask for nothing of the kind, and parsing takes longer.
+    if LINES not in accepted.lower():
+        return False
+    qualities = dict.fromkeys((LINES, JSON), 0.0)
+    for value, quality in flask.request.accept_mimetypes:
+        kind = value.partition(";")[0].strip().lower()
+        if kind in qualities:
+            qualities[kind] = max(qualities[kind], quality)
+    return 0 < qualities[LINES] >= qualities[JSON]
+
+
+def respond(running: Running, encoding: str) -> flask.Response:
+    """Return the response with the output of ``running`` as it comes, and its exit code or what went wrong.
+
+    :raises NoSuchDirectory: the command did not begin.
+    """
+    room: Room = flask.request.environ.get(ROOM, lambda _: True)
+    lines = _lines(running, encoding, room, account(), debug=services().settings.debug)
+    # The header is sent with the first line, so that nothing is lost by waiting for it.
+    return as_lines(_resumed(next(lines), lines))
+
+
+def _resumed(first: Line, lines: Iterator[Line]) -> Iterator[Line]:
+    yield first
+    yield from lines
+
+
+def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug: bool) -> Iterator[Line]:
+    printed = dict.fromkeys(NAMES, 0)
+    encoders = {name: _encoder(encoding) for name in NAMES}
+    last: Line
+    try:
+        for piece in running.events(room):
+            for name, data in zip(NAMES, piece, strict=True):
+                printed[name] += len(data)
+                if data and (text := encoders[name](data, False)):
+                    yield {name: text}
+        last = {"exitCode": running.exit_code}
+        known.details.update(last)
+    except GeneratorExit:
+        known.code = CommandCancelled.code
+        raise
+    except BaseException as error:
+        if isinstance(error, NoSuchDirectory) and not any(printed.values()):
+            raise
+        # A plugin may raise anything, and the status of the answer is sent already.
+        _, body = told(error, known, debug=debug)
+        last = body if "error" in body else {"error": body}
+    finally:
+        known.details.update({f"{name}Bytes": size for name, size in printed.items()})
+    for name, encode in encoders.items():
+        if text := encode(b"", True):
+            yield {name: text}
+    yield last
+
+
+def _encoder(encoding: str) -> Encode:
+    if encoding == "base64":
+        return lambda data, _: base64.b64encode(data).decode()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return lambda data, final: decoder.decode(data, final=final)
