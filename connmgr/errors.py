@@ -69,6 +69,7 @@ ConnmgrError
 │   ├── Busy                           busy
 │   ├── ShellBusy                      shell_busy
 │   ├── JobLimit                       job_limit
+│   ├── SessionLimit                   session_limit
 │   ├── UnlockThrottled                unlock_throttled
 │   ├── VaultUnavailable               vault_unavailable
 │   └── Stopping                       stopping
@@ -529,6 +530,12 @@ class JobLimit(Unavailable):
     """As many jobs as allowed are under way."""
 
     code = "job_limit"
+
+
+class SessionLimit(Unavailable):
+    """The connection has as many shells as it may have."""
+
+    code = "session_limit"
 
 
 class UnlockThrottled(Unavailable):

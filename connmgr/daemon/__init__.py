@@ -33,6 +33,7 @@ from connmgr.daemon.unix_socket import SocketFile
 from connmgr.engine.script import programs
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
+from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
 from connmgr.secrets.keyfile import load_from
@@ -62,7 +63,7 @@ def serve(settings: Settings) -> None:
         registry = _prepared(Registry.load(), settings.data_dir)
         for package in FAR_SIDE:
             programs(package)
-        shells = _open_shells(settings, vault, registry, cleanup)
+        shells = _open_shells(settings, vault, registry, LinkTable(vault, registry), cleanup)
         auth_file = AuthFile(settings.auth_file)
         found_by = cleanup.enter_context(contextlib.ExitStack())
         found_by.callback(auth_file.remove)
@@ -117,10 +118,13 @@ def _open_vault(settings: Settings, cleanup: contextlib.ExitStack) -> Vault:
     return Vault(database, key)
 
 
-def _open_shells(settings: Settings, vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Shells:
+def _open_shells(
+    settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
+) -> Shells:
     shells = Shells(
         vault,
         registry,
+        links,
         max_output=settings.max_output,
         idle_timeout=settings.idle_timeout,
         start_timeout=settings.start_timeout,

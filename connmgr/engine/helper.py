@@ -39,7 +39,7 @@ class Program:
         return self.library.text, prepared, f"{self.name}() {{\n{self.opening}\n{body}}}\n"
 
 
-@dataclass
+@dataclass(eq=False)
 class Helper:
     """A shell that waits for calls on ``channel``; ``known`` are the parts of programs that it has read."""
 
@@ -86,28 +86,49 @@ class Helper:
 
 
 class Helpers:
-    """Keeps one idle helper for the next caller. Safe to use from several threads."""
+    """Keeps one idle helper for the next caller, in ``pool`` if given; knows those that work for its own callers.
 
-    def __init__(self) -> None:
+    Safe to use from several threads.
+    """
+
+    def __init__(self, pool: Helpers | None = None) -> None:
+        self._pool = pool
         self._lock = threading.Lock()
         self._idle: Helper | None = None
+        self._working: set[Helper] = set()
         self._closed = False
 
     def take(self) -> Helper | None:
-        """Return the idle helper, which the caller then owns, or None."""
-        with self._lock:
-            helper, self._idle = self._idle, None
-        if helper is None or helper.idle:
-            return helper
-        helper.channel.close()
-        return None
+        """Return the idle helper, which the caller then has until :meth:`leave` or :meth:`end`, or None."""
+        helper = self._pool.take() if self._pool else self._taken_idle()
+        if helper is not None:
+            self._work(helper)
+        return helper
+
+    def start(self, transport: Transport, program: Program, timeout: float) -> Helper:
+        """Start another helper, which the caller then has; see :meth:`Helper.start`."""
+        helper = Helper.start(transport, program, timeout)
+        self._work(helper)
+        return helper
 
     def leave(self, helper: Helper) -> None:
         """Keep an idle helper, or close it if one is kept already."""
         with self._lock:
-            if self._idle is None and not self._closed:
+            self._working.discard(helper)
+            if not self._pool and self._idle is None and not self._closed:
                 self._idle = helper
                 return
+        if self._pool:
+            self._pool.leave(helper)
+        else:
+            helper.channel.close()
+
+    def end(self, helper: Helper) -> None:
+        """Close a helper that is of no further use."""
+        with self._lock:
+            self._working.discard(helper)
+        if self._pool:
+            self._pool.end(helper)
         helper.channel.close()
 
     def dismiss(self) -> bool:
@@ -119,7 +140,25 @@ class Helpers:
         return helper is not None
 
     def close(self) -> None:
-        """Close the idle helper, and from now on every helper that is returned."""
+        """Close the helpers, those that work included, and every one that comes from now on; none of ``pool``."""
         with self._lock:
             self._closed = True
+            working = list(self._working)
+        for helper in working:
+            helper.channel.close()
         self.dismiss()
+
+    def _taken_idle(self) -> Helper | None:
+        with self._lock:
+            helper, self._idle = self._idle, None
+        if helper is None or helper.idle:
+            return helper
+        helper.channel.close()
+        return None
+
+    def _work(self, helper: Helper) -> None:
+        with self._lock:
+            self._working.add(helper)
+            closed = self._closed
+        if closed:
+            helper.channel.close()

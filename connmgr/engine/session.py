@@ -64,6 +64,8 @@ class Session:
         self._numbers = itertools.count(1)
         self._nonces = nonces()
         self._running: str | None = None
+        self.running_since: float | None = None
+        """When the command began that runs, in seconds of ``time.time``."""
         self._stopping = threading.Event()
         self._lost = False
         self._entered = supervisor.directory
@@ -148,7 +150,7 @@ class Session:
         with self._turn(timeout), self._input_beside(command) as prepared:
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
-            self._running = cookie
+            self._running, self.running_since = cookie, time.time()
             try:
                 with self.guarded():
                     self._discard_late_output()
@@ -165,7 +167,7 @@ class Session:
                     if self.alive:
                         running.kill()
             finally:
-                self._running = None
+                self._running = self.running_since = None
                 self.last_used = time.monotonic()
 
     @contextlib.contextmanager

@@ -70,7 +70,7 @@ class Exchange:
         if self._over or (self._answered and self._comes_to_its_end()):
             self._helpers.leave(self._helper)
         else:
-            self._channel.close()
+            self._helpers.end(self._helper)
 
     def answer(self, timeout: float = STALL_SECONDS) -> bytes:
         """Return what follows ``ok`` on the program's next line, and drop what comes before that line.
@@ -208,10 +208,10 @@ def _called(
             return helper, helper.call(program, arguments, STALL_SECONDS)
         except (EOFError, OSError):
             # The helper ended meanwhile; it does not run an incomplete call.
-            helper.channel.close()
-    helper = Helper.start(transport, program, OPEN_SECONDS)
+            helpers.end(helper)
+    helper = helpers.start(transport, program, OPEN_SECONDS)
     try:
         return helper, helper.call(program, arguments, STALL_SECONDS)
     except (EOFError, OSError) as error:
-        helper.channel.close()
+        helpers.end(helper)
         raise errors.TransferFailed("The link broke, or the far side takes no data.") from error

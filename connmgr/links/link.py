@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from connmgr.engine.helper import Helpers
@@ -21,25 +22,46 @@ class Link:
     Safe to use from several threads.
     """
 
-    def __init__(self, chain: Chain, transport: SpareTransport, helpers: Helpers, admission: Admission) -> None:
+    def __init__(
+        self, target: Target, chain: Chain, transport: SpareTransport, helpers: Helpers, admission: Admission
+    ) -> None:
+        self.target = target
+        """What it was opened to."""
         self.first = chain.transport
-        """Carries the session. Everything beside it goes over ``transport``, which may open a second chain."""
+        """Carries sessions. Everything beside them goes over ``transport``, which may open a second chain."""
         self.transport = transport
         self.helpers = helpers
         self.admission = admission
+        self.when_closed: Callable[[Link], None] = lambda _: None
+        """Called once with this link, before it closes."""
         self._chain = chain
         self._lock = threading.Lock()
         self._leases: set[Lease] = set()
         self._closed = False
+        self._retired = False
 
-    def lease(self) -> Lease:
+    @property
+    def alive(self) -> bool:
+        """Whether the link works, as far as known without asking the far side."""
+        return not self._closed and self.first.alive
+
+    @property
+    def lessees(self) -> int:
+        """How many use it."""
+        return len(self._leases)
+
+    def retire(self) -> None:
+        """Let nobody lease the link from now on."""
+        self._retired = True
+
+    def lease(self, *, opener: bool = False) -> Lease:
         """Return the right to use the link.
 
-        :raises ShellLost: it is closed.
+        :raises ShellLost: it is lost, closed or retired.
         """
-        lease = Lease(self)
+        lease = Lease(self, opener=opener)
         with self._lock:
-            if self._closed:
+            if self._retired or not self.alive:
                 raise ShellLost("The link is closed.")
             self._leases.add(lease)
         return lease
@@ -54,14 +76,16 @@ class Link:
         with ExitStack() as cleanup:
             cleanup.callback(self._chain.close)
             cleanup.callback(self.transport.close)
-            self.helpers.close()
+            cleanup.callback(self.helpers.close)
+            self.when_closed(self)
 
 
 class Lease:
-    """The right to use a link until :meth:`release`."""
+    """The right to use a link until :meth:`release`; ``opener`` says that the link was opened for this lessee."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, opener: bool) -> None:
         self.link = link
+        self.opener = opener
 
     def release(self) -> None:
         """Use the link no longer. Calling it again does nothing."""
@@ -84,4 +108,4 @@ def open_link(vault: Vault, registry: Registry, target: Target, access: Access, 
     def unchanged() -> bool:
         return target.id is None or vault.connections.unchanged(target.id, target.data, target.way)
 
-    return Link(chain, transport, helpers, Admission(vault.principals, chain.sealed, unchanged))
+    return Link(target, chain, transport, helpers, Admission(vault.principals, chain.sealed, unchanged))

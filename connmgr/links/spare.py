@@ -40,6 +40,10 @@ class SpareTransport(Transport):
         self._second: Chain | None = None
         self._closed = False
 
+    @property
+    def alive(self) -> bool:
+        return self._first.alive
+
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
         deadline = Deadline(timeout)
         try:

@@ -21,6 +21,10 @@ class WrappedTransport(Transport):
         self._terminal = False
 
     @property
+    def alive(self) -> bool:
+        return self._inner.alive
+
+    @property
     def on_terminal(self) -> bool:
         """Whether this login, or one that it runs over, is known to insist on a terminal."""
         over = isinstance(self._inner, WrappedTransport) and self._inner.on_terminal

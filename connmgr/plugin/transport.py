@@ -19,6 +19,14 @@ class Transport(ABC):
     runs_locally: bool = False
     """Whether processes are children of the daemon, so that a later daemon can find leftovers."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the link works, as far as known without asking the far side; by default True.
+
+        A link that is not alive gets no further channels: the daemon opens the connection anew.
+        """
+        return True
+
     @abstractmethod
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
         """Start ``argv`` on the far side and return its channel.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from connmgr.errors import ShellBusy
-from connmgr.shell.table import Entry, ShellTable
+from connmgr.shell.table import Entry, ShellName, ShellTable
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -35,17 +35,17 @@ class IdleCloser:
 
     def _run(self) -> None:
         while not self._closing.wait(min(LONGEST_INTERVAL, self._timeout / 4)):
-            for connection, _, _ in self._table.taken():
+            for name, _, _ in self._table.taken():
                 try:
-                    self._end_if_idle(connection)
+                    self._end_if_idle(name)
                 except ShellBusy:
                     # Somebody starts or stops it.
                     continue
                 except BaseException:
                     # A plugin may raise anything, and the other shells are to be ended all the same.
-                    logger.exception("The idle shell of connection %s did not end as it should.", connection)
+                    logger.exception("The idle shell of connection %s did not end as it should.", name.connection)
 
-    def _end_if_idle(self, connection: str) -> None:
-        with self._table.holding(connection, patience=0.0) as entry:
+    def _end_if_idle(self, name: ShellName) -> None:
+        with self._table.holding(name, patience=0.0) as entry:
             if entry.shell is not None and entry.shell.session.idle_seconds > self._timeout:
                 self._end(entry)

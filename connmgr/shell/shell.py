@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from connmgr.engine.frame import Command
+from connmgr.engine.helper import Helpers
 from connmgr.engine.printable import printable
 from connmgr.engine.session import Session
-from connmgr.engine.start import start_supervisor
-from connmgr.errors import CommandTimeout, ShellStartFailed
-from connmgr.links.chain import Target
-from connmgr.links.link import Lease, open_link
+from connmgr.engine.start import Supervisor, start_supervisor
+from connmgr.errors import ChannelRefused, CommandTimeout, OperationError, ShellStartFailed
+from connmgr.links.link import Lease, Link
 from connmgr.plugin import LEAST_SECONDS, Deadline
-from connmgr.registry import Registry
-from connmgr.secrets.principals import Access
-from connmgr.vault import Vault
 from connmgr.vault.admission import Admission
 
 STOP_SECONDS = 5.0
@@ -27,11 +25,12 @@ HELLO_SECONDS = 9.0
 
 @dataclass
 class Shell:
-    """A session, and the lease of the link that carries it."""
+    """A session, and the lease of the link that carries it; ``since`` is when it was started, aware."""
 
     session: Session
     lease: Lease
     started: float = field(default_factory=time.monotonic)
+    since: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     @property
     def admission(self) -> Admission:
@@ -45,27 +44,50 @@ class Shell:
             self.session.stop(timeout)
 
 
-def open_shell(
-    vault: Vault, registry: Registry, target: Target, access: Access, *, timeout: float, max_output: int
-) -> Shell:
-    """Open a shell on ``target`` within ``timeout`` seconds; ``max_output`` bytes of a stream of a command are kept.
+Leasing = Callable[[float, Collection[Link]], Lease]
+"""Leases within a number of seconds a link that is none of those given."""
 
-    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
-    :raises connmgr.errors.OperationError: it could not be opened.
+
+def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
+    """Open a shell on a link within ``timeout`` seconds; ``max_output`` bytes of a stream of a command are kept.
+
+    :raises connmgr.errors.OperationError: it could not be opened; besides, what ``leasing`` raises.
     """
     deadline = Deadline(timeout)
     with contextlib.ExitStack() as cleanup:
-        link = open_link(vault, registry, target, access, timeout)
-        lease = link.lease()
+        lease, supervisor = _supervised(leasing, deadline)
         cleanup.callback(lease.release)
-        hello = min(HELLO_SECONDS, deadline.left(LEAST_SECONDS))
-        supervisor = start_supervisor(link.first, target.data.get("shell"), hello)
-        session = Session(supervisor, link.transport, max_output, link.helpers)
+        link = lease.link
+        session = Session(supervisor, link.transport, max_output, Helpers(link.helpers))
         cleanup.callback(session.stop, STOP_SECONDS)
-        _run_first(session, target.data.get("commands") or (), deadline)
+        _run_first(session, link.target.data.get("commands") or (), deadline)
         shell = Shell(session, lease)
         cleanup.pop_all()
     return shell
+
+
+def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor]:
+    """Start a supervisor on the first link that takes it: one that is full or does not work makes way for another."""
+    passed_over: list[Link] = []
+    while True:
+        lease = leasing(deadline.left(LEAST_SECONDS), passed_over)
+        link = lease.link
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(lease.release)
+            hello = min(HELLO_SECONDS, deadline.left(LEAST_SECONDS))
+            try:
+                supervisor = start_supervisor(link.first, link.target.data.get("shell"), hello)
+            except OperationError as error:
+                full = isinstance(error, ChannelRefused)
+                # Another lessee may have the only channel of a link that was opened for this one.
+                if deadline.passed or (lease.opener and (link.lessees == 1 or not full)):
+                    raise
+                if not full:
+                    link.retire()
+                passed_over.append(link)
+                continue
+            cleanup.pop_all()
+            return lease, supervisor
 
 
 def _run_first(session: Session, commands: Iterable[str], deadline: Deadline) -> None:

@@ -1,4 +1,4 @@
-"""The shells that run, one a connection."""
+"""The shells that run: one a connection, and those that bear a name."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from pathlib import Path
 
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
-from connmgr.errors import NoShell, OperationError, ShellBusy, Stopping, VaultUnavailable
+from connmgr.errors import NoShell, OperationError, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
+from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.idle import IdleCloser
-from connmgr.shell.orphans import Orphans
-from connmgr.shell.shell import STOP_SECONDS, Shell, open_shell
+from connmgr.shell.opener import PROBE_SECONDS, Opener
+from connmgr.shell.shell import Shell
 from connmgr.shell.status import ShellStatus, state_of, status_of
-from connmgr.shell.table import Entry, ShellTable
+from connmgr.shell.table import Entry, ShellName, ShellTable
 from connmgr.vault import Connection, Vault
 from connmgr.vault.admission import Outdated
 
 logger = logging.getLogger("connmgr.shell")
 
-PROBE_SECONDS = 5.0
-"""Time in which a shell that seems to run must answer, or it is ended."""
-
 
 class Shells:
     """Starts, finds and ends shell sessions. Safe to use from several threads.
 
+    A shell is named by its connection and ``session``, which is None for the connection's default shell.
     ``max_output`` is in bytes a stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever.
-    ``orphans`` is the file that names local shells. Those that a killed daemon left behind are ended at once.
+    ``orphans`` is the file that names local shells; see :class:`Opener`.
     """
 
     def __init__(
         self,
         vault: Vault,
         registry: Registry,
+        links: LinkTable,
         *,
         max_output: int,
         idle_timeout: float,
@@ -48,25 +48,23 @@ class Shells:
         orphans: Path,
     ) -> None:
         self._vault = vault
-        self._registry = registry
-        self._max_output = max_output
+        self._links = links
+        self._opener = Opener(vault, registry, links, timeout=start_timeout, max_output=max_output, orphans=orphans)
         self._start_timeout = start_timeout
-        self._orphans = Orphans(orphans)
-        self._orphans.reap()
         self._table = ShellTable(patience=start_timeout)
         self._describing = threading.Lock()
-        self._closing = threading.Event()
-        self._idle_closer = IdleCloser(self._table, self._end, idle_timeout)
+        self._idle_closer = IdleCloser(self._table, self._opener.empty, idle_timeout)
 
-    def start(self, connection: str, access: Access) -> ShellInfo:
-        """Start the connection's shell, unless it runs, and describe it.
+    def start(self, connection: str, access: Access, session: str | None = None) -> ShellInfo:
+        """Start the shell, unless it runs, and describe it.
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises connmgr.errors.SessionLimit: the connection has as many shells as it may have.
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._holding(connection) as entry:
+        with self._holding(ShellName(connection, session), make=True) as entry:
             running = entry.shell
             info = self._started(connection, entry, access).session.info
             if entry.shell is running:
@@ -80,44 +78,62 @@ class Shells:
         return info
 
     @contextlib.contextmanager
-    def using(self, connection: str, access: Access) -> Iterator[Session]:
-        """Lend the session of the connection's running shell, for commands and files; end the shell if it is lost.
+    def using(self, connection: str, access: Access, session: str | None = None) -> Iterator[Session]:
+        """Lend the session of the running shell, for commands and files; end the shell if it is lost.
 
-        :raises NoShell: none is running.
+        :raises NoShell: it does not run.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
         """
-        shell = self._admitted(connection, access)
+        name = ShellName(connection, session)
+        shell = self._admitted(name, access)
         try:
             with shell.session.borrowed():
                 yield shell.session
         finally:
             if not shell.session.alive:
-                self._discard(connection, shell)
+                self._discard(name, shell)
             self._vault.connections.touch(connection)
 
-    def stop(self, connection: str, access: Access) -> None:
-        """End the connection's shell with what runs in it, and return once it has exited.
+    def stop(self, connection: str, access: Access, session: str | None = None) -> None:
+        """End the shell with what runs in it, and return once it has exited.
 
-        :raises NoShell: none is running.
+        :raises NoShell: it does not run.
         """
-        self._admitted(connection, access)
-        with self._holding(connection) as entry:
-            self._end(entry)
+        name = ShellName(connection, session)
+        self._admitted(name, access)
+        self._end_named(name)
 
-    def probe(self, target: Target, access: Access) -> ShellInfo:
-        """Open a shell on ``target``, describe it, and close it again.
+    def stop_all(self, connection: str, access: Access) -> None:
+        """End all shells of the connection, as :meth:`stop` does one.
 
-        :raises connmgr.errors.OperationError: it could not be opened.
+        :raises NoShell: none runs.
         """
-        shell = self._open(target, access)
-        shell.stop(STOP_SECONDS)
-        return shell.session.info
+        running = []
+        for name, _, _ in self._table.taken(connection):
+            with contextlib.suppress(NoShell):
+                self._admitted(name, access)
+                running.append(name)
+        if not running:
+            raise self._no_shell(connection)
+        with ThreadPoolExecutor(len(running), "stop-shells") as pool:
+            ends = [pool.submit(self._end_named, name) for name in running]
+        for end in ends:
+            end.result()
 
-    def status(self) -> list[ShellStatus]:
-        """Describe the shells that run, without asking them; one that has ended is noticed."""
+    def status(self, connection: str | None = None) -> list[ShellStatus]:
+        """Describe the shells that run, of one connection or all, without asking them; one that has ended is noticed.
+
+        :raises connmgr.errors.UnknownConnection: there is no such connection.
+        """
+        if connection is not None:
+            self._vault.connections.get(connection)
         # One at a time: to look at a shell takes its turn, and would show it as busy to another.
         with self._describing:
-            return [status_of(connection, shell) for connection, _, shell in self._table.taken()]
+            return [status_of(name, shell) for name, _, shell in self._table.taken(connection)]
+
+    def probe(self, target: Target, access: Access) -> ShellInfo:
+        """Find out whether a shell can be opened on ``target``; see :meth:`Opener.probe`."""
+        return self._opener.probe(target, access)
 
     def refresh(self, connection: str, access: Access) -> None:
         """Find out whether the connection can be opened, and store what was found as its state.
@@ -134,28 +150,31 @@ class Shells:
         self._vault.connections.set_state(connection, state_of(info))
 
     def forget(self, connections: Iterable[str]) -> None:
-        """End the shells of connections that were removed or changed. Nobody finds them from now on.
+        """End the shells of connections that were removed or changed. Nobody finds them, or their links, from now on.
 
         :raises ShellBusy: a shell is still being started or stopped, and ends after that; all others were ended.
         """
+        changed = list(connections)
+        # Before the shells: who starts one of them anew must not find the old link.
+        self._links.forget(changed)
         with contextlib.ExitStack() as ending:
-            for connection in self._table.mark_stale(connections):
-                ending.callback(self._end_stale, connection)
+            for name in self._table.mark_stale(changed):
+                ending.callback(self._end_stale, name)
 
     def close(self, timeout: float) -> None:
         """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
-        self._closing.set()
+        self._opener.close()
         shells = self._table.taken()
         if shells:
             with ThreadPoolExecutor(min(32, len(shells)), "close-shells") as pool:
-                for connection, entry, shell in shells:
-                    pool.submit(self._close_one, connection, entry, shell, timeout)
+                for name, entry, shell in shells:
+                    pool.submit(self._close_one, name, entry, shell, timeout)
         self._idle_closer.close(timeout)
 
     @contextlib.contextmanager
-    def _holding(self, connection: str) -> Iterator[Entry]:
-        """Hold the entry of ``connection``, and end its shell at last if the connection was changed meanwhile."""
-        with self._table.holding(connection) as entry:
+    def _holding(self, name: ShellName, *, make: bool = False) -> Iterator[Entry]:
+        """Hold the entry of a shell, and end the shell at last if its connection was changed meanwhile."""
+        with self._table.holding(name, make=make) as entry:
             try:
                 yield entry
             finally:
@@ -163,12 +182,12 @@ class Shells:
 
     def _renew(self, entry: Entry) -> None:
         if entry.stale:
-            self._end(entry)
+            self._opener.empty(entry)
             entry.stale = False
 
-    def _end_stale(self, connection: str) -> None:
+    def _end_stale(self, name: ShellName) -> None:
         try:
-            with self._holding(connection):
+            with self._holding(name):
                 pass
         except ShellBusy as error:
             raise ShellBusy(
@@ -179,106 +198,59 @@ class Shells:
         """Return the shell of ``entry``, which the caller holds; start one if none runs on the current data."""
         deadline = Deadline(self._start_timeout)
         while True:
-            self._renew(entry)
             # Later changes of the connection mark the entry as stale.
-            record = self._vault.connections.get(connection)
-            shell = self._answering(entry, access)
-            if shell is None:
-                shell = entry.shell = self._open(Target.stored(record), access)
-                if shell.lease.link.transport.runs_locally:
-                    self._orphans.remember(shell.session.pid)
+            self._renew(entry)
+            shell = self._opener.fill(entry, connection, access)
             if not entry.stale:
                 return shell
             if deadline.passed:
                 raise ShellBusy("The connection kept changing while its shell started; try again.")
 
-    def _answering(self, entry: Entry, access: Access) -> Shell | None:
-        """Return the shell of ``entry``; end it if it does not answer, or if its connection was changed."""
-        shell = entry.shell
-        if shell is None:
-            return None
-        with contextlib.suppress(Outdated):
-            shell.admission.check(access)
-            if shell.session.probe(PROBE_SECONDS):
-                return shell
-        self._end(entry)
-        return None
+    def _no_shell(self, connection: str) -> NoShell:
+        self._vault.connections.get(connection)
+        return NoShell("No shell session is running on this connection; start it first.")
 
-    def _open(self, target: Target, access: Access) -> Shell:
-        self._refuse_when_closing()
-        shell = open_shell(
-            self._vault,
-            self._registry,
-            target,
-            access,
-            timeout=self._start_timeout,
-            max_output=self._max_output,
-        )
-        try:
-            # `close` may have listed the shells before this one was among them.
-            self._refuse_when_closing()
-        except Stopping:
-            shell.stop(STOP_SECONDS)
-            raise
-        return shell
-
-    def _refuse_when_closing(self) -> None:
-        if self._closing.is_set():
-            raise Stopping("The daemon is shutting down.")
-
-    def _running(self, connection: str) -> Shell:
-        shell = self._table.peek(connection)
-        if shell is None:
-            self._vault.connections.get(connection)
-            raise NoShell("No shell session is running on this connection; start it first.")
-        return shell
-
-    def _admitted(self, connection: str, access: Access) -> Shell:
-        """Return the connection's running shell if ``access`` may use it; end it if its connection was changed.
+    def _admitted(self, name: ShellName, access: Access) -> Shell:
+        """Return the running shell if ``access`` may use it; end it if its connection was changed.
 
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
-        :raises NoShell: none is running, or none any more.
+        :raises NoShell: it does not run, or no longer.
         """
-        shell = self._running(connection)
+        shell = self._table.peek(name)
+        if shell is None:
+            raise self._no_shell(name.connection)
         try:
             shell.admission.check(access)
         except Outdated:
             # Another daemon of the same vault changed it; changes of this daemon are marked in the table.
             with contextlib.suppress(ShellBusy):
                 # Another thread holds the entry: it finds the same, or ends the shell.
-                self._discard(connection, shell)
-            self._vault.connections.get(connection)
+                self._discard(name, shell)
+            self._vault.connections.get(name.connection)
             raise NoShell("The connection was changed, and its shell was ended; start it again.") from None
         return shell
 
     def _seen(self, record: Connection, access: Access) -> ShellInfo:
         """Describe the shell of a connection: the running one, or one that is opened for a moment."""
         with contextlib.suppress(NoShell):
-            session = self._admitted(record.id, access).session
+            session = self._admitted(ShellName(record.id), access).session
             if session.probe(PROBE_SECONDS):
                 return session.info
         return self.probe(Target.stored(record), access)
 
-    def _discard(self, connection: str, lost: Shell) -> None:
-        with self._holding(connection) as entry:
+    def _discard(self, name: ShellName, lost: Shell) -> None:
+        with self._holding(name) as entry:
             if entry.shell is lost:
-                self._end(entry)
+                self._opener.empty(entry)
 
-    def _end(self, entry: Entry) -> None:
-        shell, entry.shell = entry.shell, None
-        if shell is not None:
-            self._stop(shell, STOP_SECONDS)
+    def _end_named(self, name: ShellName) -> None:
+        with self._holding(name) as entry:
+            self._opener.empty(entry)
 
-    def _stop(self, shell: Shell, timeout: float) -> None:
+    def _close_one(self, name: ShellName, entry: Entry, shell: Shell, timeout: float) -> None:
         try:
-            shell.stop(timeout)
-        finally:
-            self._orphans.forget(shell.session.pid)
-
-    def _close_one(self, connection: str, entry: Entry, shell: Shell, timeout: float) -> None:
-        try:
-            self._stop(shell, timeout)
+            self._opener.end(shell, timeout)
             entry.shell = None
         except BaseException:
             # A plugin may raise anything, and nobody waits for this result.
-            logger.exception("The shell of connection %s did not end as it should.", connection)
+            logger.exception("The shell of connection %s did not end as it should.", name.connection)

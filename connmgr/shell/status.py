@@ -5,35 +5,56 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from connmgr.engine.start import ShellInfo
 from connmgr.shell.shell import Shell
+from connmgr.shell.table import ShellName
 
 logger = logging.getLogger("connmgr.shell")
 
 
 @dataclass(frozen=True)
 class ShellStatus:
-    """How a running shell is: its state, ``idle``, ``busy`` or ``lost``, times in seconds, and commands that queue."""
+    """How a running shell is: its state, ``idle``, ``busy`` or ``lost``, times in seconds, and commands that queue.
+
+    ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when the
+    command began that runs.
+    """
 
     connection: str
+    session: str | None
     state: str
+    pid: int
+    directory: bytes
+    since: datetime
     uptime: float
     idle: float
     waiting: int
+    running_since: datetime | None
 
 
-def status_of(connection: str, shell: Shell) -> ShellStatus:
+def status_of(name: ShellName, shell: Shell) -> ShellStatus:
     """Describe a shell, as far as is known without asking it."""
+    session = shell.session
     try:
-        shell.session.notice_end()
+        session.notice_end()
     except Exception:
         # A plugin may raise anything, and the other shells are to be described all the same.
-        logger.exception("The shell of connection %s cannot be looked at.", connection)
-    idle = shell.session.idle_seconds
-    state = "lost" if not shell.session.alive else "idle" if idle else "busy"
-    return ShellStatus(connection, state, time.monotonic() - shell.started, idle, shell.session.waiting)
+        logger.exception("The shell of connection %s cannot be looked at.", name.connection)
+    idle, running = session.idle_seconds, session.running_since
+    return ShellStatus(
+        *name,
+        state="lost" if not session.alive else "idle" if idle else "busy",
+        pid=session.pid,
+        directory=session.directory,
+        since=shell.since,
+        uptime=time.monotonic() - shell.started,
+        idle=idle,
+        waiting=session.waiting,
+        running_since=None if running is None else datetime.fromtimestamp(running, timezone.utc),
+    )
 
 
 def state_of(info: ShellInfo) -> dict[str, Any]:

@@ -6,15 +6,26 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from connmgr.errors import ShellBusy
+from connmgr.errors import SessionLimit, ShellBusy
 from connmgr.plugin import Deadline
 from connmgr.shell.shell import Shell
+
+MAX_SHELLS = 16
+"""Shells of one connection, those that are being started included."""
+
+
+class ShellName(NamedTuple):
+    """Which shell of which connection; ``session`` is None for the one that has no name."""
+
+    connection: str
+    session: str | None = None
 
 
 @dataclass
 class Entry:
-    """The place of one connection's shell; ``lock`` is held while it is started or stopped.
+    """The place of one shell; ``lock`` is held while it is started or stopped.
 
     ``stale`` says that the connection was changed or removed after its data was read for the shell. Nobody finds a
     stale shell; the thread that holds its entry ends it.
@@ -26,7 +37,7 @@ class Entry:
 
 
 class ShellTable:
-    """An entry for each connection that has a shell, or whose shell is being started. Safe to use from several threads.
+    """An entry for each shell that runs or is being started. Safe to use from several threads.
 
     ``patience`` is for how many seconds an entry that another thread holds is waited for.
     """
@@ -34,51 +45,75 @@ class ShellTable:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._lock = threading.Lock()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, dict[str | None, Entry]] = {}
 
     @contextlib.contextmanager
-    def holding(self, connection: str, patience: float | None = None) -> Iterator[Entry]:
-        """Hold the entry of ``connection``, which is made where there is none, and dropped where it is left empty.
+    def holding(self, name: ShellName, patience: float | None = None, *, make: bool = False) -> Iterator[Entry]:
+        """Hold the entry of a shell, and drop it where it is left empty.
 
+        Where there is none, one is made with ``make``; else an empty one is held that is not in the table.
         :raises ShellBusy: another thread holds it for longer than ``patience`` seconds, by default the table's.
+        :raises SessionLimit: one would be made, and the connection has :data:`MAX_SHELLS`.
         """
         deadline = Deadline(self._patience if patience is None else patience)
         while True:
-            with self._lock:
-                entry = self._entries.setdefault(connection, Entry())
+            entry = self._made(name) if make else self._entry(name)
+            if entry is None:
+                yield Entry()
+                return
             if not entry.lock.acquire(timeout=deadline.left()):
                 raise ShellBusy("The connection's shell is being started or stopped; try again.")
             try:
                 # Who waited for an entry that was dropped meanwhile would start a shell that nobody finds.
-                if self._entries.get(connection) is entry:
+                if self._entry(name) is entry:
                     try:
                         yield entry
                     finally:
-                        self._drop_empty(connection, entry)
+                        self._drop_empty(name, entry)
                     return
             finally:
                 entry.lock.release()
 
-    def _drop_empty(self, connection: str, entry: Entry) -> None:
+    def _entry(self, name: ShellName) -> Entry | None:
+        with self._lock:
+            return self._entries.get(name.connection, {}).get(name.session)
+
+    def _made(self, name: ShellName) -> Entry:
+        with self._lock:
+            entries = self._entries.setdefault(name.connection, {})
+            if name.session not in entries and len(entries) >= MAX_SHELLS:
+                raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
+            return entries.setdefault(name.session, Entry())
+
+    def _drop_empty(self, name: ShellName, entry: Entry) -> None:
         with self._lock:
             if entry.shell is None:
-                del self._entries[connection]
+                del self._entries[name.connection][name.session]
+                if not self._entries[name.connection]:
+                    del self._entries[name.connection]
 
-    def mark_stale(self, connections: Iterable[str]) -> list[str]:
-        """Let nobody find the shells of ``connections``, those that are being started included; return who has any."""
+    def mark_stale(self, connections: Iterable[str]) -> list[ShellName]:
+        """Let nobody find the shells of ``connections``, those that are being started included; return their names."""
+        marked = []
         with self._lock:
-            marked = {connection: entry for connection in connections if (entry := self._entries.get(connection))}
-            for entry in marked.values():
-                entry.stale = True
-        return list(marked)
+            for connection in connections:
+                for session, entry in self._entries.get(connection, {}).items():
+                    entry.stale = True
+                    marked.append(ShellName(connection, session))
+        return marked
 
-    def peek(self, connection: str) -> Shell | None:
-        """Return the connection's shell, if it has one that is not stale."""
-        with self._lock:
-            entry = self._entries.get(connection)
+    def peek(self, name: ShellName) -> Shell | None:
+        """Return the shell of that name, if it runs and is not stale."""
+        entry = self._entry(name)
         return entry.shell if entry and not entry.stale else None
 
-    def taken(self) -> list[tuple[str, Entry, Shell]]:
-        """Return the connections that have shells, with both."""
+    def taken(self, connection: str | None = None) -> list[tuple[ShellName, Entry, Shell]]:
+        """Return all entries with a shell, or those of one connection."""
         with self._lock:
-            return [(connection, entry, entry.shell) for connection, entry in self._entries.items() if entry.shell]
+            return [
+                (ShellName(one, session), entry, entry.shell)
+                for one, entries in self._entries.items()
+                if connection in {None, one}
+                for session, entry in entries.items()
+                if entry.shell
+            ]

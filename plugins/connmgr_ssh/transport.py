@@ -34,6 +34,10 @@ class SshTransport(Transport):
         self._name = name
         self._hops = hops
 
+    @property
+    def alive(self) -> bool:
+        return bool(self._link.active)
+
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> SessionChannel:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
@@ -67,7 +71,7 @@ class SshTransport(Transport):
         return stream
 
     def _refuse_when_lost(self) -> None:
-        if not self._link.active:
+        if not self.alive:
             raise ShellLost(f"The SSH connection to {self._name} is gone.")
 
     def close(self) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from connmgr.engine.frame import Command
 from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
+from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
+from connmgr.shell import opener
 from connmgr.shell import shells as module
 from connmgr.shell.shell import Shell
 from connmgr.shell.shells import Shells
@@ -37,8 +39,8 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[int] = []
         self.waits, self.go_on = threading.Event(), threading.Event()
-        self._open: Callable[..., Shell] = module.open_shell
-        monkeypatch.setattr(module, "open_shell", self)
+        self._open: Callable[..., Shell] = opener.open_shell
+        monkeypatch.setattr(opener, "open_shell", self)
 
     def __call__(self, *arguments: Any, **limits: Any) -> Shell:
         shell = self._open(*arguments, **limits)
@@ -58,9 +60,11 @@ def vault(tmp_path: Path) -> Iterator[Vault]:
 @pytest.fixture
 def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shells]:
     monkeypatch.setattr(module, "ShellTable", lambda **_: ShellTable(LITTLE))
+    registry = Registry.load()
     made = Shells(
         vault,
-        Registry.load(),
+        registry,
+        LinkTable(vault, registry),
         max_output=1 << 20,
         idle_timeout=0,
         start_timeout=WAIT,

@@ -1,0 +1,106 @@
+"""Opens shells, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+from connmgr.engine.start import ShellInfo
+from connmgr.errors import Stopping
+from connmgr.links.chain import Target
+from connmgr.links.link import Lease, open_link
+from connmgr.links.table import LinkTable
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.shell.orphans import Orphans
+from connmgr.shell.shell import STOP_SECONDS, Leasing, Shell, open_shell
+from connmgr.shell.table import Entry
+from connmgr.vault import Vault
+from connmgr.vault.admission import Outdated
+
+PROBE_SECONDS = 5.0
+"""Time in which a shell that seems to run must answer, or it is ended."""
+
+
+class Opener:
+    """Opens shells until it is closed: within ``timeout`` seconds, with ``max_output`` bytes a stream of a command.
+
+    ``orphans`` is the file that names local shells. Those that a killed daemon left behind are ended at once.
+    """
+
+    def __init__(
+        self, vault: Vault, registry: Registry, links: LinkTable, *, timeout: float, max_output: int, orphans: Path
+    ) -> None:
+        self._vault = vault
+        self._registry = registry
+        self._links = links
+        self._timeout = timeout
+        self._max_output = max_output
+        self._orphans = Orphans(orphans)
+        self._orphans.reap()
+        self._closed = threading.Event()
+
+    def fill(self, entry: Entry, connection: str, access: Access) -> Shell:
+        """Return the shell of ``entry``, which the caller holds.
+
+        Where none answers on what the connection is now, one is opened over the connection's link.
+        """
+        shell = entry.shell
+        if shell is not None:
+            with contextlib.suppress(Outdated):
+                shell.admission.check(access)
+                if shell.session.probe(PROBE_SECONDS):
+                    return shell
+            self.empty(entry)
+        shell = entry.shell = self._open(
+            lambda timeout, without: self._links.lease(connection, access, timeout, without)
+        )
+        if shell.lease.link.transport.runs_locally:
+            self._orphans.remember(shell.session.pid)
+        return shell
+
+    def empty(self, entry: Entry) -> None:
+        """End the shell of ``entry``, which the caller holds."""
+        shell, entry.shell = entry.shell, None
+        if shell is not None:
+            self.end(shell, STOP_SECONDS)
+
+    def end(self, shell: Shell, timeout: float) -> None:
+        """End a shell within about ``timeout`` seconds."""
+        try:
+            shell.stop(timeout)
+        finally:
+            self._orphans.forget(shell.session.pid)
+
+    def probe(self, target: Target, access: Access) -> ShellInfo:
+        """Open a shell on ``target`` over a link of its own, describe it, and close it again.
+
+        :raises connmgr.errors.OperationError: it could not be opened.
+        """
+
+        def opened(timeout: float, _: object) -> Lease:
+            return open_link(self._vault, self._registry, target, access, timeout).lease(opener=True)
+
+        shell = self._open(opened)
+        shell.stop(STOP_SECONDS)
+        return shell.session.info
+
+    def close(self) -> None:
+        """Open nothing from now on."""
+        self._closed.set()
+
+    def _open(self, leasing: Leasing) -> Shell:
+        self._refuse_when_closed()
+        shell = open_shell(leasing, timeout=self._timeout, max_output=self._max_output)
+        try:
+            # Whoever closes may have listed the shells before this one was among them.
+            self._refuse_when_closed()
+        except Stopping:
+            shell.stop(STOP_SECONDS)
+            raise
+        return shell
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed.is_set():
+            raise Stopping("The daemon is shutting down.")

@@ -1,0 +1,287 @@
+"""The open links, by connection: shared while they may be, opened once, closed after the last who uses them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.errors import ConnectTimeout, HostRefused, SecretLocked, UnknownConnection
+from connmgr.links.link import Lease
+from connmgr.links.table import LinkTable
+from connmgr.plugin import Channel, ConnectionType, Schema, Secret, Text, Transport
+from connmgr.registry import Registered, Registry
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.principals import Access
+from connmgr.vault import Vault, open_database
+from connmgr.vault.record import fingerprint
+
+WAIT = 30.0
+ANYONE = Access()
+
+
+class Way(Transport):
+    """A link to nowhere that is alive until it is told otherwise, or closed."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.data = data
+        self.lost = False
+        self.closed = threading.Event()
+
+    @property
+    def alive(self) -> bool:
+        return not self.lost
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        raise HostRefused("There is nothing here.")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class WaySchema(Schema):
+    to = Text()
+    password = Secret()
+
+
+class Ways(ConnectionType):
+    """Opens ways, after ``meanwhile``; ``opened`` are those that it has opened."""
+
+    name = "way"
+    usage_category = "shell"
+    description = "A way of a test."
+    schema = WaySchema
+
+    def __init__(self) -> None:
+        self.opened: list[Way] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
+        self.meanwhile()
+        self.opened.append(Way(data))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Iterator[Vault]:
+    vault = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
+    yield vault
+    vault.close()
+
+
+@pytest.fixture
+def ways() -> Ways:
+    return Ways()
+
+
+@pytest.fixture
+def table(vault: Vault, ways: Ways) -> LinkTable:
+    return LinkTable(vault, Registry([Registered(ways, "tests", "0")]))
+
+
+def added(vault: Vault, **data: Any) -> str:
+    return vault.connections.add("one", "way", data, fingerprint=fingerprint(data), same=lambda _: False)[0]
+
+
+def changed(vault: Vault, connection: str, to: str) -> None:
+    data = {"to": to}
+    vault.connections.update(connection, data=data, fingerprint=fingerprint(data))
+
+
+@pytest.fixture
+def connection(vault: Vault) -> str:
+    return added(vault, to="here")
+
+
+def test_all_share_one_link_which_closes_after_the_last(table: LinkTable, ways: Ways, connection: str) -> None:
+    leases = [table.lease(connection, ANYONE, WAIT) for _ in range(3)]
+    (way,) = ways.opened
+    assert {lease.link for lease in leases} == {leases[0].link}
+    assert [lease.opener for lease in leases] == [True, False, False]
+    for lease in leases[:2]:
+        lease.release()
+        lease.release()
+    assert not way.closed.is_set()
+    leases[2].release()
+    assert way.closed.is_set()
+    assert table.peek(connection) is None
+    table.lease(connection, ANYONE, WAIT).release()
+    assert len(ways.opened) == 2
+
+
+def test_a_look_leases_what_is_open_and_opens_nothing(table: LinkTable, ways: Ways, connection: str) -> None:
+    assert table.peek(connection) is None
+    assert not ways.opened
+    lease = table.lease(connection, ANYONE, WAIT)
+    found = table.peek(connection)
+    assert found is not None
+    lease.release()
+    assert not ways.opened[0].closed.is_set(), "what was found is no lease"
+    found.release()
+    assert ways.opened[0].closed.is_set()
+
+
+def test_links_of_several_connections_are_several(table: LinkTable, ways: Ways, vault: Vault, connection: str) -> None:
+    other = added(vault, to="there")
+    leases = [table.lease(one, ANYONE, WAIT) for one in (connection, other)]
+    assert [lease.link.target.data["to"] for lease in leases] == ["here", "there"]
+    assert len(ways.opened) == 2
+
+
+def test_a_lost_link_is_leased_to_nobody(table: LinkTable, ways: Ways, connection: str) -> None:
+    old = table.lease(connection, ANYONE, WAIT)
+    ways.opened[0].lost = True
+    assert table.peek(connection) is None
+    new = table.lease(connection, ANYONE, WAIT)
+    assert new.link is not old.link
+    assert not ways.opened[0].closed.is_set()
+    old.release()
+    assert ways.opened[0].closed.is_set()
+    shared = table.peek(connection)
+    assert shared is not None
+    assert shared.link is new.link
+
+
+def test_a_link_that_is_not_wanted_is_passed_over(table: LinkTable, ways: Ways, connection: str) -> None:
+    first = table.lease(connection, ANYONE, WAIT)
+    second = table.lease(connection, ANYONE, WAIT, [first.link])
+    assert len(ways.opened) == 2
+    third = table.lease(connection, ANYONE, WAIT, [second.link])
+    assert third.link is first.link
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by this daemon", "by another"])
+def test_a_link_to_what_a_connection_was_is_leased_to_nobody(
+    table: LinkTable, ways: Ways, vault: Vault, connection: str, *, told: bool
+) -> None:
+    old = table.lease(connection, ANYONE, WAIT)
+    changed(vault, connection, "there")
+    if told:
+        table.forget([connection])
+    new = table.lease(connection, ANYONE, WAIT)
+    assert new.link.target.data["to"] == "there"
+    assert new.link is not old.link
+    old.release()
+    assert [way.closed.is_set() for way in ways.opened] == [True, False]
+
+
+def test_a_link_that_is_opened_to_what_a_connection_was_is_opened_again(
+    table: LinkTable, ways: Ways, vault: Vault, connection: str
+) -> None:
+    def change_once() -> None:
+        ways.meanwhile = lambda: None
+        changed(vault, connection, "there")
+        table.forget([connection])
+
+    ways.meanwhile = change_once
+    lease = table.lease(connection, ANYONE, WAIT)
+    assert lease.link.target.data["to"] == "there"
+    assert [way.closed.is_set() for way in ways.opened] == [True, False]
+
+
+def test_no_link_of_a_removed_connection_is_leased(table: LinkTable, ways: Ways, vault: Vault, connection: str) -> None:
+    def remove() -> None:
+        vault.connections.remove([connection])
+        table.forget([connection])
+
+    ways.meanwhile = remove
+    with pytest.raises(UnknownConnection):
+        table.lease(connection, ANYONE, WAIT)
+    assert [way.closed.is_set() for way in ways.opened] == [True]
+    assert table.peek(connection) is None
+
+
+def test_nobody_shares_a_link_whose_secrets_are_not_theirs(table: LinkTable, ways: Ways, vault: Vault) -> None:
+    alice = Access()
+    vault.principals.add_user(alice, "alice", "a long passphrase")
+    vault.principals.unlock(alice, "alice", "a long passphrase")
+    connection = added(vault, to="here", password=vault.principals.seal("secret", alice))
+    lease = table.lease(connection, alice, WAIT)
+    with pytest.raises(SecretLocked):
+        table.lease(connection, ANYONE, WAIT)
+    assert lease.link.lessees == 1, "who was refused keeps the link open"
+    assert ways.opened[0].data["password"] == "secret"
+    lease.release()
+    assert ways.opened[0].closed.is_set()
+
+
+def at_once(number: int, act: Callable[[], Lease]) -> list[Lease]:
+    """Do ``act`` in several threads at once, and return what they leased."""
+    ready, leases = threading.Barrier(number), list[Lease]()
+
+    def run() -> None:
+        ready.wait(WAIT)
+        leases.append(act())
+
+    threads = [threading.Thread(target=run) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    return leases
+
+
+def test_many_at_once_open_one_link(table: LinkTable, ways: Ways, connection: str) -> None:
+    leases = at_once(16, lambda: table.lease(connection, ANYONE, WAIT))
+    assert len(leases) == 16
+    assert len(ways.opened) == 1
+    for lease in leases:
+        lease.release()
+    assert ways.opened[0].closed.is_set()
+
+
+def test_whoever_waits_for_another_to_open_the_link_waits_no_longer_than_asked(
+    table: LinkTable, ways: Ways, connection: str
+) -> None:
+    begun, go_on, leases = threading.Event(), threading.Event(), list[Lease]()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(WAIT)
+
+    ways.meanwhile = wait
+    opener = threading.Thread(target=lambda: leases.append(table.lease(connection, ANYONE, WAIT)))
+    opener.start()
+    assert begun.wait(WAIT)
+    with pytest.raises(ConnectTimeout, match="still being opened"):
+        table.lease(connection, ANYONE, 0.1)
+    go_on.set()
+    opener.join(WAIT)
+    assert len(leases) == 1
+    assert table.lease(connection, ANYONE, 0.1).link is leases[0].link
+
+
+def test_after_a_failure_the_next_may_try(table: LinkTable, ways: Ways, connection: str) -> None:
+    def fail() -> None:
+        raise HostRefused("Not now.")
+
+    ways.meanwhile = fail
+    with pytest.raises(HostRefused):
+        table.lease(connection, ANYONE, WAIT)
+    ways.meanwhile = lambda: None
+    assert table.lease(connection, ANYONE, WAIT).opener
+
+
+def test_links_that_are_leased_and_released_by_many_are_never_closed_before_and_all_closed_afterwards(
+    table: LinkTable, ways: Ways, connection: str
+) -> None:
+    wrong: list[str] = []
+
+    def use() -> None:
+        for _ in range(50):
+            lease = table.lease(connection, ANYONE, WAIT)
+            if not lease.link.alive:
+                wrong.append("a lessee has a link that was closed")
+            lease.release()
+
+    users = [threading.Thread(target=use) for _ in range(8)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join(WAIT)
+    assert not wrong
+    assert all(way.closed.is_set() for way in ways.opened)
+    assert table._places == {}, "closed links are kept"
