@@ -31,6 +31,7 @@ ORDER = [
     "links",
     "shell",
     "fs",
+    "jobs",
     "api",
     "daemon",
 ]

@@ -6,14 +6,18 @@ Starting a shell for each would run the far side's start-up files, a tenth of a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.script import Source, encoded, quote, script_argv
+from connmgr.errors import ConnmgrError
 from connmgr.plugin import Channel, Transport
 
 _LOOP = Source(__package__, "helper")
+
+EXCHANGE = Source(__package__, "exchange")
+"""What programs of all rooms answer by, and take what they are sent."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +25,25 @@ class Program:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
     A ``fed`` program reads from the channel exactly what it was told to; otherwise it fails, and the shell ends.
+    ``refusals`` are the errors that it may answer, by their codes.
     """
 
     name: str
-    library: Source
+    library: tuple[Source, ...]
     body: tuple[Source, ...]
     setup: Source | None = None
     opening: str = ""
     """The first line of the function."""
     fed: bool = False
+    refusals: Mapping[str, ConnmgrError] = field(default_factory=dict, hash=False)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The texts that a helper must have read before a call."""
         body = "".join(source.text for source in self.body)
         prepared = self.setup.text if self.setup else ""
-        return self.library.text, prepared, f"{self.name}() {{\n{self.opening}\n{body}}}\n"
+        library = (source.text for source in self.library)
+        return *library, prepared, f"{self.name}() {{\n{self.opening}\n{body}}}\n"
 
 
 @dataclass(eq=False)

@@ -9,13 +9,16 @@ from connmgr.engine.script import Source, script_argv
 from connmgr.errors import OperationError
 from connmgr.plugin import Deadline, Transport
 
-_TREE = Source(__package__, "kill_tree")
+TREE = Source(__package__, "tree")
+"""The functions that find processes and kill them."""
+
+_KILL_TREE = Source(__package__, "kill_tree")
 _SUPERVISOR = Source(__package__, "kill_supervisor")
 
 
 def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
     """Kill all processes below ``root``, and all with ``cookie`` in their environment; return whether none is left."""
-    return _run(transport, script_argv(_TREE.text, (str(root), cookie, word)), timeout)
+    return _run(transport, script_argv(TREE.text + _KILL_TREE.text, (str(root), cookie, word)), timeout)
 
 
 def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:

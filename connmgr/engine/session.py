@@ -21,6 +21,7 @@ from connmgr.engine.script import quote
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import State
 from connmgr.engine.stdin_pipe import fed
+from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import (
     CommandTimeout,
     ConnmgrError,
@@ -103,6 +104,13 @@ class Session:
     def directory(self) -> bytes:
         """The working directory after the last command."""
         return self._state.directory
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What a command that began now would find."""
+        shell = self._supervisor
+        variables = dict(self._state.variables)
+        return Surroundings(shell.argv, shell.dialect, shell.interpreter, self._state.directory, variables)
 
     def remove_at_stop(self, path: bytes) -> None:
         """Remove a file or directory of the far side when the session stops."""

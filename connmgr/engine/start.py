@@ -60,9 +60,11 @@ class Supervisor:
 
     Its environment contains ``word``. ``pure`` says that it has no functions or aliases, so that every word but its own
     runs a program, and that it waits for all programs. ``dialect`` is that of the actual shell, also for ``sh``.
+    ``argv`` starts another one like it.
     """
 
     channel: Channel
+    argv: tuple[str, ...]
     dialect: Dialect
     interpreter: Interpreter | None
     info: ShellInfo
@@ -88,7 +90,7 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
         channel.close()
         raise ConnectTimeout(f"Nothing could be started there within {timeout:.0f} s.")
     try:
-        return _greet(channel, await_announcement(channel, nonce, boot, deadline), deadline)
+        return _greet(channel, await_announcement(channel, nonce, boot, deadline), argv[1:], deadline)
     except BaseException:
         channel.close()
         raise
@@ -101,7 +103,7 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervisor:
+def _greet(channel: Channel, shell: Announcement, options: Sequence[str], deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
         raise UnsupportedShell("The shell that the connection asks for does not exist there.")
     dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_CHARACTERS]
@@ -123,7 +125,8 @@ def _greet(channel: Channel, shell: Announcement, deadline: Deadline) -> Supervi
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
     except UnknownMark as error:
         raise _undescribed(shell) from error
-    return _described(channel, word, stdout, dialect, supervising, shell)
+    own = (shell.path, *options, *dialect.options)
+    return _described(channel, word, stdout, dialect, supervising, shell, ("/bin/sh",) if dialect.interpreter else own)
 
 
 def _undescribed(shell: Announcement) -> ShellStartFailed:
@@ -138,6 +141,7 @@ def _described(
     dialect: Dialect,
     supervising: Dialect,
     shell: Announcement,
+    argv: tuple[str, ...],
 ) -> Supervisor:
     # Earlier output of the shell comes first. The nonce is not at the line's beginning, where it would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {word} ")[2].split("\n")
@@ -149,6 +153,7 @@ def _described(
     directory, variables = stdout.state
     return Supervisor(
         channel=channel,
+        argv=argv,
         dialect=own,
         interpreter=Interpreter(shell.path, dialect.interpreter) if dialect.interpreter else None,
         info=ShellInfo(

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from connmgr.engine.exchange import STALL_SECONDS, Exchange
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
 from connmgr.errors import TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
 from connmgr.fs.entries import Entry, Listing, entry_of
-from connmgr.fs.exchange import STALL_SECONDS, Exchange
 from connmgr.plugin import Transport
 
 WHOLE = 64 << 10

@@ -9,14 +9,31 @@ program that computes SHA-256, and open files by their descriptors in /proc.
 
 from __future__ import annotations
 
-from connmgr.engine.helper import Program
+from connmgr import errors
+from connmgr.engine.helper import EXCHANGE, Program
 from connmgr.engine.script import Source
+
+REFUSALS: dict[str, errors.ConnmgrError] = {
+    error.code: error
+    for error in (
+        errors.NoSuchFile("File does not exist"),
+        errors.NoSuchDirectory("The directory does not exist."),
+        errors.WrongFileType("The operation is not for a file of this kind."),
+        errors.FileExists("There is a file of that name already."),
+        errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with what it holds."),
+        errors.PermissionDenied("The session's user may not do that with this file."),
+        errors.NoSpace("There is no space left for the file."),
+        errors.TransferFailed("The file did not arrive whole; the old one, if there is one, was left as it was."),
+        errors.FileOperationFailed("The far side could not do it."),
+    )
+}
 
 
 def _program(name: str, *more: str, setup: str = "", fed: bool = False) -> Program:
     body = tuple(Source(__package__, file) for file in (name, *more))
     prepared = Source(__package__, setup) if setup else None
-    return Program(f"fs_{name}", Source(__package__, "prelude"), body, prepared, "dir=$1; shift", fed)
+    library = (EXCHANGE, Source(__package__, "prelude"))
+    return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS)
 
 
 READ = _program("read")

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr import errors
+from connmgr.engine.exchange import Exchange
 from connmgr.engine.helper import Helper, Helpers
 from connmgr.fs import files, scripts
-from connmgr.fs.exchange import Exchange
 from connmgr.fs.files import Place, Reading
 from connmgr.plugin import Channel
 from connmgr_local.transport import LocalTransport

@@ -1,22 +1,7 @@
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
-# directory. No other directory is stayed in, since the user might not enter it again. Errors are told by the system's
-# own words (the locale is C) at the end of a program's message. What takes another's name never goes into a directory
-# that somebody has put there meanwhile: GNU's and busybox's mv know -T for that, BSD's -h.
+# directory. No other directory is stayed in, since the user might not enter it again. What takes another's name never
+# goes into a directory that somebody has put there meanwhile: GNU's and busybox's mv know -T for that, BSD's -h.
 unset CDPATH
-say() { printf '%s %s\n' "$mark" "$*"; }
-tidy() { :; }
-no() { tidy; say no "$@"; exit ${receiving:-0}; }
-because() {
-  case ${1##*: } in
-    *"o space left"*|*"uota exceeded"*) no no_space;;
-    *"ermission denied"*|*"not permitted"*|*"ead-only file"*) no permission_denied;;
-    *"o such file"*|*"onexistent directory"*|*"irectory nonexistent"*) no no_such_file;;
-    *"not empty"*) no directory_not_empty;;
-    *"ile exists"*) no file_exists;;
-    *"ot a directory"*|*"s a directory"*) no wrong_file_type;;
-  esac
-  no file_operation_failed "${1##*: }"
-}
 resolve() {
   cd /
   case $1 in

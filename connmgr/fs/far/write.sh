@@ -60,11 +60,6 @@ arrived() {
   o=$(readlink "$f"); o=${o%" (deleted)"}
   [ "${o##*/}" = "$b" ]
 } 2>/dev/null
-has_blocks() { [ "$blocks" != 0 ] && dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; }
-content() {
-  if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
-  { [ "$rest" = 0 ] || head -c "$rest"; }
-}
 receive() {
   set +C
   f=/proc/self/fd/3 nofollow=

@@ -30,20 +30,7 @@ DETAIL_CHARACTERS = 200
 ANSWER_BYTES = 8 << 10
 """Bytes of an answer line: a word and at most a path."""
 
-REFUSALS: dict[str, errors.ConnmgrError] = {
-    error.code: error
-    for error in (
-        errors.NoSuchFile("File does not exist"),
-        errors.NoSuchDirectory("The directory does not exist."),
-        errors.WrongFileType("The operation is not for a file of this kind."),
-        errors.FileExists("There is a file of that name already."),
-        errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with what it holds."),
-        errors.PermissionDenied("The session's user may not do that with this file."),
-        errors.NoSpace("There is no space left for the file."),
-        errors.TransferFailed("The file did not arrive whole; the old one, if there is one, was left as it was."),
-        errors.FileOperationFailed("The far side could not do it."),
-    )
-}
+NOT_WHOLE = "What was sent did not arrive whole."
 
 
 class Exchange:
@@ -56,6 +43,7 @@ class Exchange:
         self, transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
     ) -> None:
         self._helpers = helpers
+        self._refusals = program.refusals
         self._helper, self.mark = _called(transport, helpers, program, arguments)
         self._channel = self._helper.channel
         self._seen = bytearray()
@@ -75,7 +63,7 @@ class Exchange:
     def answer(self, timeout: float = STALL_SECONDS) -> bytes:
         """Return what follows ``ok`` on the program's next line, and drop what comes before that line.
 
-        :raises connmgr.errors.ConnmgrError: the program said ``no``; the error of that code.
+        :raises connmgr.errors.ConnmgrError: the program said ``no``; its refusal of that code.
         """
         deadline = Deadline(timeout)
         line = self._answer_line(deadline)
@@ -84,7 +72,7 @@ class Exchange:
         if verdict == b"ok":
             return facts
         code, _, detail = facts.decode(errors="replace").partition(" ")
-        refusal = REFUSALS.get(code)
+        refusal = self._refusals.get(code)
         if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
         raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_CHARACTERS]}".rstrip())
@@ -123,7 +111,7 @@ class Exchange:
         except (EOFError, OSError):
             return
         if left:
-            self._fail(REFUSALS[errors.TransferFailed.code].message)
+            self._fail(NOT_WHOLE)
 
     def data(self, timeout: float = STALL_SECONDS) -> Iterator[bytes]:
         """Yield the program's output to its end; each piece must come within ``timeout`` seconds."""

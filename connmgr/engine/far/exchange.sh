@@ -1,0 +1,21 @@
+# How a program answers after its mark, and takes from the channel what it was told to: $blocks of $block bytes, then
+# $rest, $size in all. Errors are told by the system's own words (the locale is C) at the end of a program's message.
+say() { printf '%s %s\n' "$mark" "$*"; }
+tidy() { :; }
+no() { tidy; say no "$@"; exit ${receiving:-0}; }
+because() {
+  case ${1##*: } in
+    *"o space left"*|*"uota exceeded"*) no no_space;;
+    *"ermission denied"*|*"not permitted"*|*"ead-only file"*) no permission_denied;;
+    *"o such file"*|*"onexistent directory"*|*"irectory nonexistent"*) no no_such_file;;
+    *"not empty"*) no directory_not_empty;;
+    *"ile exists"*) no file_exists;;
+    *"ot a directory"*|*"s a directory"*) no wrong_file_type;;
+  esac
+  no file_operation_failed "${1##*: }"
+}
+has_blocks() { [ "$blocks" != 0 ] && dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; }
+content() {
+  if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
+  { [ "$rest" = 0 ] || head -c "$rest"; }
+}

@@ -1,0 +1,24 @@
+"""What a command finds in a session, for programs that run beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from connmgr.engine.dialects import Dialect
+from connmgr.engine.frame import Interpreter
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A session's shell and state after its last command; see :class:`connmgr.engine.state.State`.
+
+    ``argv`` starts a shell like the supervisor, which speaks ``dialect``; ``interpreter`` is the session's shell where
+    that cannot supervise. ``variables`` are the statements that set each variable.
+    """
+
+    argv: tuple[str, ...]
+    dialect: Dialect
+    interpreter: Interpreter | None
+    directory: bytes
+    variables: Mapping[bytes, bytes]

@@ -1,0 +1,10 @@
+# What is behind the first blocks of each stream, after a mark.
+job_content() {
+  say
+  if [ "$state" != gone ] && [ "$blocks" != 0 ] && job_file "$1" && [ -s "$1" ]; then
+    dd bs=4096 skip="$2" count="$blocks" <"$1" 2>/dev/null
+  fi
+}
+job_content "$d/out" "$out_block"
+job_content "$d/err" "$err_block"
+true

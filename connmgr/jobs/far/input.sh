@@ -1,0 +1,54 @@
+# A piece is in the queue, whole, before it is acknowledged; its number is taken by a link, which nobody else can take.
+id=$1 size=$2 eof=$3 nonce=$4 block=$5 blocks=$6 left=$7 limit=$8
+state=gone
+! job_at "$id" || job_state
+if [ "$state" != running ] || [ ! -p "$d/wake" ] || ! cd "$d/in"; then no stdin_closed; fi 2>/dev/null
+umask 077
+t=./.$nonce
+tidy() { rm -f -- "$t"; }
+job_last() {
+  n=0
+  for piece in [0-9]*; do case $piece in *[!0-9]*) ;; *) [ "$piece" -le "$n" ] || n=$piece;; esac; done
+}
+job_take() {
+  n=$((n + 1))
+  until why=$(ln "$@" "$n" 2>&1); do
+    case $why in *xists*) ;; *) because "$why";; esac
+    [ ! -L "$n" ] || no stdin_closed
+    n=$((n + 1))
+  done
+}
+job_last
+[ ! -L "$n" ] || no stdin_closed
+read -r opened <./0
+# Only GNU's dd can ask whether anybody reads a pipe without waiting for a reader.
+if [ "$opened" = 1 ]; then
+  case $(dd if=/dev/null of="$d/0" oflag=nonblock conv=notrunc 2>&1) in *"o such device"*) no stdin_closed;; esac
+fi
+job_waiting() {
+  sum=0
+  while read -r mode links user group bytes rest; do
+    case $bytes in ""|*[!0-9]*) ;; *) sum=$((sum + bytes));; esac
+  done
+  echo "$sum"
+}
+# shellcheck disable=SC2012
+waiting=$(ls -ln | job_waiting)
+if [ "$waiting" -ge "$limit" ]; then no no_space "The command has not read $waiting bytes yet."; fi
+set -C
+if [ "$size" != 0 ]; then
+  why=$( { echo >"$t"; } 2>&1) || because "$why"
+  set +C
+  receiving=1 rest=$left
+  say ok
+  why=$( { content >"$t"; } 2>&1) || because "$why"
+  [ "$(wc -c <"$t")" -eq "$size" ] || no transfer_failed
+  job_take "$t"
+  tidy
+else
+  say ok
+fi
+[ ! "$eof" ] || job_take -s eof
+[ ! -p "$d/wake" ] || echo 1<>"$d/wake"
+say ok
+exit 0

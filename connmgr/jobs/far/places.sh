@@ -1,0 +1,34 @@
+# What all calls of one helper share. A name that begins with job_ meets no other program's.
+job_mask=$(umask)
+job_home=${XDG_STATE_HOME:-${HOME:+$HOME/.local/state}}
+case $job_home in /*) job_home=$job_home/connmgr/jobs;; *) job_home=;; esac
+job_spare=${TMPDIR:-/tmp}/connmgr-$(id -u)/jobs
+job_boot=
+{ read -r job_boot </proc/sys/kernel/random/boot_id || job_boot=$(sysctl -n kern.boottime); } 2>/dev/null
+job_boot=${job_boot#*sec = } job_boot=${job_boot%%,*} job_boot=${job_boot:-unknown}
+job_apart=
+! command -v setsid >/dev/null 2>&1 || job_apart=setsid
+# A login manager may end with a login all that it has begun (logind.conf(5)). Only who is in such a login's scope pays.
+job_around= job_warning=
+job_login() {
+  session=${1##*/session-} session=${session%%.scope*}
+  facts=$(loginctl show-session -p KillUserProcesses -p KillOnlyUsers -p KillExcludeUsers) || return
+  case $facts in *KillUserProcesses=yes*) ;; *) return;; esac
+  user=$(loginctl show-session "$session" -p Name) || return
+  user=${user#Name=}
+  excluded=${facts##*KillExcludeUsers=} only=${facts##*KillOnlyUsers=}
+  case " ${excluded%%"$job_newline"*} " in *[\ ]"$user"[\ ]*) return;; esac
+  case " ${only%%"$job_newline"*} " in "  "|*[\ ]"$user"[\ ]*) ;; *) return;; esac
+  job_warning=ends_with_login
+  if [ "$(id -u)" = 0 ]; then job_around="systemd-run --scope --quiet"
+  else
+    case $(loginctl show-user "$user" -p Linger) in Linger=yes) ;; *) return;; esac
+    job_around="systemd-run --user --scope --quiet"
+  fi
+  if $job_around true </dev/null; then job_warning=; else job_around=; fi
+}
+job_newline='
+'
+while read -r job_group; do
+  case $job_group in */session-*.scope*) job_login "$job_group"; break;; esac
+done 2>/dev/null </proc/self/cgroup

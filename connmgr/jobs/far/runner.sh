@@ -1,0 +1,89 @@
+# Runs a job's command in a session of its own, keeps its output in files, and writes how it ended. Whoever kills the
+# group of the command does not reach the runner.
+d=$1 id=$2 blocks=$3 mask=$4 seconds=$5 open=$6 terminator=$7 apart=$8 boot=$9
+shift 9
+clean=$1
+shift
+[ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" "$@"
+trap : INT QUIT TERM USR1 USR2 ALRM
+umask 077
+end() { echo "$* ." 1<>"$d/end"; }
+why=$(mkfifo "$d/1" "$d/2" ${open:+"$d/0"} 2>&1) || { echo "$why" >"$d/err"; end exited 126 over 0 0; exit; }
+# Past the limit of a file's size tee drops what comes, and goes on reading.
+keep() {
+  cd /
+  trap '' INT QUIT TERM USR1 USR2 ALRM XFSZ
+  ulimit -f "$blocks"
+  exec tee "$d/$1" <"$d/$2" >/dev/null
+}
+time_out() {
+  trap exit TERM
+  cd /
+  sleep "$seconds" &
+  trap 'kill "$!"; exit' TERM
+  wait "$!"
+  exec /bin/sh -c "$terminator" sh "$d" "$id" TERM 50 timed_out "$boot"
+}
+feed() {
+  trap exit TERM
+  cd "$d/in" || exit
+  exec 3<>"$d/wake" 4>"$d/0"
+  echo 1 1<>./0
+  n=1
+  while :; do
+    while [ -f "$n" ]; do
+      cat "$n" >&4 &
+      trap 'kill "$!"; exit' TERM
+      wait "$!" || break 2
+      true >"$n"
+      rm -f "$((n - 1))"
+      n=$((n + 1))
+    done
+    [ ! -L "$n" ] || break
+    read -r _ <&3
+  done
+  rm -f "$d/wake"
+}
+# Whether the child $1 has ended; bash takes note of that by itself.
+gone() {
+  if read -r line <"/proc/$1/stat"; then case ${line##*") "} in [ZX]*) return 0;; esac; return 1; fi
+  [ -e "/proc/$$/stat" ] || case $(ps -o state= -p "$1") in ""|[ZX]*) ;; *) return 1;; esac
+}
+keep out 1 7<&- &
+out=$!
+keep err 2 7<&- &
+err=$!
+timer=0 feeder=0 stdin=/dev/null
+[ ! "$seconds" ] || { time_out 7<&- & timer=$!; }
+[ ! "$open" ] || { stdin=$d/0; feed 7<&- & feeder=$!; }
+end started "$out" "$err" "$timer" "$feeder"
+# In the foreground: a shell without job control makes what runs in the background deaf to INT and QUIT.
+(
+  unset CONNMGR_SPOOL
+  export CONNMGR_JOB="$id"
+  umask "$mask"
+  exec $apart "$@"
+) <"$stdin" >"$d/1" 2>"$d/2"
+s=$?
+[ "$s" -le 256 ] || s=$((s - 128))
+cd /
+state=exited
+read -r how name rest <"$d/kill"
+case $how in
+  timed_out|killed) state=$how;;
+  signal) [ "$s" -le 128 ] || case $(kill -l "$s") in "$name"|"SIG$name") state=killed;; esac;;
+esac
+end "$state" "$s" open 0 0
+[ "$timer" = 0 ] || [ "$state" = timed_out ] || kill "$timer"
+[ "$feeder" = 0 ] || { kill "$feeder"; rm -rf "$d/wake" "$d/in"; }
+# A child that the command has left behind may hold its streams for ever: they are over after a second.
+n=0
+[ -e "/proc/$$/stat" ] || n=100
+until { gone "$out" && gone "$err"; } || [ "$n" -ge 120 ]; do
+  n=$((n + 1))
+  [ "$n" -le 100 ] || sleep 0.05 || { sleep 1; n=120; }
+done
+cut_out=0 cut_err=0
+! gone "$out" || wait "$out" || cut_out=1
+! gone "$err" || wait "$err" || cut_err=1
+end "$state" "$s" over "$cut_out" "$cut_err"

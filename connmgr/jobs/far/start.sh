@@ -1,0 +1,52 @@
+# Nothing that takes a process stands before the answer but for one mkdir.
+id=$1 cap=$2 seconds=$3 open=$4 at=$5 cwd=$6 script=$7
+shift 7
+trap '' HUP
+unset CDPATH
+cd -- "${at:-${HOME:-/}}" 2>/dev/null || no no_such_directory
+[ ! "$cwd" ] || cd -- "$cwd" 2>/dev/null || no no_such_directory
+! job_at "$id" || no file_exists
+umask 077
+job_ours() { [ -O "$1" ] && [ -d "$1" ] && [ -w "$1" ]; }
+job_home_is_ours() {
+  # Whoever owns a directory above, as the caller of a sudo that keeps HOME, could put another in its place.
+  [ "$job_home" ] && job_ours "$job_home" && job_ours "${job_home%/*}" && job_ours "${job_home%/*/*}" || return 1
+  [ "$XDG_STATE_HOME" ] || { job_ours "$HOME/.local" && job_ours "$HOME"; }
+}
+job_spare_is_ours() {
+  top=${job_spare%/*}
+  [ -O "$top" ] && [ -d "$top" ] && [ ! -L "$top" ] && job_ours "$job_spare" || return 1
+  case $(ls -ld -- "$top") in drwx------*) ;; *) return 1;; esac
+}
+job_base() {
+  base=$job_home
+  job_home_is_ours && return
+  if [ "$XDG_STATE_HOME" ] || [ -O "$HOME" ]; then
+    why=$(mkdir -p -- "$job_home" 2>&1)
+    case ${why##*: } in *"o space left"*|*"uota exceeded"*) because "$why";; esac
+    job_home_is_ours && return
+  fi
+  base=$job_spare
+  [ -d "$base" ] || why=$(mkdir -- "${base%/*}" 2>&1; mkdir -- "$base" 2>&1)
+  job_spare_is_ours || no permission_denied "${why##*: }"
+}
+job_base
+d=$base/$id
+why=$(mkdir -- "$d" ${open:+"$d/in"} 2>&1) || because "$why"
+line="                                                               "
+job_written() {
+  echo "$line" >"$d/runner" && echo "$line" >"$d/end" && echo "$line" >"$d/kill" && echo >"$d/out" && echo >"$d/err" &&
+    true >"$d/out" && true >"$d/err" && { [ ! "$open" ] || { echo 0 >"$d/in/0" && mkfifo "$d/wake"; }; }
+} 2>/dev/null
+if ! job_written; then
+  why=$(echo "$line$line" | cat 2>&1 >"$d/why") && why=
+  rm -rf -- "$d"
+  because "${why:-No space left}"
+fi
+job_put "$script" 2>/dev/null | CONNMGR_SPOOL=$id $job_around $job_apart /bin/sh -c "$job_runner" sh \
+  "$d" "$id" "$((cap / 512 + 1))" "$job_mask" "$seconds" "$open" "$job_terminator" "$job_apart" "$job_boot" "$@" \
+  7<&0 </dev/null >/dev/null 2>&1 &
+pid=$!
+job_process "$pid" || born=-
+echo "$pid $born $job_boot $cap ." 1<>"$d/runner"
+say ok "$pid $born $job_boot ${job_warning:--} $d"

@@ -1,0 +1,39 @@
+# Sends $3 to the command of the job $2 in $1, to all below it and to all that left it. Where $4 says how many tenths of
+# a second to wait, what is left afterwards is killed. $5 is what is to be noted of the job, $6 the system's boot.
+d=$1 id=$2 signal=$3 grace=$4 why=$5 job_boot=$6
+carried=CONNMGR_JOB=$id
+find_job() {
+  job_state
+  root=-
+  [ "$phase" != started ] || [ "$state" != running ] || root=$pid
+  descendants
+}
+pause() { sleep 0.05 || sleep 1; } 2>/dev/null
+find_job
+if [ "$state" = running ]; then
+  read -r noted rest <"$d/kill"
+  case $noted in timed_out|killed) ;; *) echo "$why $signal ." 1<>"$d/kill";; esac
+fi
+n=0
+until [ "$found" ] || [ "$state" != running ] || [ "$n" -ge 100 ]; do n=$((n + 1)); pause; find_job; done
+refused=0 sent=" " n=0
+if [ "$signal" = KILL ]; then
+  kill_all
+else
+  # A process that began meanwhile gets it too; each gets it once.
+  while new= && for p in $found; do case $sent in *" $p "*) ;; *) new="$new $p";; esac; done && [ "$new" ] && [ $n -lt 5 ]
+  do
+    for p in $new; do kill -s "$signal" "$p" 2>/dev/null || [ ! -d "/proc/$p" ] || refused=$((refused + 1)); done
+    sent="$sent${new# } " n=$((n + 1))
+    find_job
+  done
+fi
+echo "$refused"
+exec >/dev/null 2>&1
+[ "$grace" ] || exit 0
+n=0
+while find_job; [ "$found" ] && [ "$n" -lt "$grace" ]; do
+  sleep 0.2 || { sleep 1; n=$((n + 8)); }
+  n=$((n + 2))
+done
+kill_all

@@ -1,0 +1,132 @@
+"""What a job runs, and how the far side is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Final
+
+from connmgr.engine.dialects import SH, Dialect, Interpreted
+from connmgr.engine.frame import Interpreter
+from connmgr.engine.script import Source, fill, quote
+from connmgr.engine.surroundings import Surroundings
+
+OPEN: Final = None
+"""In the place of a job's standard input: it comes later."""
+
+DEFAULT_CAP = 64 << 20
+"""Bytes that are kept of each stream."""
+
+SMALL_INPUT_BYTES = 16 << 10
+"""Larger standard input does not travel with the command, but is queued as input that comes later."""
+
+_CHUNK = 8 << 10
+_UNSAFE = re.compile(rb"[^ -~]|[\\']")
+_BLANK = re.compile(rb"@(\w+)@")
+_READ_SCRIPT = 'eval "$(cat <&7)"'
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job to start: the command ``text`` in the language of the session's shell, or the program ``argv``.
+
+    ``id`` is a uuid in hexadecimal digits, which names the job's directory. Without ``surroundings`` the job runs in
+    the user's home directory and environment, and ``text`` is for sh. It reads ``stdin``, or with :data:`OPEN` what it
+    is sent later. After ``timeout`` seconds, rounded up to whole ones, it is ended. ``cap`` bytes are kept a stream.
+    """
+
+    id: str
+    text: bytes | None = None
+    argv: tuple[bytes, ...] = ()
+    surroundings: Surroundings | None = None
+    cwd: bytes | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = b""
+    timeout: float | None = None
+    cap: int = DEFAULT_CAP
+
+    @property
+    def waits_for_input(self) -> bool:
+        """Whether its input is queued on the far side."""
+        return self.stdin is OPEN or len(self.stdin) > SMALL_INPUT_BYTES
+
+    @property
+    def directory(self) -> bytes:
+        return self.surroundings.directory if self.surroundings else b""
+
+    @property
+    def subdirectory(self) -> bytes:
+        """The directory to enter from there: no word that ``cd`` takes for something else."""
+        if not self.cwd:
+            return b""
+        return self.cwd if self.cwd.startswith(b"/") else b"./" + self.cwd
+
+    @property
+    def words(self) -> Iterator[bytes]:
+        """Whether it gets an empty environment, and the argv of the shell that reads :attr:`script` on descriptor 7."""
+        yield b"1" if self.surroundings else b""
+        yield from (word.encode() for word in (self.surroundings.argv if self.surroundings else ["/bin/sh"]))
+        yield from (b"-c", _READ_SCRIPT.encode())
+
+    @property
+    def script(self) -> bytes:
+        """The text that sets up the session's state and runs the command; it holds all that is secret."""
+        dialect = self.surroundings.dialect if self.surroundings else SH
+        steps = [b"exec 7<&-", *self._state(dialect), *self._environment(dialect), self._command(dialect)]
+        body = b"\n".join(steps)
+        if self.stdin and not self.waits_for_input:
+            body = b"{ " + b"\n".join(_put(dialect, self.stdin)) + b"\n} | {\n" + body + b"\n}"
+        return body
+
+    def _state(self, dialect: Dialect) -> Iterator[bytes]:
+        if self.surroundings is None:
+            return
+        builtin = dialect.builtin.encode()
+        yield dialect.preparation.encode()
+        # The directory is entered already; this tells the shell its name.
+        yield b"%s cd %s 2>/dev/null||:" % (builtin, dialect.quoted(self.directory))
+        if self.subdirectory:
+            yield b"%s cd %s 2>/dev/null||:" % (builtin, dialect.quoted(self.subdirectory))
+        variables = self.surroundings.variables
+        if b"OLDPWD" not in variables:
+            yield b"unset OLDPWD"
+        if b"PATH" not in variables:
+            yield b"unset PATH"
+        # Without this word, a variable that the shell refuses to set would end it.
+        yield from (builtin + b" " + statement for statement in variables.values())
+
+    def _environment(self, dialect: Dialect) -> Iterator[bytes]:
+        for name, value in self.environment.items():
+            yield b"export " + name.encode() + b"=" + dialect.quoted(value.encode())
+
+    def _command(self, dialect: Dialect) -> bytes:
+        if self.text is None:
+            return b"exec " + b" ".join(dialect.quoted(word) for word in self.argv)
+        interpreter = self.surroundings.interpreter if self.surroundings else None
+        if interpreter:
+            return _interpreted(self.text, dialect, interpreter)
+        run = b"eval " + dialect.quoted(self.text)
+        # ksh93 says 256 + N where signal N ended a command, of which its end would leave N.
+        return run + b'\nexit "$(($?>256?$?-128:$?))"' if dialect.fork else run
+
+
+def _put(dialect: Dialect, data: bytes) -> Iterable[bytes]:
+    yield b"_cm_put(){ " + fill(dialect.put, {"builtin": dialect.builtin}).encode() + b"; }"
+    for start in range(0, len(data), _CHUNK):
+        text = _UNSAFE.sub(lambda match: b"\\0%03o" % match.group()[0], data[start : start + _CHUNK])
+        yield b"_cm_put '" + text + b"'"
+
+
+def _interpreted(text: bytes, dialect: Dialect, interpreter: Interpreter) -> bytes:
+    filling = {b"command": quote(text), b"shell": quote(interpreter.shell.encode())}
+    template = _for_a_job(interpreter.language).template
+    run = _BLANK.sub(lambda blank: filling[blank[1]], template)
+    return b"{ " + run.replace(b"\n", dialect.newline) + b"; } 6<&0"
+
+
+@cache
+def _for_a_job(language: Interpreted) -> Interpreted:
+    """Return ``language`` with a program that tells no state after the command."""
+    return replace(language, program=Source(__package__, "command", language.program.language))

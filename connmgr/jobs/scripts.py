@@ -1,0 +1,90 @@
+"""The programs of ``far/``, in the language of sh, that start jobs and look at them.
+
+Each runs in a helper, as the user of the connection, and answers as :class:`connmgr.engine.exchange.Exchange` has it.
+They need POSIX.1-2017 alone; setsid, /proc, and a dd and a stat that know more are used where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connmgr import errors
+from connmgr.engine.helper import EXCHANGE, Program
+from connmgr.engine.kill import TREE
+from connmgr.engine.script import Source, quote
+
+REFUSALS: dict[str, errors.ConnmgrError] = {
+    error.code: error
+    for error in (
+        errors.NoSuchDirectory("The job's working directory cannot be entered."),
+        errors.NoSuchFile("The place for the job vanished."),
+        errors.FileExists("There is a job of that id already."),
+        errors.WrongFileType("Something else is in the place of the user's jobs."),
+        errors.PermissionDenied("The far side refuses its user to do that."),
+        errors.NoSpace("There is no space left for that."),
+        errors.StdinClosed("The job takes no input any more."),
+        errors.TransferFailed("What was sent did not arrive whole."),
+        errors.FileOperationFailed("The far side could not do it."),
+    )
+}
+
+
+@dataclass(frozen=True)
+class _Variable(Source):
+    """Programs, joined, as the value of a variable of that name."""
+
+    package: str
+    name: str
+    language: str = "sh"
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}={quote(''.join(source.text for source in self.sources).encode()).decode()}\n"
+
+
+def _source(name: str) -> Source:
+    return Source(__package__, name)
+
+
+_STATE = _source("state")
+_LIBRARY = (
+    EXCHANGE,
+    _source("prelude"),
+    _STATE,
+    _Variable(__package__, "job_runner", sources=(_source("runner"),)),
+    _Variable(__package__, "job_terminator", sources=(_STATE, TREE, _source("terminate"))),
+)
+
+
+def _program(name: str, *more: str, fed: bool = False) -> Program:
+    body = tuple(_source(file) for file in (name, *more))
+    return Program(f"job_run_{name}", _LIBRARY, body, _source("places"), fed=fed, refusals=REFUSALS)
+
+
+START = _program("start")
+"""``id cap seconds open directory cwd script``, then the argv of a shell that runs what descriptor 7 holds.
+
+``ok``, the runner's process id and start time, the system's boot, a warning or ``-``, and the job's directory.
+"""
+
+LOOK = _program("look", "describe")
+"""``id …``. ``ok``, then a line a job: id, state, cap, status, ``over``, whether output was lost; then what ls says."""
+
+READ = _program("read", "describe", "content")
+"""``id block block count``. As LOOK, and after a mark each the blocks of both streams."""
+
+KILL = _program("kill", "describe")
+"""``id signal grace note``. ``ok`` and the number of processes that refused the signal; then as LOOK."""
+
+INPUT = _program("input", fed=True)
+"""``id size eof nonce``, the size as of WRITE in :mod:`connmgr.fs.scripts`, and the limit of what waits, in bytes.
+
+``ok`` when it is ready for the data, and ``ok`` when they are kept.
+"""
+
+REMOVE = _program("remove")
+"""``id …``. ``ok``."""
+
+LIST = _program("list")
+"""``ok``, then a line a job: id, and age in seconds or ``-``."""

@@ -1,0 +1,246 @@
+"""Starts jobs on the far side of a link, looks at them, feeds and ends them. Nothing here outlives a call."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from connmgr.engine.exchange import Exchange
+from connmgr.engine.helper import Helpers, Program
+from connmgr.engine.nonce import new_nonce
+from connmgr.errors import ConnmgrError, InvalidRequest, PermissionDenied, TransferFailed
+from connmgr.jobs import scripts
+from connmgr.jobs.launch import Launch
+from connmgr.plugin import Deadline, Transport
+
+BLOCK_BYTES = 4096
+"""What a read of a stream is rounded to on the far side."""
+
+PIECE_BLOCK_BYTES = 64 << 10
+QUEUE_BYTES = 8 << 20
+"""Input that waits for a job; while it is as much, more is refused."""
+
+DESCRIPTION_BYTES = 1 << 20
+JOBS_A_CALL = 500
+
+_SIGNALS = "ABRT ALRM CONT HUP INT KILL PIPE QUIT STOP TERM TSTP TTIN TTOU USR1 USR2 WINCH"
+SIGNALS = frozenset(_SIGNALS.split(" "))
+"""The signals that a job can be sent; every system knows them by these names."""
+
+WARNINGS = {
+    "ends_with_login": "The far side's login manager ends what a user leaves behind (KillUserProcesses=yes), and the "
+    "job with it; `loginctl enable-linger` there prevents that.",
+}
+
+_ID = re.compile("[0-9a-f]{32}")
+_LINE = re.compile(
+    r"(?P<id>[0-9a-f]{32}) (?P<state>running|exited|killed|timed_out|lost|gone) (?P<cap>[0-9]{1,18}|-) "
+    r"(?P<status>[0-9]{1,3}|-) (?P<over>over|open|-) (?P<cut_out>[01]) (?P<cut_err>[01])"
+)
+_SIZE = re.compile(
+    r"(?P<type>.)\S+ +[0-9]+ +[0-9]+ +[0-9]+ +(?P<size>[0-9]{1,18}) .* (?P<name>[0-9a-f]{32}/(?:out|err))"
+)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job that has begun: the directory that it has, and its runner as the far side knows it again."""
+
+    directory: bytes
+    pid: int
+    process_start: str
+    boot: str
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is kept of an output in bytes, whether it is at its end, and whether something was dropped."""
+
+    size: int = 0
+    ended: bool = True
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A job as it was seen: ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
+
+    Of a ``lost`` job nobody knows how it ended; of one that is ``gone`` nothing is left. ``exit_code`` is 128 + N after
+    signal N, and None where it is not known.
+    """
+
+    state: str
+    exit_code: int | None = None
+    stdout: Stream = Stream()
+    stderr: Stream = Stream()
+
+
+class Spool:
+    """The jobs of a link's user. Safe to use from several threads."""
+
+    def __init__(self, transport: Transport, helpers: Helpers) -> None:
+        self._transport = transport
+        self._helpers = helpers
+
+    def start(self, launch: Launch, timeout: float) -> Started:
+        """Start a job.
+
+        :raises connmgr.errors.NoSuchDirectory: its directory cannot be entered; nothing runs.
+        :raises connmgr.errors.FileExists: there is a job of that id.
+        :raises connmgr.errors.OperationError: there is no place for it, or the link broke.
+        """
+        deadline = Deadline(timeout)
+        seconds = "" if launch.timeout is None else str(max(1, math.ceil(launch.timeout)))
+        arguments = [_checked(launch.id), str(launch.cap), seconds, "1" if launch.waits_for_input else ""]
+        rest = [launch.directory, launch.subdirectory, launch.script, *launch.words]
+        with self._run(scripts.START, [*arguments, *rest]) as exchange:
+            started = _started(exchange.answer(deadline.left()))
+        if launch.stdin and launch.waits_for_input:
+            self._feed_or_end(launch, deadline)
+        return started
+
+    def _feed_or_end(self, launch: Launch, deadline: Deadline) -> None:
+        try:
+            self.input(launch.id, launch.stdin or b"", True, deadline.left())
+        except ConnmgrError:
+            self.kill(launch.id, "KILL", None, deadline.left(1.0))
+            self.remove([launch.id], deadline.left(1.0))
+            raise
+
+    def look(self, ids: Iterable[str], timeout: float) -> dict[str, Seen]:
+        """Return how each job is, by its id, in one round trip for up to 500 of them."""
+        deadline, wanted = Deadline(timeout), list(map(_checked, ids))
+        seen: dict[str, Seen] = {}
+        for start in range(0, len(wanted), JOBS_A_CALL):
+            some = wanted[start : start + JOBS_A_CALL]
+            with self._run(scripts.LOOK, some) as exchange:
+                exchange.answer(deadline.left())
+                seen |= _described(_whole(exchange, DESCRIPTION_BYTES, deadline), some)
+        return seen
+
+    def read(
+        self, id: str, stdout_offset: int, stderr_offset: int, max_bytes: int, timeout: float
+    ) -> tuple[Seen, bytes, bytes]:
+        """Return how a job is, and up to ``max_bytes`` of each stream from an offset on."""
+        deadline, offsets = Deadline(timeout), (stdout_offset, stderr_offset)
+        blocks = max_bytes // BLOCK_BYTES + 2 if max_bytes else 0
+        arguments = [_checked(id), *(str(offset // BLOCK_BYTES) for offset in offsets), str(blocks)]
+        with self._run(scripts.READ, arguments) as exchange:
+            exchange.answer(deadline.left())
+            limit = DESCRIPTION_BYTES + 2 * blocks * BLOCK_BYTES
+            answer = _whole(exchange, limit, deadline).split(exchange.mark + b" \n")
+        if len(answer) != 3:
+            raise TransferFailed("The far side did not send the output as it should.")
+        seen = _described(answer[0], [id])[id]
+        parts = (
+            content[offset % BLOCK_BYTES :][: max(0, min(max_bytes, stream.size - offset))]
+            for content, offset, stream in zip(answer[1:], offsets, (seen.stdout, seen.stderr), strict=True)
+        )
+        return seen, next(parts), next(parts)
+
+    def input(self, id: str, data: bytes, eof: bool, timeout: float) -> None:
+        """Queue ``data`` for a job, and with ``eof`` the end of its input; what is queued arrives once and in order.
+
+        :raises connmgr.errors.StdinClosed: the job takes no input, or none any more.
+        :raises connmgr.errors.NoSpace: 8 MiB wait already, or the far side's disk is full.
+        """
+        deadline = Deadline(timeout)
+        counts = (PIECE_BLOCK_BYTES, *divmod(len(data), PIECE_BLOCK_BYTES), QUEUE_BYTES)
+        arguments = [_checked(id), str(len(data)), "1" if eof else "", new_nonce(), *map(str, counts)]
+        with self._run(scripts.INPUT, arguments) as exchange:
+            exchange.answer(deadline.left())
+            if data:
+                exchange.send([data], len(data))
+            exchange.answer(deadline.left())
+
+    def kill(self, id: str, signal: str, grace: float | None, timeout: float) -> Seen:
+        """Send a signal to all processes of a job, and return how it was just afterwards.
+
+        With ``grace``, what is left after so many seconds is killed by the far side; the call does not wait for that.
+        The job is ``killed`` if it ends after KILL or a signal with ``grace``, or by the signal itself.
+        :raises connmgr.errors.PermissionDenied: some of them belong to another user.
+        """
+        if signal not in SIGNALS:
+            raise InvalidRequest(f"signal: one of {', '.join(sorted(SIGNALS))}.")
+        deadline = Deadline(timeout)
+        tenths = "" if grace is None else str(math.ceil(grace * 10))
+        note = "killed" if signal == "KILL" or grace is not None else "signal"
+        with self._run(scripts.KILL, [_checked(id), signal, tenths, note]) as exchange:
+            refused = exchange.answer(deadline.left())
+            seen = _described(_whole(exchange, DESCRIPTION_BYTES, deadline), [id])[id]
+        if refused != b"0":
+            raise PermissionDenied("The far side's user may not send a signal to some of the job's processes.")
+        return seen
+
+    def remove(self, ids: Iterable[str], timeout: float) -> None:
+        """Remove all that is kept of jobs; those that run go on. What is not there is no error."""
+        deadline, wanted = Deadline(timeout), list(map(_checked, ids))
+        for start in range(0, len(wanted), JOBS_A_CALL):
+            with self._run(scripts.REMOVE, wanted[start : start + JOBS_A_CALL]) as exchange:
+                exchange.answer(deadline.left())
+
+    def list(self, timeout: float) -> dict[str, int | None]:
+        """Return the jobs that the far side keeps: by id their age in seconds, None where it is not known."""
+        deadline = Deadline(timeout)
+        with self._run(scripts.LIST, []) as exchange:
+            exchange.answer(deadline.left())
+            lines = _whole(exchange, DESCRIPTION_BYTES, deadline).decode(errors="replace").splitlines()
+        words = (line.split() for line in lines)
+        return {id: int(age) if age.isdigit() else None for id, age in words if _ID.fullmatch(id)}
+
+    def _run(self, program: Program, arguments: Sequence[str | bytes]) -> Exchange:
+        return Exchange(self._transport, self._helpers, program, arguments)
+
+
+def _checked(id: str) -> str:
+    if not _ID.fullmatch(id):
+        raise InvalidRequest("id: 32 hexadecimal digits.")
+    return id
+
+
+def _started(facts: bytes) -> Started:
+    words = facts.split(b" ", 4)
+    if len(words) != 5 or not words[0].isdigit():
+        raise TransferFailed("The far side did not say what it started.")
+    pid, start, boot, warning = (word.decode(errors="replace") for word in words[:4])
+    return Started(words[4], int(pid), start, boot, WARNINGS.get(warning))
+
+
+def _whole(exchange: Exchange, limit: int, deadline: Deadline) -> bytes:
+    collected = bytearray()
+    for piece in exchange.data(deadline.left()):
+        collected += piece
+        if len(collected) > limit:
+            raise TransferFailed(f"The far side sends more than {limit} bytes.")
+    if not exchange.succeeded():
+        raise TransferFailed("The link broke, or the far side's program was killed.")
+    return bytes(collected)
+
+
+def _described(text: bytes, ids: Sequence[str]) -> dict[str, Seen]:
+    """Return what the lines of LOOK say of each job.
+
+    :raises connmgr.errors.TransferFailed: of one they say nothing.
+    """
+    lines = text.decode(errors="replace").splitlines()
+    sizes = {found["name"]: int(found["size"]) for line in lines if (found := _SIZE.fullmatch(line))}
+    seen = {found["id"]: _seen(found, sizes) for line in lines if (found := _LINE.fullmatch(line))}
+    if missing := [id for id in ids if id not in seen]:
+        raise TransferFailed(f"The far side did not describe the job {missing[0]}.")
+    return seen
+
+
+def _seen(found: re.Match[str], sizes: dict[str, int]) -> Seen:
+    state, status, id = found["state"], found["status"], found["id"]
+    if state == "gone" or f"{id}/out" not in sizes or f"{id}/err" not in sizes:
+        return Seen("gone")
+    ended = state == "lost" or found["over"] == "over"
+    cap = int(found["cap"]) if found["cap"] != "-" else max(sizes.values())
+    out, err = (
+        Stream(min(size, cap), ended, size > cap or lost == "1")
+        for size, lost in ((sizes[f"{id}/out"], found["cut_out"]), (sizes[f"{id}/err"], found["cut_err"]))
+    )
+    return Seen(state, int(status) if status.isdigit() else None, out, err)

@@ -1,0 +1,97 @@
+"""The jobs of a link, in a home of the test's own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from connmgr.engine.helper import Helpers
+from connmgr.errors import ConnmgrError
+from connmgr.jobs.launch import Launch
+from connmgr.jobs.spool import Seen, Spool
+from connmgr.plugin import Transport
+from connmgr_local.transport import LocalTransport
+from tests.engine.conftest import any_shell, bash, posix  # noqa: F401 - fixtures
+from tests.fs.far_sides import eventually
+
+WAIT = 30.0
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True)
+class Read:
+    seen: Seen
+    stdout: bytes
+    stderr: bytes
+
+
+class Jobs:
+    """The jobs of a transport, with those that the test has started."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.helpers = Helpers()
+        self.spool = Spool(transport, self.helpers)
+        self._started: list[str] = []
+
+    def start(self, launch: Launch) -> str:
+        self._started.append(launch.id)
+        self.spool.start(launch, WAIT)
+        return launch.id
+
+    def look(self, id: str) -> Seen:
+        return self.spool.look([id], WAIT)[id]
+
+    def read(self, id: str, max_bytes: int = 4 << 20) -> Read:
+        return Read(*self.spool.read(id, 0, 0, max_bytes, WAIT))
+
+    def await_that(self, id: str, holds: Callable[[Read], bool]) -> Read:
+        """Wait until a job is as ``holds`` asks for, and return it."""
+        last: list[Read] = []
+
+        def right() -> bool:
+            last[:] = [self.read(id)]
+            return holds(last[0])
+
+        eventually(right, f"the job never came there: {last}")
+        return last[0]
+
+    def ended(self, id: str) -> Read:
+        """Wait until a job has ended, and its streams too."""
+        return self.await_that(id, lambda read: read.seen.state != "running" and read.seen.stdout.ended)
+
+    def done(self, launch: Launch) -> Read:
+        return self.ended(self.start(launch))
+
+    def close(self) -> None:
+        """End and remove what the test has started."""
+        for id in self._started:
+            with suppress(ConnmgrError):
+                self.spool.kill(id, "KILL", None, WAIT)
+        self.spool.remove(self._started, WAIT)
+        self.helpers.close()
+        self.transport.close()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    """Jobs on this machine."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    of_the_link = Jobs(LocalTransport())
+    yield of_the_link
+    of_the_link.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Where the jobs of :func:`jobs` lie."""
+    return tmp_path / ".local/state/connmgr/jobs"

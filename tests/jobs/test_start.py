@@ -1,0 +1,81 @@
+"""Jobs start in each shell as a command of the session would, and leave nothing of what they were told behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from connmgr import errors
+from connmgr.engine.session import Session
+from connmgr.jobs.launch import Launch
+from tests.engine.shells import run
+from tests.jobs.conftest import Jobs, new_id
+
+SETTING = {
+    "csh": "cd /usr; setenv FOO 'a b'; unsetenv DISPENSABLE",
+    "fish": "cd /usr; set -gx FOO 'a b'; set -e DISPENSABLE",
+    "sh": "cd /usr; export FOO='a b'; unset DISPENSABLE",
+}
+
+
+@pytest.fixture(autouse=True)
+def _dispensable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPENSABLE", "1")
+
+
+def language(session: Session) -> str:
+    interpreter = session.surroundings.interpreter
+    if interpreter is None:
+        return "sh"
+    return "fish" if interpreter.shell.endswith("fish") else "csh"
+
+
+def test_a_job_has_the_session_s_directory_and_variables(any_shell: Session, jobs: Jobs) -> None:
+    run(any_shell, SETTING[language(any_shell)])
+    text = b"echo $FOO $BAR $PWD; env | grep -c DISPENSABLE; cat; echo told >/dev/stderr; sh -c 'exit 3'"
+    done = jobs.done(Launch(new_id(), text, surroundings=any_shell.surroundings, environment={"BAR": "it's\n x"}))
+    assert done.seen.exit_code == 3
+    assert done.stdout.split() == b"a b it's x /usr 0".split()
+    assert done.stderr == b"told\n"
+
+
+def test_input_of_any_bytes_arrives(any_shell: Session, jobs: Jobs) -> None:
+    data = bytes(range(256)) * 4
+    done = jobs.done(Launch(new_id(), b"cat", surroundings=any_shell.surroundings, stdin=data))
+    assert done.stdout == data
+    done = jobs.done(Launch(new_id(), b"cat", surroundings=any_shell.surroundings, stdin=data * 100))
+    assert done.stdout == data * 100
+
+
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+def test_a_signal_s_number_is_in_the_status(posix: Session, jobs: Jobs, signal: str) -> None:
+    text = f"sh -c 'kill -{signal} $$'".encode()
+    done = jobs.done(Launch(new_id(), text, surroundings=posix.surroundings))
+    assert done.seen.exit_code == {"KILL": 137, "INT": 130, "TERM": 143}[signal]
+    assert done.seen.state == "exited"
+
+
+def test_a_program_gets_its_arguments_as_they_are(any_shell: Session, jobs: Jobs) -> None:
+    argv = (b"printf", b"<%s>", b"a  b", b"-n", b"it's", b"$HOME\n")
+    done = jobs.done(Launch(new_id(), argv=argv, surroundings=any_shell.surroundings))
+    assert done.stdout == b"<a  b><-n><it's><$HOME\n>"
+
+
+def test_a_job_without_a_session_runs_in_the_user_s_home(jobs: Jobs) -> None:
+    done = jobs.done(Launch(new_id(), b'[ "$PWD" -ef "$HOME" ] && echo "$CONNMGR_JOB$CONNMGR_SPOOL"'))
+    assert done.seen.exit_code == 0
+    assert len(done.stdout) == 33
+
+
+def test_a_directory_that_is_not_there_is_refused_and_nothing_is_left(posix: Session, jobs: Jobs) -> None:
+    launch = Launch(new_id(), b"echo ran", surroundings=posix.surroundings, cwd=b"/no/such")
+    with pytest.raises(errors.NoSuchDirectory):
+        jobs.spool.start(launch, 20)
+    assert jobs.spool.look([launch.id], 20)[launch.id].state == "gone"
+
+
+def test_an_id_starts_once(jobs: Jobs) -> None:
+    launch = Launch(new_id(), b"echo once")
+    jobs.done(launch)
+    with pytest.raises(errors.FileExists):
+        jobs.spool.start(launch, 20)
+    assert jobs.read(launch.id).stdout == b"once\n"
