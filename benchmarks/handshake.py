@@ -29,10 +29,10 @@ def main() -> None:
     with temporary_daemon("--threads", str(BLOCKED)) as daemon, ThreadPoolExecutor(BLOCKED) as pool:
         gates = [daemon.home / f"gate{number}" for number in range(BLOCKED)]
         connections = [_start_shell(daemon, number) for number in range(BLOCKED)]
-        idle = _handshakes(daemon)
+        idle = handshakes(daemon)
         commands = [pool.submit(_block, daemon, *pair) for pair in zip(connections, gates, strict=True)]
         _wait_for([gate.with_suffix(".reached") for gate in gates])
-        busy = _handshakes(daemon)
+        busy = handshakes(daemon)
         for gate in gates:
             os.close(os.open(gate, os.O_WRONLY))
         answered = [command.result()["exitCode"] for command in commands].count(0)
@@ -67,7 +67,7 @@ def _wait_for(paths: list[Path]) -> None:
         time.sleep(0.05)
 
 
-def _handshakes(daemon: Daemon) -> list[float]:
+def handshakes(daemon: Daemon) -> list[float]:
     taken = []
     auth = {"type": "local", "authFileContent": daemon.auth_file.read_text()}
     body = json.dumps({"auth": auth, "client": {"type": "api", "name": "benchmark"}}).encode()

@@ -84,6 +84,13 @@ class Settings:
     max_output: int = _option(
         16 * MEBIBYTE, "Bytes kept of each output stream of a command; the rest is dropped.", at_least=1024
     )
+    job_output: int = _option(
+        64 * MEBIBYTE,
+        "Bytes that the far side keeps of each output stream of a job; the rest is dropped.",
+        at_least=1024,
+    )
+    max_jobs: int = _option(1000, "Jobs that may be under way at the same time.", at_least=1)
+    max_connection_jobs: int = _option(64, "Jobs that may be under way on one connection at the same time.", at_least=1)
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
     max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)
     blob_quota: int = _option(8192 * MEBIBYTE, "Bytes that all blobs together may have.", at_least=1024)

@@ -15,6 +15,7 @@ from connmgr.api import (
     errors,
     fs,
     handshake,
+    job,
     metrics,
     record,
     second_vocabulary,
@@ -28,7 +29,7 @@ from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
 from connmgr.errors import Stopping
 
-GROUPS = tuple(part.group for part in (handshake, category, connection, shell, fs, secret, vault, daemon, metrics))
+GROUPS = tuple(part.group for part in (handshake, category, connection, shell, job, fs, secret, vault, daemon, metrics))
 
 
 class Application(flask.Flask):

@@ -12,6 +12,7 @@ from connmgr.api.auth import Caller, Credentials, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
 from connmgr.fs.blobs import Blobs
+from connmgr.jobs.jobs import Jobs
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
 from connmgr.settings import Settings
@@ -29,6 +30,7 @@ class Services:
     vault: Vault
     registry: Registry
     shells: Shells
+    jobs: Jobs
     authorisation: Authorisation
     credentials: Credentials
     tokens: Tokens

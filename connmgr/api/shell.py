@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,15 @@ OPENING = (
 EXAMPLE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 group = Group("shell", "One shell a connection, kept between requests.")
+
+
+def check_base64(data: Mapping[str, Any], name: str) -> None:
+    """Raise ValidationError if the member ``name`` is to be base64, and is not."""
+    if data["encoding"] == "base64" and name in data:
+        try:
+            base64.b64decode(data[name], validate=True)
+        except (binascii.Error, ValueError):
+            raise ValidationError("Not valid base64.", name) from None
 
 
 class ShellRequest(Located):
@@ -118,11 +127,7 @@ class ExecRequest(Located):
 
     @validates_schema
     def check_stdin(self, data: dict[str, Any], **_: Any) -> None:
-        if data["encoding"] == "base64" and "stdin" in data:
-            try:
-                base64.b64decode(data["stdin"], validate=True)
-            except (binascii.Error, ValueError):
-                raise ValidationError("Not valid base64.", "stdin") from None
+        check_base64(data, "stdin")
 
 
 class ExecResponse(Schema):

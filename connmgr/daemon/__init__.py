@@ -33,6 +33,9 @@ from connmgr.daemon.unix_socket import SocketFile
 from connmgr.engine.script import programs
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
+from connmgr.jobs.jobs import JobLimits, Jobs
+from connmgr.jobs.keeper import Keeper
+from connmgr.jobs.reach import Reach
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
@@ -42,7 +45,7 @@ from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.vault import Vault, VaultLock, open_database
 
-FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs")
+FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs")
 """The packages whose programs for the far side are read at the start: later another version may be in their place."""
 
 logger = logging.getLogger("connmgr.daemon")
@@ -63,7 +66,9 @@ def serve(settings: Settings) -> None:
         registry = _prepared(Registry.load(), settings.data_dir)
         for package in FAR_SIDE:
             programs(package)
-        shells = _open_shells(settings, vault, registry, LinkTable(vault, registry), cleanup)
+        links, slots = LinkTable(vault, registry), RequestSlots(settings.threads)
+        shells = _open_shells(settings, vault, registry, links, cleanup)
+        jobs = _open_jobs(settings, vault, links, slots, cleanup)
         auth_file = AuthFile(settings.auth_file)
         found_by = cleanup.enter_context(contextlib.ExitStack())
         found_by.callback(auth_file.remove)
@@ -88,11 +93,12 @@ def serve(settings: Settings) -> None:
             vault=vault,
             registry=registry,
             shells=shells,
+            jobs=jobs,
             authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,
             anonymous=anonymous,
-            slots=RequestSlots(settings.threads),
+            slots=slots,
             blobs=blobs,
             audit=audit,
             counts=Counts(),
@@ -132,6 +138,17 @@ def _open_shells(
     )
     cleanup.callback(shells.close, CLOSE_SECONDS)
     return shells
+
+
+def _open_jobs(
+    settings: Settings, vault: Vault, links: LinkTable, slots: RequestSlots, cleanup: contextlib.ExitStack
+) -> Jobs:
+    reach = Reach(links)
+    jobs = Jobs(vault, reach, JobLimits(settings.max_connection_jobs, settings.max_jobs), slots.taken)
+    cleanup.callback(jobs.close, CLOSE_SECONDS)
+    keeper = Keeper(vault, jobs, reach)
+    cleanup.callback(keeper.close, CLOSE_SECONDS)
+    return jobs
 
 
 def _open_server(services: Services, bound: socket.socket, beside: socket.socket | None) -> Server:

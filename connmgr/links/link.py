@@ -46,6 +46,11 @@ class Link:
         return not self._closed and self.first.alive
 
     @property
+    def usable(self) -> bool:
+        """Whether it can be leased."""
+        return self.alive and not self._retired
+
+    @property
     def lessees(self) -> int:
         """How many use it."""
         return len(self._leases)

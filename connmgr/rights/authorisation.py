@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from connmgr.errors import UnknownType
+from connmgr.errors import UnknownJob, UnknownType
 from connmgr.fields import references
 from connmgr.plugin import Caller, Subjects
 from connmgr.registry import Registry
@@ -36,12 +37,22 @@ class Authorisation:
 
     def subjects(self, request: Mapping[str, Any]) -> Subjects:
         """Return what a loaded request is about."""
-        named = {*_values(request, CONNECTIONS), *self._references(request.get("data"))}
+        named = {
+            *_values(request, CONNECTIONS),
+            *self._references(request.get("data")),
+            *self._of_job(request.get("job")),
+        }
         return Subjects(
             frozenset(self._vault.connections.with_carriers(named)),
             frozenset(_values(request, CATEGORIES)),
             tuple(_values(request, PATHS)),
         )
+
+    def _of_job(self, job: object) -> Iterator[str]:
+        """Yield the connection that a job runs on; one that is unknown is left to the view."""
+        if isinstance(job, str):
+            with suppress(UnknownJob):
+                yield self._vault.jobs.get(job).connection
 
     def _references(self, data: object) -> Iterator[str]:
         """Yield the connections that the data of a connection names; what its type would refuse is left to the view."""

@@ -1,0 +1,296 @@
+"""``/job``: commands that live on the far side, whoever asked for them."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from connmgr import errors
+from connmgr.api.account import caller, detail
+from connmgr.api.group import Group
+from connmgr.api.job_schemas import (
+    OPEN,
+    JobInfo,
+    JobInputRequest,
+    JobKillRequest,
+    JobOutputRequest,
+    JobOutputResponse,
+    JobQueryRequest,
+    JobQueryResponse,
+    JobRemoveRequest,
+    JobRequest,
+    JobStartRequest,
+    JobStartResponse,
+    JobWaitRequest,
+)
+from connmgr.api.parking import Parked, turns
+from connmgr.api.services import services
+from connmgr.api.shell import EXAMPLE, OPENING
+from connmgr.engine.session import Session
+from connmgr.jobs.followed import Output
+from connmgr.jobs.launch import OPEN as OPEN_INPUT
+from connmgr.jobs.launch import Launch
+from connmgr.jobs.spool import Stream
+from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.tables import now
+
+JOB = "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7"
+
+REACHING = (*OPENING, errors.UnknownJob, errors.ShellLost, errors.TransferFailed, errors.ShellBusy)
+"""What can be said when the far side of a job is asked."""
+
+group = Group(
+    "job",
+    "Commands that run on the far side by themselves, in the directory and with the variables of a running shell. "
+    "Such a job survives its client, its shell, its link and the daemon; whoever shares the vault finds it again.",
+)
+
+_INFO = {
+    "job": JOB,
+    "connection": EXAMPLE,
+    "session": None,
+    "name": "nightly",
+    "key": None,
+    "command": "make -j4 all",
+    "state": "exited",
+    "exitCode": 0,
+    "stdinOpen": False,
+    "created": "2026-01-31T08:15:00.000000Z",
+    "ended": "2026-01-31T08:17:30.000000Z",
+    "keep": 86400,
+    "stale": False,
+}
+
+
+@group.endpoint(
+    "/start",
+    JobStartRequest,
+    JobStartResponse,
+    action="job.start",
+    about=("connection", "session", "command", "name"),
+    raises=[
+        *REACHING,
+        errors.NoShell,
+        errors.NoSuchDirectory,
+        errors.PermissionDenied,
+        errors.NoSpace,
+        errors.JobLimit,
+    ],
+    waits=True,
+    example={"connection": EXAMPLE, "command": "make -j4 all", "name": "nightly"},
+    answer={"job": JOB},
+)
+def start(request: dict[str, Any]) -> dict[str, Any]:
+    """Start a job, and answer at once.
+
+    It runs in the directory and with the variables of the shell that it names, changes neither, and waits for none of
+    the shell's commands.
+    """
+    job = StoredJob(
+        id=str(uuid.uuid4()),
+        connection=request["connection"],
+        session=request.get("session"),
+        name=request.get("name"),
+        key=request.get("key"),
+        command=json.dumps(request.get("command") or request["argv"]),
+        stdin_open=request.get("stdin") == OPEN,
+        keep=request["keep"],
+        created=now(),
+    )
+    with services().shells.using(job.connection, caller().access) as session:
+        launch = _launch(job.id, request, session)
+        started, warning = services().jobs.start(job, launch, session)
+    detail(job=started.id)
+    return {"job": started.id} | ({"warning": warning} if warning else {})
+
+
+@group.endpoint(
+    "/output",
+    JobOutputRequest,
+    JobOutputResponse,
+    action="job.output",
+    about=("job",),
+    raises=[*REACHING, errors.OutputGone],
+    example={"job": JOB, "stdout": 0, "stderr": 0, "wait": 25},
+    answer={
+        "state": "running",
+        "exitCode": None,
+        "stdout": {"data": "cc -c main.c\n", "next": 13, "eof": False},
+        "stderr": {"data": "", "next": 0, "eof": False},
+        "truncated": False,
+        "stale": False,
+    },
+    dumped=True,
+)
+def output(request: dict[str, Any]) -> dict[str, Any]:
+    """Return what a job has printed from two offsets on.
+
+    The client holds the offsets: asking again is safe, and many may read. With `wait` the answer comes with the next
+    news, or empty.
+    """
+    jobs, access, id = services().jobs, caller().access, request["job"]
+    found = jobs.output(id, access, request["stdout"], request["stderr"], request["maxBytes"])
+    stored = jobs.find(id).stored
+    answer = _shown(found, stored, request)
+    ended = answer["stdout"]["eof"] and answer["stderr"]["eof"]
+    news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
+    if not news and _time_left(request["wait"]):
+        raise Parked(partial(jobs.subscribe, id, access, found.version), turns().began + request["wait"])
+    return answer
+
+
+@group.endpoint(
+    "/wait",
+    JobWaitRequest,
+    JobInfo,
+    action="job.wait",
+    about=("job",),
+    raises=REACHING,
+    example={"job": JOB, "wait": 25},
+    answer=_INFO,
+)
+def wait(request: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the end of a job, and describe it; after `wait` seconds as it is then."""
+    jobs, access, id = services().jobs, caller().access, request["job"]
+    followed = jobs.look(id, access)
+    if followed.stored.state not in ENDED and _time_left(request["wait"]):
+        raise Parked(partial(jobs.subscribe, id, access, followed.last.version), turns().began + request["wait"])
+    return _info(followed.stored, stale=followed.last.stale)
+
+
+@group.endpoint(
+    "/info",
+    JobRequest,
+    JobInfo,
+    action="job.info",
+    about=("job",),
+    raises=REACHING,
+    example={"job": JOB},
+    answer=_INFO,
+)
+def info(request: dict[str, Any]) -> dict[str, Any]:
+    """Describe a job, as it is now."""
+    followed = services().jobs.look(request["job"], caller().access)
+    return _info(followed.stored, stale=followed.last.stale)
+
+
+@group.endpoint(
+    "/query",
+    JobQueryRequest,
+    JobQueryResponse,
+    action="job.query",
+    about=("connectionFilter", "categoryFilter", "typeFilter", "states", "name"),
+    waits=True,
+    example={"connectionFilter": "*", "states": ["running"]},
+    answer={"jobs": [_INFO | {"state": "running", "exitCode": None, "ended": None}]},
+)
+def query(request: dict[str, Any]) -> dict[str, Any]:
+    """List the jobs that match, those that run as they are now where a link to their machine is open."""
+    filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter")]
+    connections = None if filters == ["*"] * 3 else services().vault.connections.query(*filters)
+    at = now()
+    wanted = JobFilter(
+        connections=connections,
+        name=request.get("name"),
+        created_after=at - timedelta(seconds=request["maxAge"]) if "maxAge" in request else None,
+        created_before=at - timedelta(seconds=request["minAge"]) if "minAge" in request else None,
+    )
+    found = services().vault.jobs.find(wanted)
+    asked = services().jobs.refresh(job for job in found if job.state not in ENDED)
+    shown = [(asked.get(job.id, job), job.state not in ENDED and job.id not in asked) for job in found]
+    states = request.get("states", (*UNDER_WAY, *ENDED))
+    return {"jobs": [_info(job, stale=stale) for job, stale in shown if job.state in states]}
+
+
+@group.endpoint(
+    "/input",
+    JobInputRequest,
+    action="job.input",
+    about=("job",),
+    raises=[*REACHING, errors.JobFinished, errors.StdinClosed, errors.NoSpace],
+    example={"job": JOB, "data": "yes\n", "eof": True},
+)
+def input(request: dict[str, Any]) -> None:
+    """Send a job more of its input. The answer comes when it is safe on the far side, read or not."""
+    data = base64.b64decode(request["data"]) if request["encoding"] == "base64" else request["data"].encode()
+    services().jobs.input(request["job"], caller().access, data, eof=request["eof"])
+    detail(stdinBytes=len(data))
+
+
+@group.endpoint(
+    "/kill",
+    JobKillRequest,
+    action="job.kill",
+    about=("job", "signal"),
+    raises=[*REACHING, errors.JobFinished],
+    example={"job": JOB, "signal": "TERM", "grace": 5},
+)
+def kill(request: dict[str, Any]) -> None:
+    """Send a signal to all processes of a job, and KILL to those that are left after `grace` seconds."""
+    services().jobs.kill(request["job"], caller().access, request["signal"], request["grace"])
+
+
+@group.endpoint(
+    "/remove",
+    JobRemoveRequest,
+    action="job.remove",
+    about=("job",),
+    raises=[*REACHING, errors.JobRunning],
+    example={"job": JOB},
+)
+def remove(request: dict[str, Any]) -> None:
+    """Remove a job that has ended, with what the far side keeps of it."""
+    services().jobs.remove(request["job"], caller().access, force=request["force"])
+
+
+def _launch(id: str, request: Mapping[str, Any], session: Session) -> Launch:
+    command, cwd, stdin = request.get("command"), request.get("cwd"), request.get("stdin", "")
+    content = base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode()
+    return Launch(
+        id=id,
+        text=None if command is None else command.encode(),
+        argv=tuple(word.encode() for word in request.get("argv", ())),
+        surroundings=session.surroundings,
+        cwd=None if cwd is None else cwd.encode(),
+        environment=request.get("env") or {},
+        stdin=OPEN_INPUT if stdin == OPEN else content,
+        timeout=request.get("timeout"),
+        cap=services().settings.job_output,
+    )
+
+
+def _time_left(wait: float) -> bool:
+    return not services().stopping() and time.monotonic() < turns().began + wait
+
+
+def _info(job: StoredJob, *, stale: bool) -> dict[str, Any]:
+    return vars(job) | {"stale": stale}
+
+
+def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
+    seen = found.seen
+    return {
+        "state": stored.state,
+        "exitCode": stored.exit_code,
+        "stdout": _piece(found.stdout, request["stdout"], seen.stdout if seen else None, request),
+        "stderr": _piece(found.stderr, request["stderr"], seen.stderr if seen else None, request),
+        "truncated": seen is not None and (seen.stdout.truncated or seen.stderr.truncated),
+        "stale": found.stale,
+    }
+
+
+def _piece(data: bytes, offset: int, seen: Stream | None, request: Mapping[str, Any]) -> dict[str, Any]:
+    data = data[: request["maxBytes"]]
+    eof = seen is not None and seen.ended and offset + len(data) >= seen.size
+    if request["encoding"] == "base64":
+        return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "eof": eof}
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final=eof)
+    return {"data": text, "next": offset + len(data) - len(decoder.getstate()[0]), "eof": eof}

@@ -1,0 +1,228 @@
+"""Requests and answers of ``/job``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from marshmallow import ValidationError, fields, validate, validates_schema
+
+from connmgr.api.schemas import Filter, Id, UtcTime
+from connmgr.api.shell import ENCODINGS, MAX_COMMAND, ExecRequest, check_base64
+from connmgr.fields import Boolean, Integer, List, Number, Schema, Text
+from connmgr.vault.jobs import ENDED, UNDER_WAY
+
+DAY = 86400
+MAX_WAIT = 25
+"""Seconds that a request may wait for news: what stands between client and daemon often ends it after 30."""
+
+OPEN = "open"
+MAX_BYTES = 4 << 20
+SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "WINCH", "ALRM")
+
+_AGE = validate.Range(min=0, max=100 * 365 * DAY)
+_OFFSET = validate.Range(min=0, max=1 << 52)
+_WAIT: dict[str, Any] = {
+    "load_default": 0,
+    "validate": validate.Range(min=0, max=MAX_WAIT),
+}
+_ENCODING: dict[str, Any] = {"load_default": ENCODINGS[0], "validate": validate.OneOf(ENCODINGS)}
+
+
+class JobStartRequest(ExecRequest):
+    command = Text(
+        validate=validate.Length(max=MAX_COMMAND),
+        metadata={"description": "The command, in the language of the session's shell. This or `argv`."},
+    )
+    argv = List(
+        Text(),
+        validate=validate.Length(min=1, max=4096),
+        metadata={"description": "A program and its arguments, run without a shell. This or `command`."},
+    )
+    stdin = Text(
+        allow_nul=True,
+        metadata={
+            "description": f"The job's input, in base64 if `encoding` says so; `{OPEN}`: it is sent by `/job/input`. "
+            "Without it: none."
+        },
+    )
+    timeout = Number(
+        validate=validate.Range(min=0, max=365 * DAY, min_inclusive=False),
+        metadata={"description": "Seconds until the far side ends the job. Without it: never."},
+    )
+    keep = Integer(
+        load_default=DAY,
+        validate=validate.Range(min=0, max=365 * DAY),
+        metadata={"description": "Seconds for which the job and its output are kept after its end."},
+    )
+    name = Text(validate=validate.Length(min=1, max=200), metadata={"description": "A name to find it by."})
+    key = Text(
+        validate=validate.Length(min=1, max=200),
+        metadata={
+            "description": "Of this connection's jobs, kept ones included, one alone has this key: starting it again "
+            "answers the first one, and starts nothing."
+        },
+    )
+
+    @validates_schema
+    def check_what_runs(self, data: dict[str, Any], **_: Any) -> None:
+        if ("command" in data) == ("argv" in data):
+            raise ValidationError("Give command or argv.", "command")
+
+
+class JobRequest(Schema):
+    job = Id(required=True, metadata={"description": "The job."})
+
+
+class JobStartResponse(JobRequest):
+    warning = fields.String(
+        metadata={"description": "Present where the far side may end the job when its user has logged out."}
+    )
+
+
+class JobOutputRequest(JobRequest):
+    stdout = Integer(
+        load_default=0,
+        validate=_OFFSET,
+        metadata={"description": "From which byte of the standard output on; `next` of the answer before."},
+    )
+    stderr = Integer(load_default=0, validate=_OFFSET, metadata={"description": "The same of the standard error."})
+    wait = Number(**_WAIT, metadata={"description": "Seconds to wait for news, if there are none yet."})
+    until = Text(
+        load_default="output",
+        validate=validate.OneOf(["output", "exit"]),
+        metadata={"description": "What counts as news: `output`, which the end is too, or the `exit` alone."},
+    )
+    maxBytes = Integer(
+        load_default=1 << 20,
+        validate=validate.Range(min=16, max=MAX_BYTES),
+        metadata={"description": "Most bytes of each stream in one answer."},
+    )
+    encoding = Text(
+        **_ENCODING,
+        metadata={
+            "description": "`utf-8`: text, cut between characters, undecodable bytes as U+FFFD. `base64`: byte by byte."
+        },
+    )
+
+
+class StreamResponse(Schema):
+    data = fields.String(required=True, metadata={"description": "What was printed from the offset on."})
+    next = fields.Integer(required=True, metadata={"description": "The offset to ask for next, in bytes."})
+    eof = fields.Boolean(required=True, metadata={"description": "Whether nothing follows."})
+
+
+_STATE: dict[str, Any] = {
+    "required": True,
+    "metadata": {
+        "description": "`starting`, `running`; at its end `exited`, `killed` (by `/job/kill`), `timed_out`, or `lost`: "
+        "its far side was restarted, or what was kept of it there is gone.",
+        "enum": [*UNDER_WAY, *ENDED],
+    },
+}
+_EXIT_CODE: dict[str, Any] = {
+    "allow_none": True,
+    "metadata": {"description": "Its exit code, 128 + N if signal N ended it; null if it is not known, or runs."},
+}
+_STALE: dict[str, Any] = {
+    "required": True,
+    "metadata": {"description": "Whether the machine could not be asked: this is how the job was seen last."},
+}
+
+
+class JobOutputResponse(Schema):
+    state = fields.String(**_STATE)
+    exitCode = fields.Integer(**_EXIT_CODE)
+    stdout = fields.Nested(StreamResponse, required=True)
+    stderr = fields.Nested(StreamResponse, required=True)
+    truncated = fields.Boolean(
+        required=True, metadata={"description": "Whether a stream went beyond `job-output`, and the rest was dropped."}
+    )
+    stale = fields.Boolean(**_STALE)
+
+
+class JobInputRequest(JobRequest):
+    data = Text(
+        load_default="",
+        allow_nul=True,
+        validate=validate.Length(max=MAX_BYTES),
+        metadata={"description": "More of its input, in base64 if `encoding` says so."},
+    )
+    eof = Boolean(load_default=False, metadata={"description": "Whether the input ends with this."})
+    encoding = Text(**_ENCODING, metadata={"description": "`utf-8` or `base64`."})
+
+    @validates_schema
+    def check_data(self, data: dict[str, Any], **_: Any) -> None:
+        check_base64(data, "data")
+
+
+class JobKillRequest(JobRequest):
+    signal = Text(
+        load_default="TERM",
+        validate=validate.OneOf(SIGNALS),
+        metadata={"description": "Sent to all processes of the job."},
+    )
+    grace = Number(
+        load_default=5,
+        validate=validate.Range(min=0, max=3600),
+        metadata={"description": "Seconds after which what TERM, INT, HUP or QUIT has left is sent KILL."},
+    )
+
+
+class JobWaitRequest(JobRequest):
+    wait = Number(
+        load_default=MAX_WAIT,
+        validate=validate.Range(min=0, max=MAX_WAIT),
+        metadata={"description": "Seconds after which the answer comes in any case."},
+    )
+
+
+class JobRemoveRequest(JobRequest):
+    force = Boolean(load_default=False, metadata={"description": "Kill the job first if it runs."})
+
+
+class JobQueryRequest(Schema):
+    connectionFilter = Filter(load_default="*", metadata={"description": "Of which connections, by their paths."})
+    categoryFilter = Filter(load_default="*", metadata={"description": "Of connections in which categories."})
+    typeFilter = Filter(load_default="*", metadata={"description": "Of connections of which types."})
+    states = List(
+        Text(validate=validate.OneOf([*UNDER_WAY, *ENDED])), metadata={"description": "In one of these states."}
+    )
+    name = Text(metadata={"description": "Of this name."})
+    minAge = Number(validate=_AGE, metadata={"description": "Started so many seconds ago or more."})
+    maxAge = Number(validate=_AGE, metadata={"description": "Started so many seconds ago or less."})
+
+
+class Command(fields.Field):  # type: ignore[type-arg]
+    """The command of a stored job: its text, or its words."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
+        return json.loads(value)
+
+
+class JobInfo(Schema):
+    job = fields.String(required=True, attribute="id", metadata={"format": "uuid", "description": "The job."})
+    connection = fields.String(required=True, metadata={"format": "uuid", "description": "Where it runs."})
+    session = fields.String(
+        required=True, allow_none=True, metadata={"description": "The named shell that it was started in, or null."}
+    )
+    name = fields.String(required=True, allow_none=True, metadata={"description": "As it was given."})
+    key = fields.String(required=True, allow_none=True, metadata={"description": "As it was given."})
+    command = Command(
+        required=True, metadata={"description": "The text of the `command`, or the `argv` as a list.", "type": "string"}
+    )
+    state = fields.String(**_STATE)
+    exitCode = fields.Integer(attribute="exit_code", **_EXIT_CODE)
+    stdinOpen = fields.Boolean(
+        required=True, attribute="stdin_open", metadata={"description": "Whether it was started with open input."}
+    )
+    created = UtcTime(required=True, metadata={"description": "When it was asked for."})
+    ended = UtcTime(
+        required=True, allow_none=True, metadata={"description": "When its end was seen; null while it runs."}
+    )
+    keep = fields.Integer(required=True, metadata={"description": "Seconds for which it is kept after that."})
+    stale = fields.Boolean(**_STALE)
+
+
+class JobQueryResponse(Schema):
+    jobs = fields.List(fields.Nested(JobInfo), required=True, metadata={"description": "Oldest first."})

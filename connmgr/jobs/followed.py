@@ -1,0 +1,149 @@
+"""A job as this daemon last saw it, and who waits for news of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from connmgr.errors import Busy
+from connmgr.jobs.spool import Seen
+from connmgr.vault.jobs import StoredJob
+
+READ_SECONDS = 30.0
+"""Longest time for which one request waits for another's reading of the same job."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a job has printed from two offsets on, in bytes, and how it was seen then."""
+
+    seen: Seen | None
+    stale: bool
+    version: int
+    stdout_offset: int = 0
+    stdout: bytes = b""
+    stderr_offset: int = 0
+    stderr: bytes = b""
+
+
+class Followed:
+    """What is known of one job. Safe to use from several threads."""
+
+    def __init__(self, stored: StoredJob) -> None:
+        self.stored = stored
+        self.begun = False
+        """Whether this daemon has started it on the far side."""
+        self._used = time.monotonic()
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._numbers = 0
+        self._seen_at = float("-inf")
+        self._last = Output(None, stale=False, version=0)
+
+    @property
+    def last(self) -> Output:
+        """What was read last."""
+        return self._last
+
+    def use(self, stored: StoredJob) -> None:
+        """Take note of the job's row as it is now."""
+        self.stored, self._used = stored, time.monotonic()
+
+    def is_current(self, seconds: float) -> bool:
+        """Whether the row was read within ``seconds``."""
+        return time.monotonic() - self._used < seconds
+
+    def is_used(self, seconds: float) -> bool:
+        """Whether somebody waits for the job, or has asked for it within ``seconds``."""
+        return self.waiting or self.is_current(seconds)
+
+    def is_fresh(self, seconds: float) -> bool:
+        """Whether the far side was seen within ``seconds``."""
+        return time.monotonic() - self._seen_at < seconds
+
+    def outdate(self) -> None:
+        """Have the far side asked next time."""
+        self._seen_at = float("-inf")
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anybody waits for news."""
+        return bool(self._waiting)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read the far side alone: what one reads serves all who ask for the same meanwhile.
+
+        :raises Busy: others take too long.
+        """
+        if not self._reading.acquire(timeout=READ_SECONDS):
+            raise Busy("The far side takes long to answer others who ask for this job; try again.")
+        try:
+            yield
+        finally:
+            self._reading.release()
+
+    def known(self, stdout_offset: int, stderr_offset: int, fresh_seconds: float) -> Output | None:
+        """Return what is known from these offsets on, unless the far side must be asked."""
+        last = self._last
+        if last.seen is None or not self.is_fresh(fresh_seconds):
+            return None
+        if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset) and (last.stdout or last.stderr):
+            return last
+        if (stdout_offset, stderr_offset) == (last.seen.stdout.size, last.seen.stderr.size):
+            return Output(last.seen, last.stale, last.version, stdout_offset, b"", stderr_offset, b"")
+        return None
+
+    def publish(
+        self, seen: Seen, stdout_offset: int = 0, stdout: bytes = b"", stderr_offset: int = 0, stderr: bytes = b""
+    ) -> Output:
+        """Take note of how the job was seen, and tell those who wait if that is news."""
+        with self._lock:
+            before = self._last
+            version = before.version + (seen != before.seen or before.stale)
+            now = Output(seen, False, version, stdout_offset, stdout, stderr_offset, stderr)
+            if not (stdout or stderr) and version == before.version:
+                # What was read before serves others on.
+                now = before
+            self._last, self._seen_at = now, time.monotonic()
+            told = self._take_waiting() if version != before.version else []
+        for callback in told:
+            callback()
+        return now
+
+    def unreachable(self) -> Output:
+        """Take note that the far side cannot be asked: what was seen last is stale."""
+        with self._lock:
+            last = self._last
+            self._last = Output(last.seen, True, last.version + (not last.stale))
+            return self._last
+
+    def subscribe(self, version: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have ``callback`` called once when ``version`` is old; return what takes that back."""
+        with self._lock:
+            if self._last.version == version:
+                self._numbers += 1
+                number = self._numbers
+                self._waiting[number] = callback
+                return lambda: self._forget(number)
+        callback()
+        return lambda: None
+
+    def tell_all(self) -> None:
+        """Call whoever waits."""
+        with self._lock:
+            told = self._take_waiting()
+        for callback in told:
+            callback()
+
+    def _take_waiting(self) -> list[Callable[[], None]]:
+        told, self._waiting = list(self._waiting.values()), {}
+        return told
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._waiting.pop(number, None)

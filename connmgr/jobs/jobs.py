@@ -1,0 +1,309 @@
+"""The jobs of all connections: started, read, fed, killed and removed, over whatever link there is now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+
+from connmgr import errors
+from connmgr.engine.session import Session
+from connmgr.jobs.followed import Followed, Output
+from connmgr.jobs.launch import Launch
+from connmgr.jobs.reach import UNREACHABLE, Reach
+from connmgr.jobs.spool import Seen, Spool
+from connmgr.jobs.watch import Watch
+from connmgr.plugin import Deadline
+from connmgr.secrets.principals import Access
+from connmgr.vault import Vault
+from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.tables import now
+
+FRESH_SECONDS = 0.05
+"""What was seen so recently is answered without asking the far side."""
+
+CURRENT_SECONDS = 1.0
+"""Another daemon's changes of a job's row may go unnoticed for so long."""
+
+CALL_SECONDS = 30.0
+"""Time of one call to a far side."""
+
+BEGIN = timedelta(minutes=1)
+"""A job that was asked for so recently, and is not there, may still be about to begin."""
+
+GONE = "gone"
+LOST = "lost"
+
+
+@dataclass(frozen=True)
+class JobLimits:
+    """Most jobs under way on one connection, and in the vault."""
+
+    of_connection: int
+    in_all: int
+
+
+class Jobs:
+    """The jobs of the vault. Safe to use from several threads.
+
+    ``slot`` is held by a request while a link is opened for it, or the far side answers.
+    """
+
+    def __init__(
+        self, vault: Vault, reach: Reach, limits: JobLimits, slot: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._vault = vault
+        self._reach = reach
+        self._limits = limits
+        self._slot = slot
+        self._lock = threading.Lock()
+        self._known: dict[str, Followed] = {}
+        self._watches: dict[str, Watch] = {}
+        self._access: dict[str, Access] = {}
+
+    def start(self, job: StoredJob, launch: Launch, session: Session) -> tuple[StoredJob, str | None]:
+        """Start ``job`` as ``launch`` beside ``session``, or find the one of its connection that has the same key.
+
+        Returns it, and what its user should know of the far side.
+        :raises connmgr.errors.JobLimit: too many are under way.
+        :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
+            broke meanwhile, it is not known whether the job runs, and a start with the same key finds out.
+        """
+        stored = self._added(job)
+        followed = self._follow(stored)
+        spool = Spool(session.transport, session.helpers)
+        with followed.reading():
+            if stored.id != job.id and (stored.state != STARTING or followed.begun or self._is_there(spool, followed)):
+                return stored, None
+            try:
+                started = spool.start(replace(launch, id=far_name(stored.id)), CALL_SECONDS)
+            except errors.FileExists:
+                # Another daemon of the vault was asked the same.
+                return stored, None
+            except UNREACHABLE:
+                raise
+            except errors.ConnmgrError:
+                self.forget(stored)
+                raise
+            followed.begun = True
+        return stored, started.warning
+
+    def find(self, id: str) -> Followed:
+        """Return what is known of a job, its row as it was a second ago at most.
+
+        :raises connmgr.errors.UnknownJob: there is no such job.
+        """
+        with self._lock:
+            known = self._known.get(id)
+        if known is not None and known.is_current(CURRENT_SECONDS):
+            return known
+        try:
+            return self._follow(self._vault.jobs.get(id))
+        except errors.UnknownJob:
+            with self._lock:
+                self._known.pop(id, None)
+            raise
+
+    def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> Output:
+        """Return what a job has printed from the two offsets on, of each stream about ``max_bytes`` at most.
+
+        :raises connmgr.errors.UnknownJob: there is no such job.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises connmgr.errors.OutputGone: it was removed or replaced on the far side.
+        :raises connmgr.errors.InvalidRequest: an offset is beyond the end.
+        """
+        followed = self.find(id)
+
+        def read(spool: Spool) -> Output:
+            seen, out, err = spool.read(far_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
+            self._saw(followed, seen)
+            if seen.state == GONE:
+                raise errors.OutputGone("The far side no longer has what the job printed.")
+            return followed.publish(seen, stdout, out, stderr, err)
+
+        with followed.reading():
+            known = followed.known(stdout, stderr, FRESH_SECONDS)
+            if known is None or not self._reach.allows(followed.stored.connection, access):
+                known = self._asked(followed, access, read)
+        for name, offset in (("stdout", stdout), ("stderr", stderr)):
+            if known.seen is not None and offset > (size := getattr(known.seen, name).size):
+                raise errors.InvalidRequest(f"{name}: beyond the end; {size} bytes were printed.")
+        return known
+
+    def look(self, id: str, access: Access) -> Followed:
+        """Look at a job, unless that was just done or it has ended; raises as :meth:`find` and for locked secrets."""
+        followed = self.find(id)
+        if followed.stored.state in ENDED:
+            return followed
+        with followed.reading():
+            if not followed.is_fresh(FRESH_SECONDS) or not self._reach.allows(followed.stored.connection, access):
+                self._asked(followed, access, lambda spool: self._looked(spool, followed))
+        return followed
+
+    def subscribe(self, id: str, access: Access, version: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have ``callback`` called at the next news after ``version``; return what takes that back."""
+        followed = self.find(id)
+        connection = followed.stored.connection
+        with self._lock:
+            self._access[connection] = access
+            watch = self._watches.get(connection)
+            if watch is None:
+                watch = self._watches[connection] = Watch(connection, partial(self._watched, connection))
+        return watch.subscribe(followed, version, callback)
+
+    def input(self, id: str, access: Access, data: bytes, *, eof: bool) -> None:
+        """Hand ``data`` to a job that was started with open input, and end its input with ``eof``.
+
+        :raises connmgr.errors.StdinClosed: it takes none, or none any more.
+        :raises connmgr.errors.JobFinished: it has ended.
+        """
+        followed = self._under_way(id)
+        if not followed.stored.stdin_open:
+            raise errors.StdinClosed("The job was started without open input.")
+        with self._slot():
+            # Twice the same piece would be wrong, so a call whose answer was lost is not repeated.
+            self._reach.ask_once(
+                followed.stored.connection, access, lambda spool: spool.input(far_name(id), data, eof, CALL_SECONDS)
+            )
+
+    def kill(self, id: str, access: Access, signal: str, grace: float) -> None:
+        """Send ``signal`` to all processes of a job, and KILL to those that are left after ``grace`` seconds.
+
+        :raises connmgr.errors.JobFinished: it has ended.
+        """
+        followed = self._under_way(id)
+        with self._slot():
+            self._reach.ask(
+                followed.stored.connection, access, lambda spool: spool.kill(far_name(id), signal, grace, CALL_SECONDS)
+            )
+        followed.outdate()
+
+    def remove(self, id: str, access: Access, *, force: bool) -> None:
+        """Remove a job that has ended, and what the far side keeps of it; with ``force`` kill one that runs before.
+
+        :raises connmgr.errors.JobRunning: it runs.
+        """
+        followed = self.find(id)
+
+        def work(spool: Spool) -> None:
+            if self._seen(spool, id).state == RUNNING:
+                if not force:
+                    raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
+                spool.kill(far_name(id), "KILL", 0, CALL_SECONDS)
+            spool.remove([far_name(id)], CALL_SECONDS)
+
+        with self._slot():
+            self._reach.ask(followed.stored.connection, access, work)
+        self.forget(followed.stored)
+
+    def refresh(self, jobs: Iterable[StoredJob]) -> dict[str, StoredJob]:
+        """Look at jobs over the links that are open; return those that were seen."""
+        by_connection: dict[str, dict[str, Followed]] = {}
+        for job in jobs:
+            by_connection.setdefault(job.connection, {})[job.id] = self._follow(job)
+        seen: dict[str, StoredJob] = {}
+        for connection, followed in by_connection.items():
+            if self._reach.ask_at_once(connection, partial(self._look_at, followed)) is not None:
+                seen |= {id: one.stored for id, one in followed.items()}
+        return seen
+
+    def forget(self, job: StoredJob) -> None:
+        """Remove a job whose far side is clear."""
+        self._vault.jobs.remove(job.id)
+        with self._lock:
+            followed = self._known.pop(job.id, None)
+        if followed is not None:
+            followed.tell_all()
+
+    def let_go(self, idle_seconds: float) -> None:
+        """Forget what is known of jobs that nobody has asked for, and of those the links."""
+        self._reach.let_go(idle_seconds)
+        with self._lock:
+            self._known = {id: known for id, known in self._known.items() if known.is_used(idle_seconds)}
+
+    def close(self, timeout: float) -> None:
+        """Tell whoever waits, and let go of all links. The jobs run on."""
+        with self._lock:
+            watches = list(self._watches.values())
+        deadline = Deadline(timeout)
+        for watch in watches:
+            watch.close(deadline.left())
+        self._reach.let_go(0.0)
+
+    def _added(self, job: StoredJob) -> StoredJob:
+        most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
+        try:
+            return self._vault.jobs.add(job, **most)
+        except errors.JobLimit:
+            # Some may have ended without anybody looking.
+            self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+            return self._vault.jobs.add(job, **most)
+
+    def _follow(self, stored: StoredJob) -> Followed:
+        with self._lock:
+            followed = self._known.setdefault(stored.id, Followed(stored))
+        followed.use(stored)
+        return followed
+
+    def _under_way(self, id: str) -> Followed:
+        followed = self.find(id)
+        if followed.stored.state in ENDED:
+            raise errors.JobFinished("The job has ended.")
+        return followed
+
+    def _asked(self, followed: Followed, access: Access, work: Callable[[Spool], Output]) -> Output:
+        try:
+            with self._slot():
+                return self._reach.ask(followed.stored.connection, access, work)
+        except UNREACHABLE:
+            return followed.unreachable()
+
+    def _is_there(self, spool: Spool, followed: Followed) -> bool:
+        return self._seen(spool, followed.stored.id).state != GONE
+
+    def _seen(self, spool: Spool, id: str) -> Seen:
+        return next(iter(spool.look([far_name(id)], CALL_SECONDS).values()))
+
+    def _looked(self, spool: Spool, followed: Followed) -> Output:
+        self._look_at({followed.stored.id: followed}, spool)
+        return followed.last
+
+    def _watched(self, connection: str, jobs: Mapping[str, Followed]) -> bool | None:
+        try:
+            return self._reach.ask(connection, self._access[connection], partial(self._look_at, jobs))
+        except errors.ConnmgrError:
+            # Those who wait are told the reason when their time is over.
+            for followed in jobs.values():
+                followed.unreachable()
+            return None
+
+    def _look_at(self, jobs: Mapping[str, Followed], spool: Spool) -> bool:
+        """Look at jobs of one connection; return whether there were news."""
+        news = False
+        by_name = {far_name(id): followed for id, followed in jobs.items()}
+        for name, seen in spool.look(by_name, CALL_SECONDS).items():
+            followed = by_name[name]
+            before = followed.last.version
+            self._saw(followed, seen)
+            news |= followed.publish(seen).version != before
+        return news
+
+    def _saw(self, followed: Followed, seen: Seen) -> None:
+        """Record the state of a job, where it is another one than before."""
+        stored = followed.stored
+        state = seen.state
+        if state == GONE:
+            if stored.state == STARTING and stored.created + BEGIN > now():
+                return
+            state = LOST
+        if state != stored.state and stored.state in UNDER_WAY:
+            self._vault.jobs.set_state(stored.id, state, seen.exit_code)
+            followed.use(self._vault.jobs.get(stored.id))
+
+
+def far_name(id: str) -> str:
+    """Return what the far side calls the job ``id``."""
+    return id.replace("-", "")

@@ -1,0 +1,111 @@
+"""Reaches the far sides of jobs over the links that there are, and keeps a link that was used for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from connmgr import errors
+from connmgr.jobs.spool import Spool
+from connmgr.links.link import Lease
+from connmgr.links.table import LinkTable
+from connmgr.secrets.principals import Access
+from connmgr.vault.admission import Outdated
+
+Result = TypeVar("Result")
+
+OPEN_SECONDS = 30.0
+UNREACHABLE = (
+    errors.HostUnresolved,
+    errors.HostRefused,
+    errors.HostUnreachable,
+    errors.ConnectTimeout,
+    errors.ShellLost,
+    errors.TransferFailed,
+)
+"""What is raised when a far side cannot be asked now."""
+
+
+class Reach:
+    """Runs calls to far sides. Safe to use from several threads."""
+
+    def __init__(self, links: LinkTable) -> None:
+        self._links = links
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[Lease, float]] = {}
+
+    def allows(self, connection: str, access: Access) -> bool:
+        """Whether there is an open link to the connection, which ``access`` may use.
+
+        :raises connmgr.errors.SecretLocked: it may not.
+        """
+        lease = self._links.peek(connection)
+        if lease is None:
+            return False
+        try:
+            lease.link.admission.check(access)
+        except Outdated:
+            return False
+        finally:
+            lease.release()
+        return True
+
+    def ask(self, connection: str, access: Access, work: Callable[[Spool], Result]) -> Result:
+        """As :meth:`ask_once`, and once more where the link broke: it may have been dead for long."""
+        try:
+            return self.ask_once(connection, access, work)
+        except (errors.ShellLost, errors.TransferFailed):
+            return self.ask_once(connection, access, work)
+
+    def ask_once(self, connection: str, access: Access, work: Callable[[Spool], Result]) -> Result:
+        """Return what ``work`` returns, called with the far side of ``connection``, over a new link if need be.
+
+        :raises connmgr.errors.ConnmgrError: what opening the link raises, one of :data:`UNREACHABLE` among them.
+        """
+        lease = self._links.lease(connection, access, OPEN_SECONDS)
+        try:
+            self._keep(connection, lease)
+            return work(Spool(lease.link.transport, lease.link.helpers))
+        finally:
+            lease.release()
+
+    def ask_at_once(self, connection: str, work: Callable[[Spool], Result]) -> Result | None:
+        """As :meth:`ask`, on the daemon's own behalf and over a link that is open, or return None."""
+        lease = self._links.peek(connection)
+        if lease is None:
+            return None
+        try:
+            return work(Spool(lease.link.transport, lease.link.helpers))
+        except errors.ConnmgrError:
+            return None
+        finally:
+            lease.release()
+
+    def let_go(self, idle_seconds: float) -> None:
+        """Release the links that were not used for ``idle_seconds``, or can be used no longer."""
+        with self._lock:
+            at = time.monotonic() - idle_seconds
+            idle = {
+                connection: lease
+                for connection, (lease, used) in self._kept.items()
+                if used <= at or not lease.link.usable
+            }
+            for connection in idle:
+                del self._kept[connection]
+        for lease in idle.values():
+            lease.release()
+
+    def _keep(self, connection: str, lease: Lease) -> None:
+        with self._lock:
+            before = self._kept.get(connection)
+            same = before is not None and before[0].link is lease.link
+            try:
+                kept = before[0] if before is not None and same else lease.link.lease()
+            except errors.ShellLost:
+                # It was lost or changed meanwhile; whoever has leased it finds out.
+                return
+            self._kept[connection] = kept, time.monotonic()
+        if before is not None and not same:
+            before[0].release()

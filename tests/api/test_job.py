@@ -1,0 +1,289 @@
+"""``/job``: started, read by offsets, waited for, fed, killed, found and removed, as clients rely on it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL, address, bearer, client_of
+from tests.daemon import Daemon
+
+LONG = 25
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[Client]:
+    with client_of(daemon) as client:
+        client.post("/shell/start", connection=LOCAL)
+        yield client
+
+
+def start(client: Client, command: str, **options: Any) -> str:
+    job: str = client.post("/job/start", connection=LOCAL, command=command, **options)["job"]
+    return job
+
+
+def poll(client: Client, job: str, **options: Any) -> Any:
+    return client.post("/job/output", job=job, **options)
+
+
+def ended(client: Client, job: str, **options: Any) -> Any:
+    return poll(client, job, wait=LONG, until="exit", **options)
+
+
+def refused(client: Client, path: str, **fields: Any) -> str:
+    with pytest.raises(ClientError) as caught:
+        client.post(path, **fields)
+    return caught.value.code
+
+
+def test_a_job_prints_and_ends(client: Client) -> None:
+    job = start(client, "echo out; echo err >&2; exit 3")
+    answer = ended(client, job)
+    assert answer == {
+        "state": "exited",
+        "exitCode": 3,
+        "stdout": {"data": "out\n", "next": 4, "eof": True},
+        "stderr": {"data": "err\n", "next": 4, "eof": True},
+        "truncated": False,
+        "stale": False,
+    }
+    assert ended(client, job) == answer, "what was read once can be read again"
+
+
+def test_a_job_runs_where_its_shell_is_and_changes_nothing_there(client: Client, tmp_path: Path) -> None:
+    client.shell.exec(LOCAL, f"cd {tmp_path}; export COLOUR='a b'; unset LANG")
+    job = start(client, 'pwd; echo "$COLOUR,$MORE,${LANG-none}"; cd /; export COLOUR=changed', env={"MORE": "more"})
+    assert ended(client, job)["stdout"]["data"] == f"{tmp_path}\na b,more,none\n"
+    assert client.shell.exec(LOCAL, 'echo "$PWD $COLOUR$MORE"').stdout == f"{tmp_path} a b"
+    job = start(client, "pwd", cwd="/usr")
+    assert ended(client, job)["stdout"]["data"] == "/usr\n"
+    assert refused(client, "/job/start", connection=LOCAL, command="true", cwd="/nowhere") == "no_such_directory"
+
+
+def test_a_job_does_not_wait_for_the_commands_of_its_shell(daemon: Daemon, client: Client, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor(1) as pool, client_of(daemon) as other:
+        running = pool.submit(other.shell.exec, LOCAL, f"cat {fifo}")
+        with fifo.open("w") as writer:
+            job = start(client, "echo at once")
+            assert ended(client, job)["stdout"]["data"] == "at once\n"
+            writer.write("later")
+        assert running.result(20).stdout == "later"
+
+
+def test_words_run_without_a_shell(client: Client) -> None:
+    job = client.post("/job/start", connection=LOCAL, argv=["printf", "%s|", "a b", "$HOME", "ü"])["job"]
+    assert ended(client, job)["stdout"]["data"] == "a b|$HOME|ü|"
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"command": "true", "argv": ["true"]}, {"argv": []}, {"command": "true", "keep": -1}]
+)
+def test_what_no_job_is_made_of(client: Client, fields: dict[str, Any]) -> None:
+    assert refused(client, "/job/start", connection=LOCAL, **fields) == "invalid_request"
+
+
+def test_text_is_cut_between_characters_and_bytes_are_exact(client: Client) -> None:
+    job = start(client, "printf 'aäöü€x'; printf '\\377\\000' >&2")
+    ended(client, job)
+    text, at = "", 0
+    for _ in range(20):
+        piece = poll(client, job, stdout=at, maxBytes=16)["stdout"]
+        text, at = text + piece["data"], piece["next"]
+        if piece["eof"]:
+            break
+    assert text == "aäöü€x"
+    whole = poll(client, job, encoding="base64")
+    assert base64.b64decode(whole["stderr"]["data"]) == b"\xff\0"
+    assert poll(client, job, stdout=2)["stdout"]["data"] == "\ufffdöü€x", "an offset within a character"
+
+
+def test_all_bytes_come_once_whatever_the_pieces(client: Client) -> None:
+    job = start(client, "head -c 3000000 /dev/urandom | tee /dev/stderr")
+    digests = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
+    offsets = {"stdout": 0, "stderr": 0}
+    eof = False
+    while not eof:
+        answer = poll(client, job, **offsets, wait=LONG, maxBytes=100_003, encoding="base64")
+        for name in offsets:
+            digests[name].update(base64.b64decode(answer[name]["data"]))
+            offsets[name] = answer[name]["next"]
+        eof = answer["stdout"]["eof"] and answer["stderr"]["eof"]
+    assert offsets == {"stdout": 3_000_000, "stderr": 3_000_000}
+    assert digests["stdout"].digest() == digests["stderr"].digest()
+
+
+def test_a_poll_waits_for_news(client: Client, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    job = start(client, f"echo first; cat {fifo}; echo last")
+    assert poll(client, job, wait=LONG)["stdout"] == {"data": "first\n", "next": 6, "eof": False}
+    began = time.monotonic()
+    assert poll(client, job, stdout=6, wait=0.3)["stdout"] == {"data": "", "next": 6, "eof": False}
+    assert 0.3 <= time.monotonic() - began < 5
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(poll, client, job, stdout=6, wait=LONG)
+        fifo.write_text("news\n")
+        assert waiting.result(20)["stdout"]["data"].startswith("news\n")
+
+
+def test_who_waits_holds_no_thread_and_no_slot(daemon: Daemon, client: Client) -> None:
+    job = start(client, "read x", stdin="open")
+    authorization, sockets = bearer(daemon)["Authorization"], []
+    for _ in range(200):
+        one = socket.create_connection(address(daemon.url))
+        body = f'{{"job":"{job}","wait":25}}'.encode()
+        head = (
+            f"POST /job/wait HTTP/1.1\r\nHost: localhost:{address(daemon.url)[1]}\r\nAuthorization: {authorization}\r\n"
+        )
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        one.sendall(head.encode() + body)
+        sockets.append(one)
+    try:
+        assert client.shell.exec(LOCAL, "echo free").stdout == "free"
+        assert client.daemon.status().slots_in_use == 0
+        client.post("/job/input", job=job, data="x\n")
+        for one in sockets:
+            one.settimeout(20)
+            assert one.recv(65536).startswith(b"HTTP/1.1 200")
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def test_open_input_arrives_in_order_to_its_end(client: Client) -> None:
+    job = start(client, "cat; echo done", stdin="open")
+    for number in range(5):
+        client.post("/job/input", job=job, data=f"{number}\n")
+    client.post("/job/input", job=job, data=base64.b64encode(b"\0\xff").decode(), encoding="base64", eof=True)
+    answer = ended(client, job, encoding="base64")
+    assert base64.b64decode(answer["stdout"]["data"]) == b"0\n1\n2\n3\n4\n\0\xffdone\n"
+    assert refused(client, "/job/input", job=job, data="late") == "job_finished"
+
+
+def test_input_after_its_end_and_without_any(client: Client) -> None:
+    job = start(client, "cat; sleep 60", stdin="open")
+    client.post("/job/input", job=job, data="a", eof=True)
+    assert refused(client, "/job/input", job=job, data="b") == "stdin_closed"
+    client.post("/job/remove", job=job, force=True)
+    job = start(client, "sleep 60")
+    assert refused(client, "/job/input", job=job, data="b") == "stdin_closed"
+    client.post("/job/remove", job=job, force=True)
+    assert refused(client, "/job/info", job=job) == "unknown_job"
+
+
+def test_text_for_input(client: Client) -> None:
+    job = start(client, "cat", stdin="a\nb'\n$HOME\n")
+    assert ended(client, job)["stdout"]["data"] == "a\nb'\n$HOME\n"
+    job = start(client, "cat")
+    assert ended(client, job)["stdout"] == {"data": "", "next": 0, "eof": True}
+
+
+def test_a_killed_job(client: Client) -> None:
+    job = start(client, "echo begun; sleep 300 & sleep 300")
+    assert poll(client, job, wait=LONG)["stdout"]["data"] == "begun\n"
+    client.post("/job/kill", job=job)
+    described = client.post("/job/wait", job=job)
+    assert (described["state"], described["exitCode"]) == ("killed", 143)
+    assert refused(client, "/job/kill", job=job) == "job_finished"
+    assert described["ended"] > described["created"]
+
+
+def test_a_job_that_ignores_term_is_killed_after_the_grace(client: Client) -> None:
+    job = start(client, "trap '' TERM; echo ready; while :; do sleep 1; done")
+    poll(client, job, wait=LONG)
+    client.post("/job/kill", job=job, grace=0.5)
+    assert client.post("/job/wait", job=job)["exitCode"] == 137
+
+
+def test_a_job_beyond_its_time(client: Client) -> None:
+    job = start(client, "echo begun; sleep 300", timeout=0.5)
+    answer = ended(client, job)
+    assert (answer["state"], answer["stdout"]["data"]) == ("timed_out", "begun\n")
+
+
+def test_a_key_starts_once(daemon: Daemon, client: Client, tmp_path: Path) -> None:
+    key, mark = str(uuid.uuid4()), tmp_path / "mark"
+
+    def begin() -> str:
+        with client_of(daemon) as own:
+            return start(own, f"echo once >>{mark}", key=key)
+
+    with ThreadPoolExecutor(6) as pool:
+        jobs = {begun.result(30) for begun in [pool.submit(begin) for _ in range(6)]}
+    assert len(jobs) == 1
+    ended(client, jobs.pop())
+    assert mark.read_text() == "once\n"
+
+
+def test_offsets_beyond_the_end(client: Client) -> None:
+    job = start(client, "echo x")
+    ended(client, job)
+    assert refused(client, "/job/output", job=job, stdout=3) == "invalid_request"
+    assert refused(client, "/job/output", job=job, stdout=-1) == "invalid_request"
+    assert refused(client, "/job/output", job=str(uuid.uuid4())) == "unknown_job"
+
+
+def test_what_is_queried(client: Client) -> None:
+    name = str(uuid.uuid4())
+    done, running = start(client, "true", name=name), start(client, "sleep 60", name=name)
+    ended(client, done)
+
+    def found(**fields: Any) -> list[str]:
+        return [one["job"] for one in client.post("/job/query", name=name, **fields)["jobs"]]
+
+    assert found() == [done, running]
+    assert found(states=["exited"]) == [done]
+    assert found(states=["running"]) == [running]
+    assert found(connectionFilter="nothing") == []
+    assert found(minAge=3600) == []
+    assert found(maxAge=3600) == [done, running]
+    assert refused(client, "/job/remove", job=running) == "job_running"
+    client.post("/job/remove", job=running, force=True)
+    assert found() == [done]
+
+
+def test_what_describes_a_job(client: Client) -> None:
+    job = start(client, "exit 2", name="n", keep=60)
+    client.post("/job/wait", job=job)
+    described = client.post("/job/info", job=job)
+    assert {**described, "created": "", "ended": ""} == {
+        "job": job,
+        "connection": LOCAL,
+        "session": None,
+        "name": "n",
+        "key": None,
+        "command": "exit 2",
+        "state": "exited",
+        "exitCode": 2,
+        "stdinOpen": False,
+        "created": "",
+        "ended": "",
+        "keep": 60,
+        "stale": False,
+    }
+
+
+def test_a_job_needs_a_running_shell(client: Client) -> None:
+    client.shell.stop(LOCAL)
+    assert refused(client, "/job/start", connection=LOCAL, command="true") == "no_shell"
+
+
+def test_a_job_outlives_its_shell(client: Client) -> None:
+    job = start(client, "echo begun; read x; echo $x", stdin="open")
+    client.shell.stop(LOCAL)
+    client.post("/job/input", job=job, data="after\n")
+    assert ended(client, job)["stdout"]["data"] == "begun\nafter\n"
