@@ -30,6 +30,7 @@ from connmgr.client.results import (
     VaultStatus,
     Version,
 )
+from connmgr.client.stream import Piece, Stream
 from connmgr.client.transfer import Download, Progress
 
 __all__ = [
@@ -45,11 +46,13 @@ __all__ = [
     "DaemonStatus",
     "Download",
     "FileEntry",
+    "Piece",
     "Progress",
     "RawResult",
     "Result",
     "RunningShell",
     "ShellInfo",
+    "Stream",
     "Unreachable",
     "VaultStatus",
     "Version",
@@ -99,7 +102,7 @@ class Client:
         )
         self.category = Categories(self.post)
         self.connection = Connections(self.post)
-        self.shell = Shells(self.post)
+        self.shell = Shells(self.post, self._session)
         self.fs = Files(self.post, self._session)
         self.secret = Secrets(self.post)
         self.vault = Vault(self.post)

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from connmgr.client.http import HttpSession
 from connmgr.client.results import (
     Category,
     Connection,
@@ -17,6 +18,7 @@ from connmgr.client.results import (
     VaultStatus,
     Version,
 )
+from connmgr.client.stream import LINES, Stream
 
 
 class Post(Protocol):
@@ -100,6 +102,10 @@ class Connections(Group):
 class Shells(Group):
     """``/shell``."""
 
+    def __init__(self, post: Post, session: HttpSession) -> None:
+        super().__init__(post)
+        self._session = session
+
     def start(self, connection: str) -> ShellInfo:
         """Start a connection's shell, unless it runs, and describe it."""
         return ShellInfo.read(self._post("/shell/start", connection=connection))
@@ -129,10 +135,26 @@ class Shells(Group):
         env: Mapping[str, str] | None = None,
     ) -> RawResult:
         """As :meth:`exec`, with input and output byte by byte."""
-        encoded = None if stdin is None else base64.b64encode(stdin).decode()
-        options = _given(timeout=timeout, stdin=encoded, cwd=cwd, env=env)
-        fields = {"connection": connection, "command": command, "encoding": "base64"}
-        return RawResult.read(self._post("/shell/exec", **fields, **options))
+        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env)
+        return RawResult.read(self._post("/shell/exec", **fields))
+
+    def stream(
+        self,
+        connection: str,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Run a command, and return its output while it runs, byte by byte and without a limit.
+
+        It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
+        a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
+        """
+        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env)
+        return Stream(self._session.open("/shell/exec", self._session.encoded(**fields), accept=LINES))
 
     def stop(self, connection: str) -> None:
         """Stop a connection's shell."""
@@ -194,6 +216,13 @@ class DaemonItself(Group):
     def stop(self) -> None:
         """Have the daemon stop."""
         self._post("/daemon/stop")
+
+
+def _bytewise(connection: str, command: str, *, stdin: bytes | None, **options: Any) -> dict[str, Any]:
+    """Return the fields of a command whose input and output are bytes."""
+    encoded = None if stdin is None else base64.b64encode(stdin).decode()
+    fields = {"connection": connection, "command": command, "encoding": "base64"}
+    return {**fields, **_given(stdin=encoded, **options)}
 
 
 def _given(**options: Any) -> dict[str, Any]:

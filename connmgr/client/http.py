@@ -84,12 +84,18 @@ class HttpSession:
         return json.dumps(fields).encode()
 
     def open(
-        self, path: str, body: Body, content_type: str = JSON, length: int | None = None
+        self,
+        path: str,
+        body: Body,
+        content_type: str = JSON,
+        length: int | None = None,
+        *,
+        accept: str | None = None,
     ) -> http.client.HTTPResponse:
         """Send ``body`` and return the answer; read its content before the next request.
 
         A ``body`` other than bytes is streamed, ``length`` bytes of it if given. A stream can be sent only once, so the
-        token is tried beforehand.
+        token is tried beforehand. ``accept`` is the media type to ask for.
         :raises ClientError: the answer is an error, or there is none.
         """
         fresh = self.token is None
@@ -98,13 +104,13 @@ class HttpSession:
         elif not isinstance(body, bytes):
             self.send("/daemon/version", b"{}")
         try:
-            return self._request(path, body, content_type, length)
+            return self._request(path, body, content_type, length, accept)
         except AccessDenied as error:
             # The daemon did nothing with the request: it restarted, or the token expired.
             if error.code != "invalid_token" or fresh or not isinstance(body, bytes):
                 raise
         self.shake_hands()
-        return self._request(path, body, content_type, length)
+        return self._request(path, body, content_type, length, accept)
 
     def shake_hands(self) -> None:
         """Get a new token.
@@ -127,8 +133,12 @@ class HttpSession:
             message = f"The auth file {self.auth_file} cannot be read ({error.strerror}): is the daemon running?"
             raise Unreachable(message, sent=False) from error
 
-    def _request(self, path: str, body: Body, content_type: str, length: int | None = None) -> http.client.HTTPResponse:
+    def _request(
+        self, path: str, body: Body, content_type: str, length: int | None = None, accept: str | None = None
+    ) -> http.client.HTTPResponse:
         headers = {"Content-Type": content_type}
+        if accept is not None:
+            headers["Accept"] = accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         if length is not None:

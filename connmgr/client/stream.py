@@ -1,0 +1,98 @@
+"""A command's output while it runs."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from connmgr.client.errors import ClientError, Unreachable, from_answer
+
+LINES = "application/x-ndjson"
+READ_BYTES = 256 * 1024
+FAILED_STATUS = 500
+"""The status of an error that is told in the last line, as of one that is told at once."""
+
+
+class Piece(NamedTuple):
+    """What a command has printed since the last piece."""
+
+    stdout: bytes
+    stderr: bytes
+
+
+class Stream:
+    """A running command, iterated as it prints; ``exit_code`` is None until the iteration has come to its end.
+
+    To leave it earlier, by :meth:`close` or as a context manager, kills the command.
+    """
+
+    exit_code: int | None = None
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        """Read from ``response``, which nobody else reads.
+
+        :raises ClientError: it has no lines, and so is not a daemon's of this version.
+        """
+        self._response = response
+        if response.headers.get_content_type() != LINES:
+            response.close()
+            raise ClientError("An answer without lines, which is not a daemon's of this version.", "unknown", 200)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield what the command prints, as it comes.
+
+        :raises ClientError: it did not run to its end.
+        :raises Unreachable: the connection broke before.
+        """
+        for line in self._lines():
+            told = json.loads(line)
+            if "exitCode" in told or "error" in told:
+                self._await_end()
+            if "error" in told:
+                raise from_answer(FAILED_STATUS, line)
+            if "exitCode" in told:
+                self.exit_code = told["exitCode"]
+                return
+            yield Piece(_bytes(told, "stdout"), _bytes(told, "stderr"))
+
+    def close(self) -> None:
+        """End the connection, and with it a command that still runs."""
+        self._response.close()
+
+    def _await_end(self) -> None:
+        # The answer ends when the daemon has let go of the shell, which the next request may want.
+        with suppress(OSError, http.client.HTTPException):
+            self._response.read()
+
+    def _lines(self) -> Iterator[bytes]:
+        held = b""
+        while True:
+            try:
+                data = self._response.read1(READ_BYTES)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise _broken() from error
+            if not data:
+                raise _broken()
+            *lines, held = (held + data).split(b"\n")
+            yield from lines
+
+
+def _bytes(told: dict[str, Any], name: str) -> bytes:
+    return base64.b64decode(told.get(name, ""))
+
+
+def _broken() -> Unreachable:
+    return Unreachable("The answer broke off before the command's end; its exit code is not known.", sent=True)
