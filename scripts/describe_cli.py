@@ -55,7 +55,7 @@ SECTIONS = {
         words after `--`, as with ssh, into one command of the far shell's language: quote a word that it is to see
         as one.
 
-        Output is printed when the command has ended. The command reads nothing without `--stdin`. Ctrl-C, or any
+        Output appears as it is printed. The command reads nothing without `--stdin`. Ctrl-C, or any
         other end of `connmgr exec`, kills the command with all that it started.
 
         `connmgr exec --all 'web*' -j 20 -- uptime` runs a command on every connection that the GLOB matches, twenty

@@ -96,6 +96,9 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "25-connection-refresh.sh": nothing,
     "30-shell-start.sh": keys("shellDialect", "osType", "osName", "ttyState", "temp"),
     "31-shell-exec.sh": lambda answers: answers == [{"exitCode": 3, "stdout": "Linux", "stderr": "oops"}],
+    "32-shell-exec.sh": lambda lines: (
+        lines == [{"stdout": "one\n"}, {"stdout": "two\n"}, {"stderr": "oops\n"}, {"exitCode": 3}]
+    ),
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),
     "42-fs-write.sh": nothing,

@@ -19,6 +19,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.outcome import in_shell
+from connmgr.cli.progress import transferring
 from connmgr.client import Client, ClientError, FileEntry, Progress
 
 STREAM = "-"
@@ -67,7 +68,7 @@ def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:
     bits = _bits(mode)
     client = connect()
     start, end = _place(client, source), _place(client, target)
-    with _progress(source, quiet=quiet) as progress:
+    with transferring(source, quiet=quiet) as progress:
         if isinstance(start, Remote) and isinstance(end, Remote):
             _across(client, start, end, bits, progress)
         elif isinstance(start, Remote) and isinstance(end, str):
@@ -183,18 +184,3 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-@contextlib.contextmanager
-def _progress(name: str, *, quiet: bool) -> Iterator[Progress | None]:
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    text = TextColumn("{task.description}", markup=False)
-    with Progress(text, *columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(Path(name).name, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)

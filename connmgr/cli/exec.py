@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,9 +13,10 @@ import click
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import KILLED, as_object, in_shell, printed_until, write
+from connmgr.cli.outcome import KILLED, as_object, in_shell, write
 from connmgr.cli.output import json_option
-from connmgr.client import ClientError, RawResult
+from connmgr.cli.progress import waiting
+from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
 
 DEFAULT_JOBS = 16
@@ -93,11 +95,12 @@ def exec(
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
     Blanks join the words after --, as with ssh, into one command of that shell's language: quote a word that the far
-    shell is to see as one. Output comes when the command has ended, byte by byte, and the exit code is the command's.
-    After --timeout the command is killed, and its output so far is printed. Ctrl-C kills it.
+    shell is to see as one. Output comes as it is printed, byte by byte and without a limit, and the exit code is the
+    command's. After --timeout the command is killed. Ctrl-C kills it, and so does the end of what reads its output,
+    when it prints more.
 
     With --all each connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed.
-    With --json each line is an object with the whole output.
+    With --json there is one object, or one a line, with the whole output, when the command has ended.
     """
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env)}
     if reads:
@@ -110,24 +113,35 @@ def exec(
         run_everywhere(client, connection, joined, options, jobs, as_json=as_json)
         return
     id = find(client, connection)
-    try:
-        result = in_shell(client, id, lambda: client.shell.exec_bytes(id, joined, **options))
-    except ClientError as error:
-        if until := printed_until(error):
-            _print(until, as_object(error) if as_json else None)
-        raise
-    _print(result, as_object(result) if as_json else None)
-    raise click.exceptions.Exit(result.exit_code)
+    run = _print_object if as_json else _print_as_it_comes
+    with waiting(connection) as over:
+        raise click.exceptions.Exit(run(client, id, joined, options, over))
 
 
-def _print(result: RawResult, shown: dict[str, Any] | None) -> None:
-    """Write ``result`` as it came, or the JSON object ``shown`` instead."""
-    if shown is None:
-        write(result)
-        return
+def _print_as_it_comes(client: Client, id: str, command: str, options: dict[str, Any], over: Callable[[], None]) -> int:
+    """Write the output of a command to ours while it runs, and return its exit code."""
+    with in_shell(client, id, lambda: client.shell.stream(id, command, **options)) as stream:
+        for piece in stream:
+            over()
+            write(*piece)
+    assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
+    return stream.exit_code
+
+
+def _print_object(client: Client, id: str, command: str, options: dict[str, Any], over: Callable[[], None]) -> int:
+    """Print the outcome of a command as JSON, and return its exit code."""
     from connmgr.cli.output import print_json
 
-    print_json(shown)
+    try:
+        result = in_shell(client, id, lambda: client.shell.exec_bytes(id, command, **options))
+    except ClientError as error:
+        over()
+        if error.code == KILLED:
+            print_json(as_object(error))
+        raise
+    over()
+    print_json(as_object(result))
+    return result.exit_code
 
 
 def _variables(assignments: tuple[str, ...]) -> dict[str, str] | None:

@@ -53,12 +53,17 @@ def _texts(result: RawResult) -> dict[str, Any]:
     return {**texts, **({"truncated": True} if result.truncated else {})}
 
 
-def write(result: RawResult, *, whole_lines: bool = False) -> None:
-    """Write each stream of the output byte by byte to ours; ``whole_lines`` ends each with a newline."""
-    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-        stream.buffer.write(output)
-        if whole_lines and output and not output.endswith(b"\n"):
-            stream.buffer.write(b"\n")
-        stream.flush()
+def write(stdout: bytes, stderr: bytes) -> None:
+    """Write output byte by byte to ours."""
+    for stream, output in ((sys.stdout, stdout), (sys.stderr, stderr)):
+        if output:
+            stream.buffer.write(output)
+            stream.flush()
+
+
+def write_result(result: RawResult, *, whole_lines: bool) -> None:
+    """Write the output of a command that has ended; ``whole_lines`` ends each stream with a newline."""
+    ended = (output + b"\n" * bool(whole_lines and output and not output.endswith(b"\n")) for output in result[1:3])
+    write(*ended)
     if result.truncated:
         click.echo("connmgr: output beyond the daemon's max-output is missing", err=True)

@@ -13,7 +13,7 @@ from connmgr import paths
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import INTERRUPTED, failure
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import in_shell, printed_until, write
+from connmgr.cli.outcome import in_shell, printed_until, write_result
 from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
@@ -54,7 +54,7 @@ def _run(client: Client, id: str, line: str) -> int:
         result = in_shell(client, id, lambda: client.shell.exec_bytes(id, line))
     except ClientError as error:
         if until := printed_until(error):
-            write(until, whole_lines=sys.stdin.isatty())
+            write_result(until, whole_lines=sys.stdin.isatty())
         problem = failure(error)
         problem.show()
         return problem.exit_code
@@ -62,7 +62,7 @@ def _run(client: Client, id: str, line: str) -> int:
         # The client closed its connection, so the daemon kills the command.
         click.echo("^C", err=True)
         return INTERRUPTED
-    write(result, whole_lines=sys.stdin.isatty())
+    write_result(result, whole_lines=sys.stdin.isatty())
     return result.exit_code
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
-from tests.cli.program import DIRECTORY, CommandLine, finish
+from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine, finish
 from tests.conftest import StartDaemon
 
 pytestmark = pytest.mark.needs("bash")
@@ -99,12 +99,70 @@ def test_a_time_that_is_none_is_refused_with_its_option(connmgr: CommandLine, se
     assert "'--timeout'" in connmgr("exec", "local", "--timeout", seconds, "--", "true", code=125).errors
 
 
-def test_output_that_was_dropped_is_told_of(start_daemon: object, connmgr: CommandLine) -> None:
-    assert callable(start_daemon)
+def test_output_has_no_limit_but_in_an_object_and_in_a_shell(start_daemon: StartDaemon) -> None:
     small = CommandLine(start_daemon("--max-output", "1024"))
-    done = small("exec", "local", "--", "yes | head -c 5000")
+    assert small("exec", "local", "--", "yes | head -c 5000").stdout == b"y\n" * 2500
+    assert small("exec", "local", "--json", "--", "yes | head -c 5000").json["truncated"]
+    done = small("shell", "local", stdin="yes | head -c 5000\n")
     assert done.stdout == b"y\n" * 512
     assert "max-output" in done.errors
+
+
+def test_output_appears_as_it_is_printed_both_streams_apart(connmgr: CommandLine, tmp_path: Path) -> None:
+    gates = [tmp_path / "first", tmp_path / "second"]
+    waits = [f"while [ ! -e {gate} ]; do sleep 0.01; done" for gate in gates]
+    command = rf"printf 'one\377'; {waits[0]}; printf two >&2; {waits[1]}; echo three; exit 7"
+    process = subprocess.Popen(
+        [DIRECTORY / "connmgr", "exec", "local", "--", command],
+        env=connmgr.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stderr
+    with process:
+        assert process.stdout.read(4) == b"one\xff"
+        gates[0].touch()
+        assert process.stderr.read(3) == b"two"
+        gates[1].touch()
+        assert process.stdout.read() == b"three\n"
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT) == 7
+
+
+def test_large_binary_output_arrives_whole(connmgr: CommandLine, tmp_path: Path) -> None:
+    noise = tmp_path / "noise"
+    noise.write_bytes(os.urandom(5_000_000))
+    assert connmgr("exec", "local", "--", f"cat {noise}").stdout == noise.read_bytes()
+
+
+def test_a_reader_that_leaves_ends_a_command_that_prints_for_ever(connmgr: CommandLine) -> None:
+    done = subprocess.run(
+        ["bash", "-c", "connmgr exec local -- yes | head -n 1; echo ${PIPESTATUS[1]}"],
+        env=connmgr.environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("y\n0\n", "")
+    assert connmgr("exec", "local", "--", "echo free").output == "free\n"
+
+
+def test_a_terminal_shows_how_long_a_silent_command_takes_until_it_prints(connmgr: CommandLine, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    command = f"while [ ! -e {gate} ]; do sleep 0.01; done; echo done"
+    terminal = connmgr.on_terminal("exec", "local", "--", command)
+    terminal.expect_exact("local: 1 s")
+    terminal.expect_exact("local: 2 s")
+    gate.touch()
+    assert finish(terminal) == (0, "\r\x1b[Kdone\r\n")
+
+
+def test_a_quick_command_shows_no_progress_and_without_a_terminal_none_does(connmgr: CommandLine) -> None:
+    terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
+    assert finish(terminal) == (0, "done\r\n")
+    assert connmgr("exec", "local", "--", "sleep 1.5").errors == ""
 
 
 def test_ctrl_c_kills_the_command(connmgr: CommandLine, tmp_path: Path) -> None:
