@@ -88,7 +88,7 @@ def _commands(daemon: Daemon, sshd: Sshd) -> None:
     connection = add(daemon, sshd)
     daemon.client.post("/shell/start", connection=connection)
     with ExitStack() as stack:
-        master = stack.enter_context(_master(sshd))
+        through_master = stack.enter_context(master(sshd))
         client = stack.enter_context(_paramiko(sshd))
         fabric_run = stack.enter_context(_fabric(sshd))
         asyncssh_run = stack.enter_context(_asyncssh(sshd))
@@ -105,7 +105,7 @@ def _commands(daemon: Daemon, sshd: Sshd) -> None:
                 "bare request": lambda: daemon.client.post("/daemon/version"),
                 "/shell/exec true": execute("true"),
                 "/shell/exec /bin/true": execute("/bin/true"),
-                "ssh -S true": lambda: subprocess.run([*master, "true"], check=True),
+                "ssh -S true": lambda: subprocess.run([*through_master, "true"], check=True),
                 "paramiko exec_command true": paramiko_run,
                 "fabric run true": lambda: fabric_run("true"),
                 "asyncssh run true": lambda: asyncssh_run("true"),
@@ -116,7 +116,8 @@ def _commands(daemon: Daemon, sshd: Sshd) -> None:
 
 
 @contextmanager
-def _master(sshd: Sshd) -> Iterator[list[str]]:
+def master(sshd: Sshd) -> Iterator[list[str]]:
+    """An ssh that keeps a connection open; the argv of one that uses it, up to the command."""
     with tempfile.TemporaryDirectory() as directory:
         socket = Path(directory) / "master"
         argv = ssh(sshd, "-S", str(socket))
