@@ -99,6 +99,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "32-shell-exec.sh": lambda lines: (
         lines == [{"stdout": "one\n"}, {"stdout": "two\n"}, {"stderr": "oops\n"}, {"exitCode": 3}]
     ),
+    "32-shell-list.sh": lambda answers: [one.get("session") for one in answers[1]["shells"]] == [None, "second"],
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),
     "42-fs-write.sh": nothing,

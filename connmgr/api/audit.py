@@ -24,7 +24,7 @@ FILES = 8
 
 # Made once: making it takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-_MEMBERS = {"path": "file"}
+_MEMBERS = {"path": "file", "session": "shell"}
 # Bytes at the end of a trail in which its last entry is looked for.
 LAST_BYTES = 1024 * 1024
 

@@ -12,8 +12,8 @@ from marshmallow import fields
 
 from connmgr import __version__
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id
 from connmgr.api.services import services
+from connmgr.api.shell_schemas import ShellStatus
 from connmgr.fields import Schema
 
 API_LEVEL = "24.0"
@@ -29,16 +29,6 @@ class VersionResponse(Schema):
     buildVersion = fields.String(required=True, metadata={"description": "connmgr's own version."})
     jvmVersion = fields.String(required=True, metadata={"description": "The runtime, which is Python."})
     pro = fields.Boolean(required=True, metadata={"description": "Always false."})
-
-
-class ShellStatus(Schema):
-    connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
-    state = fields.String(required=True, metadata={"description": "`idle`, `busy` or `lost`."})
-    uptime = fields.Float(required=True, metadata={"description": "Seconds since it was started."})
-    idle = fields.Float(
-        required=True, metadata={"description": "Seconds since it was last used; 0 while a request uses it."}
-    )
-    waiting = fields.Integer(required=True, metadata={"description": "Commands that queue for it."})
 
 
 class Capacity(Schema):

@@ -86,7 +86,7 @@ def blob() -> dict[str, str]:
     "/write",
     WriteRequest,
     action="fs.write",
-    about=("connection", "path"),
+    about=("connection", "session", "path"),
     raises=[*REACHING, errors.UnknownBlob, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
@@ -109,7 +109,7 @@ def write(request: dict[str, Any]) -> None:
     "/read",
     PathRequest,
     action="fs.read",
-    about=("connection", "path"),
+    about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
     waits=True,
     raw_answer="The file's bytes, with their Content-Length.",
@@ -136,7 +136,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     ScriptRequest,
     ScriptResponse,
     action="fs.script",
-    about=("connection",),
+    about=("connection", "session"),
     raises=[*REACHING, errors.UnknownBlob, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB},
@@ -148,8 +148,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     It is in a directory of its own below `$TMPDIR` or `/tmp` that only the shell's user can enter. If programs may not
     be executed from there, give the path to an interpreter.
     """
-    shells = services().shells
-    with _stored(request) as blob, shells.using(request["connection"], caller().access) as session:
+    with _stored(request) as blob, _session(request) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
         place = _place_of(session)
         directory = files.make_temporary(place)
@@ -164,7 +163,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     PathRequest,
     ListResponse,
     action="fs.list",
-    about=("connection", "path"),
+    about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv"},
@@ -185,7 +184,7 @@ def list_(request: dict[str, Any]) -> flask.Response:
     StatRequest,
     EntryResponse,
     action="fs.stat",
-    about=("connection", "path"),
+    about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile],
     waits=True,
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
@@ -212,7 +211,7 @@ def stat(request: dict[str, Any]) -> Entry:
     "/remove",
     RemovePathRequest,
     action="fs.remove",
-    about=("connection", "path"),
+    about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
@@ -227,7 +226,7 @@ def remove(request: dict[str, Any]) -> None:
     "/mkdir",
     MkdirRequest,
     action="fs.mkdir",
-    about=("connection", "path"),
+    about=("connection", "session", "path"),
     raises=[*REACHING, errors.FileExists, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/new", "mode": "0750"},
@@ -243,7 +242,7 @@ def mkdir(request: dict[str, Any]) -> None:
     "/move",
     MoveRequest,
     action="fs.move",
-    about=("connection", "source", "target"),
+    about=("connection", "session", "source", "target"),
     raises=[*REACHING, errors.NoSuchFile, errors.FileExists, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},
@@ -264,8 +263,12 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 @contextmanager
 def _place(request: Mapping[str, Any]) -> Iterator[Place]:
-    with services().shells.using(request["connection"], caller().access) as session:
+    with _session(request) as session:
         yield _place_of(session)
+
+
+def _session(request: Mapping[str, Any]) -> AbstractContextManager[Session]:
+    return services().shells.using(request["connection"], caller().access, request.get("session"))
 
 
 def _place_of(session: Session) -> Place:

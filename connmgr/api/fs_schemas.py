@@ -2,61 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Mapping
 from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from connmgr.api.schemas import Id, UtcTime
-from connmgr.api.second_vocabulary import Located
+from connmgr.api.schemas import FilePath, Id, UtcTime
+from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Schema, Text
-
-MAX_PATH = 8192
-
-
-class FilePath(fields.Field[bytes]):
-    """A path: a string, or ``{"base64": …}`` where it is not UTF-8; dumped the same way."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.metadata = {
-            "type": ["string", "object"],
-            "oneOf": [
-                {"type": "string", "minLength": 1},
-                {
-                    "type": "object",
-                    "properties": {"base64": {"type": "string", "format": "byte"}},
-                    "required": ["base64"],
-                    "additionalProperties": False,
-                },
-                *([{"type": "null"}] if self.allow_none else []),
-            ],
-            **self.metadata,
-        }
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bytes:
-        if isinstance(value, str):
-            path = Text().deserialize(value).encode()
-        elif isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
-            try:
-                path = base64.b64decode(value["base64"], validate=True)
-            except (binascii.Error, ValueError):
-                raise ValidationError("Not valid base64.") from None
-        else:
-            raise ValidationError('Neither a string nor {"base64": …}.')
-        if not path or b"\0" in path or len(path) > MAX_PATH:
-            raise ValidationError(f"A path has 1 to {MAX_PATH} bytes, none of them NUL.")
-        return path
-
-    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
-        if value is None:
-            return None
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
 
 
 class Mode(Text):
@@ -76,7 +28,7 @@ class Mode(Text):
         return None if value is None else f"{value:04o}"
 
 
-class PathRequest(Located):
+class PathRequest(ShellNamed):
     path = FilePath(
         required=True,
         metadata={"description": "Absolute, relative to the shell's directory, or beginning with `~/`."},
@@ -87,7 +39,7 @@ class BlobResponse(Schema):
     blob = fields.String(required=True, metadata={"format": "uuid", "description": "The blob's uuid."})
 
 
-class ScriptRequest(Located):
+class ScriptRequest(ShellNamed):
     blob = Id(required=True, metadata={"description": "A blob that this session has stored."})
 
 
@@ -142,7 +94,7 @@ class MkdirRequest(PathRequest):
     )
 
 
-class MoveRequest(Located):
+class MoveRequest(ShellNamed):
     source = FilePath(required=True, metadata={"description": "The file or directory to move."})
     target = FilePath(required=True, metadata={"description": "The new path, not the directory to move into."})
     overwrite = Boolean(load_default=False, metadata={"description": "True replaces a file at `target`."})

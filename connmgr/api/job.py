@@ -104,7 +104,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         keep=request["keep"],
         created=now(),
     )
-    with services().shells.using(job.connection, caller().access) as session:
+    with services().shells.using(job.connection, caller().access, job.session) as session:
         launch = _launch(job.id, request, session)
         started, warning = services().jobs.start(job, launch, session)
     detail(job=started.id)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +16,7 @@ from connmgr.fields import Text
 from connmgr.vault import glob
 
 MAX_ID = 100
+MAX_PATH = 8192
 
 
 class Id(Text):
@@ -90,3 +94,46 @@ class UtcTime(fields.String):
     def text(value: datetime) -> str:
         """Return ``value``, which is aware, as it is dumped."""
         return value.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class FilePath(fields.Field[bytes]):
+    """A path: a string, or ``{"base64": …}`` where it is not UTF-8; dumped the same way."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {
+            "type": ["string", "object"],
+            "oneOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "object",
+                    "properties": {"base64": {"type": "string", "format": "byte"}},
+                    "required": ["base64"],
+                    "additionalProperties": False,
+                },
+                *([{"type": "null"}] if self.allow_none else []),
+            ],
+            **self.metadata,
+        }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bytes:
+        if isinstance(value, str):
+            path = Text().deserialize(value).encode()
+        elif isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
+            try:
+                path = base64.b64decode(value["base64"], validate=True)
+            except (binascii.Error, ValueError):
+                raise ValidationError("Not valid base64.") from None
+        else:
+            raise ValidationError('Neither a string nor {"base64": …}.')
+        if not path or b"\0" in path or len(path) > MAX_PATH:
+            raise ValidationError(f"A path has 1 to {MAX_PATH} bytes, none of them NUL.")
+        return path
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}

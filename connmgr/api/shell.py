@@ -16,8 +16,15 @@ from connmgr.api import output, streaming
 from connmgr.api.account import account, caller, detail
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, Members
-from connmgr.api.second_vocabulary import Located
 from connmgr.api.services import services
+from connmgr.api.shell_schemas import (
+    ListRequest,
+    ShellInfo,
+    ShellListResponse,
+    ShellNamed,
+    ShellRequest,
+    StopRequest,
+)
 from connmgr.engine.frame import Command
 from connmgr.engine.running import Running
 from connmgr.fields import Number, Schema, Text
@@ -48,7 +55,12 @@ OPENING = (
 
 EXAMPLE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
-group = Group("shell", "One shell a connection, kept between requests.")
+group = Group(
+    "shell",
+    "Shells that are kept between requests. Each connection has one of its own, which a request without `session` "
+    "uses. Further ones bear names: each has its own directory, variables and queue of commands, over the same link. "
+    "A connection has at most 16 shells.",
+)
 
 
 def check_base64(data: Mapping[str, Any], name: str) -> None:
@@ -60,39 +72,7 @@ def check_base64(data: Mapping[str, Any], name: str) -> None:
             raise ValidationError("Not valid base64.", name) from None
 
 
-class ShellRequest(Located):
-    connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
-
-
-class ShellInfo(Schema):
-    shellDialect = fields.Integer(
-        required=True,
-        attribute="shell_dialect",
-        metadata={
-            "description": "The language of commands: 0 sh, 1 bash, 2 dash, 3 ash, 4 zsh, 5 ksh, 6 fish, 7 csh, "
-            "8 pwsh, 9 cmd, 10 unknown."
-        },
-    )
-    osType = fields.String(
-        required=True,
-        attribute="os_type",
-        metadata={"description": "`linux`, `macos`, `bsd`, `solaris`, `aix`, `windows` or `unix`."},
-    )
-    osName = fields.String(
-        required=True, attribute="os_name", metadata={"description": "The system's name for itself."}
-    )
-    ttyState = fields.String(
-        required=True,
-        attribute="tty_state",
-        metadata={"description": "`none`; `merged`: stderr arrives within stdout; `pty`."},
-    )
-    temp = fields.String(
-        required=True,
-        metadata={"description": "The far side's directory for temporary files: `$TMPDIR` or `/tmp`."},
-    )
-
-
-class ExecRequest(Located):
+class ExecRequest(ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
     command = Text(
         required=True,
@@ -148,8 +128,8 @@ class ExecResponse(Schema):
     ShellRequest,
     ShellInfo,
     action="shell.start",
-    about=("connection",),
-    raises=[*OPENING],
+    about=("connection", "session"),
+    raises=[*OPENING, errors.ShellBusy, errors.SessionLimit],
     waits=True,
     example={"connection": EXAMPLE},
     answer={
@@ -161,11 +141,11 @@ class ExecResponse(Schema):
     },
 )
 def start(request: dict[str, Any]) -> object:
-    """Start the shell of a connection and describe it.
+    """Start a shell of a connection and describe it.
 
     A running shell stays as it is, and is described again.
     """
-    return services().shells.start(request["connection"], caller().access)
+    return services().shells.start(request["connection"], caller().access, request.get("session"))
 
 
 @group.endpoint(
@@ -174,7 +154,7 @@ def start(request: dict[str, Any]) -> object:
     ExecResponse,
     lines=streaming.ExecLine(),
     action="shell.exec",
-    about=("connection", "command"),
+    about=("connection", "session", "command"),
     raises=[
         errors.UnknownConnection,
         errors.NoShell,
@@ -195,9 +175,9 @@ def start(request: dict[str, Any]) -> object:
     },
 )
 def execute(request: dict[str, Any]) -> flask.Response:
-    """Run a command in the shell of a connection and return what it printed.
+    """Run a command in a shell of a connection and return what it printed.
 
-    A command that fails is no error: the answer is 200 with its exit code. Commands on one connection run one after the
+    A command that fails is no error: the answer is 200 with its exit code. Commands in one shell run one after the
     other. The working directory and exported variables last from one to the next. A client that closes its connection
     kills the command.
 
@@ -218,29 +198,64 @@ def execute(request: dict[str, Any]) -> flask.Response:
 
 
 @group.endpoint(
-    "/stop",
-    ShellRequest,
-    action="shell.stop",
+    "/list",
+    ListRequest,
+    ShellListResponse,
+    action="shell.list",
     about=("connection",),
+    raises=[errors.UnknownConnection],
+    example={"connection": EXAMPLE},
+    answer={
+        "shells": [
+            {
+                "connection": EXAMPLE,
+                "session": "build",
+                "state": "busy",
+                "pid": 4711,
+                "directory": "/srv/app",
+                "since": "2025-01-31T08:15:00.000000Z",
+                "uptime": 3600.2,
+                "idle": 0.0,
+                "waiting": 1,
+                "runningSince": "2025-01-31T09:15:00.000000Z",
+            }
+        ]
+    },
+)
+def list_(request: dict[str, Any]) -> dict[str, Any]:
+    """Describe the shells that run, those of all connections or of one. It asks no machine."""
+    return {"shells": services().shells.status(request.get("connection"))}
+
+
+@group.endpoint(
+    "/stop",
+    StopRequest,
+    action="shell.stop",
+    about=("connection", "session"),
     raises=[errors.UnknownConnection, errors.NoShell, errors.SecretLocked, errors.ShellBusy],
     waits=True,
     stops=True,
     example={"connection": EXAMPLE},
 )
 def stop(request: dict[str, Any]) -> None:
-    """Stop the shell of a connection. The answer comes when the shell has exited.
+    """Stop a shell of a connection, or all of them. The answer comes when they have exited.
 
     A running command is killed with all that it started. Background jobs of earlier commands run on, with or without
     `nohup`, as after a logout from ssh.
     """
-    services().shells.stop(request["connection"], caller().access)
+    shells = services().shells
+    if request["all"]:
+        detail(all=True)
+        shells.stop_all(request["connection"], caller().access)
+    else:
+        shells.stop(request["connection"], caller().access, request.get("session"))
 
 
 @contextmanager
 def _begun(request: dict[str, Any]) -> Iterator[Running]:
     timeout = request.get("timeout", services().settings.command_timeout)
     with (
-        services().shells.using(request["connection"], caller().access) as session,
+        services().shells.using(request["connection"], caller().access, request.get("session")) as session,
         session.begin(_command(request), timeout, _client_is_gone()) as running,
     ):
         yield running

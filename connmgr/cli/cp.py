@@ -7,8 +7,8 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import in_shell
+from connmgr.cli.outcome import Returned, in_shell, session_option
 from connmgr.cli.progress import transferring
 from connmgr.client import Client, ClientError, FileEntry, Progress
 
@@ -31,10 +31,11 @@ class Remote:
 
     connection: str
     path: str
+    session: str | None
 
     def named(self, name: str) -> Remote:
         """Return the path of ``name`` within this one."""
-        return Remote(self.connection, f"{self.path.rstrip('/')}/{name}" if self.path else name)
+        return replace(self, path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
 
     @property
     def is_directory(self) -> bool:
@@ -57,8 +58,9 @@ class CopyPath(ConnectionName):
 @click.argument("source", type=CopyPath())
 @click.argument("target", type=CopyPath())
 @click.option("--mode", metavar="OCTAL", help="Permissions of a new file.  [default: those of SOURCE]")
+@session_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal.")
-def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:
+def cp(source: str, target: str, mode: str | None, session: str | None, *, quiet: bool) -> None:
     """Copy a file between this machine and a connection, or from one connection to another.
 
     CONNECTION:path is a file of a connection. The path starts from the directory of the shell there, unless it is
@@ -67,7 +69,7 @@ def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:
     """
     bits = _bits(mode)
     client = connect()
-    start, end = _place(client, source), _place(client, target)
+    start, end = _place(client, source, session), _place(client, target, session)
     with transferring(source, quiet=quiet) as progress:
         if isinstance(start, Remote) and isinstance(end, Remote):
             _across(client, start, end, bits, progress)
@@ -79,11 +81,11 @@ def cp(source: str, target: str, mode: str | None, *, quiet: bool) -> None:
             raise click.UsageError("One of the two must be a file of a connection, CONNECTION:path.")
 
 
-def _place(client: Client, text: str) -> Remote | str:
+def _place(client: Client, text: str, session: str | None) -> Remote | str:
     if _is_local(text) or ":" not in text:
         return text
     name, _, path = text.partition(":")
-    return Remote(find(client, name), path)
+    return Remote(find(client, name), path, session)
 
 
 def _is_local(text: str) -> bool:
@@ -119,20 +121,28 @@ def _up(client: Client, start: str, end: Remote, mode: int | None, progress: Pro
 def _write(client: Client, blob: str, end: Remote, name: str, mode: int | None) -> None:
     target = end.named(name) if end.is_directory else end
     try:
-        in_shell(client, end.connection, lambda: client.fs.write(end.connection, blob, target.path, mode=mode))
+        _in_shell(client, end, lambda: _put(client, blob, target, mode))
     except ClientError as error:
         if error.code != "wrong_file_type" or end.is_directory or _stat(client, end).type != "directory":
             raise
-        client.fs.write(end.connection, blob, end.named(name).path, mode=mode)
+        _put(client, blob, end.named(name), mode)
+
+
+def _put(client: Client, blob: str, place: Remote, mode: int | None) -> None:
+    client.fs.write(place.connection, blob, place.path, mode=mode, session=place.session)
+
+
+def _in_shell(client: Client, place: Remote, work: Callable[[], Returned]) -> Returned:
+    return in_shell(client, place.connection, place.session, work)
 
 
 def _stat(client: Client, place: Remote) -> FileEntry:
-    return in_shell(client, place.connection, lambda: client.fs.stat(place.connection, place.path))
+    return _in_shell(client, place, lambda: client.fs.stat(place.connection, place.path, session=place.session))
 
 
 def _down(client: Client, start: Remote, end: str, mode: int | None, progress: Progress | None) -> None:
     if end == STREAM:
-        in_shell(client, start.connection, lambda: _send(client, start, sys.stdout.buffer, progress))
+        _in_shell(client, start, lambda: _send(client, start, sys.stdout.buffer, progress))
         return
     entry = _stat(client, start)
     if entry.type == "directory":
@@ -143,19 +153,19 @@ def _down(client: Client, start: Remote, end: str, mode: int | None, progress: P
         target /= Path(start.path).name
     try:
         with _replacing(target, bits) as file:
-            in_shell(client, start.connection, lambda: _send(client, start, file, progress))
+            _in_shell(client, start, lambda: _send(client, start, file, progress))
     except OSError as error:
         raise Failure(f"{target}: {error.strerror}") from error
 
 
 def _send(client: Client, start: Remote, file: IO[bytes], progress: Progress | None) -> None:
-    client.fs.download(start.connection, start.path, file, progress)
+    client.fs.download(start.connection, start.path, file, progress, session=start.session)
     file.flush()
 
 
 def _across(client: Client, start: Remote, end: Remote, mode: int | None, progress: Progress | None) -> None:
     entry = _stat(client, start)
-    with client.clone() as reading, reading.fs.open(start.connection, start.path) as content:
+    with client.clone() as reading, reading.fs.open(start.connection, start.path, session=start.session) as content:
         blob = client.fs.blob(content, progress)
     _write(client, blob, end, Path(start.path).name, entry.mode & 0o777 if mode is None else mode)
 

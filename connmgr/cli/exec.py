@@ -13,7 +13,7 @@ import click
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import KILLED, as_object, in_shell, write
+from connmgr.cli.outcome import KILLED, as_object, in_shell, session_option, write
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
 from connmgr.client import Client, ClientError
@@ -79,6 +79,7 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
 @click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
+@session_option
 @json_option
 def exec(
     connection: str,
@@ -90,6 +91,7 @@ def exec(
     timeout: float | None,
     cwd: str | None,
     reads: bool,
+    session: str | None,
     as_json: bool,
 ) -> None:
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
@@ -102,7 +104,7 @@ def exec(
     With --all each connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed.
     With --json there is one object, or one a line, with the whole output, when the command has ended.
     """
-    options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env)}
+    options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
     if reads:
         options["stdin"] = sys.stdin.buffer.read()
     client = connect()
@@ -120,7 +122,7 @@ def exec(
 
 def _print_as_it_comes(client: Client, id: str, command: str, options: dict[str, Any], over: Callable[[], None]) -> int:
     """Write the output of a command to ours while it runs, and return its exit code."""
-    with in_shell(client, id, lambda: client.shell.stream(id, command, **options)) as stream:
+    with in_shell(client, id, options["session"], lambda: client.shell.stream(id, command, **options)) as stream:
         for piece in stream:
             over()
             write(*piece)
@@ -133,7 +135,7 @@ def _print_object(client: Client, id: str, command: str, options: dict[str, Any]
     from connmgr.cli.output import print_json
 
     try:
-        result = in_shell(client, id, lambda: client.shell.exec_bytes(id, command, **options))
+        result = in_shell(client, id, options["session"], lambda: client.shell.exec_bytes(id, command, **options))
     except ClientError as error:
         over()
         if error.code == KILLED:

@@ -96,7 +96,9 @@ def _run(client: Client, one: Connection, command: str, options: dict[str, Any])
     start = time.monotonic()
     while True:
         try:
-            result = in_shell(client, one.id, lambda: client.shell.exec_bytes(one.id, command, **options))
+            result = in_shell(
+                client, one.id, options["session"], lambda: client.shell.exec_bytes(one.id, command, **options)
+            )
         except ClientError as error:
             if error.code == "busy" and time.monotonic() - start < BUSY_SECONDS:
                 time.sleep(error.retry_after or 1)

@@ -17,14 +17,19 @@ KILLED = "command_timeout"
 """The code of the error that carries the output of a command killed at its timeout."""
 
 
-def in_shell(client: Client, connection: str, work: Callable[[], Returned]) -> Returned:
-    """Do ``work`` in a connection's shell, and start the shell first if it does not run."""
+session_option = click.option(
+    "--session", metavar="NAME", help="Use the shell of this name, instead of the connection's own."
+)
+
+
+def in_shell(client: Client, connection: str, session: str | None, work: Callable[[], Returned]) -> Returned:
+    """Do ``work`` in a shell of a connection, and start the shell first if it does not run."""
     try:
         return work()
     except ClientError as error:
         if error.code != "no_shell":
             raise
-    client.shell.start(connection)
+    client.shell.start(connection, session=session)
     return work()
 
 

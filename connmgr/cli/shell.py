@@ -13,7 +13,7 @@ from connmgr import paths
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import INTERRUPTED, failure
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import in_shell, printed_until, write_result
+from connmgr.cli.outcome import in_shell, printed_until, session_option, write_result
 from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
@@ -23,7 +23,8 @@ LEAVING = {"exit", "logout"}
 
 @click.command()
 @click.argument("connection", type=ConnectionName())
-def shell(connection: str) -> None:
+@session_option
+def shell(connection: str, session: str | None) -> None:
     """Run commands on a connection line by line, with a history. Ctrl-D or exit leaves, and the shell stays.
 
     It is no terminal: output appears when a command has ended, and commands read no input. Editors, pagers, passwd and
@@ -33,25 +34,25 @@ def shell(connection: str) -> None:
     """
     client = connect()
     id = find(client, connection)
-    client.shell.start(id)
+    client.shell.start(id, session=session)
     name = client.connection.info([id])[0].path
     status = 0
-    lines = _typed(client, id, name) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    lines = _typed(client, id, name, session) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for line in lines:
         words = line.split(None, 1)
         if not words:
             continue
         if words[0] in LEAVING:
             # Only the far shell can evaluate the argument of its exit.
-            status = _run(client, id, f"exit {words[1]}") if len(words) > 1 else status
+            status = _run(client, id, session, f"exit {words[1]}") if len(words) > 1 else status
             break
-        status = _run(client, id, line)
+        status = _run(client, id, session, line)
     raise click.exceptions.Exit(status)
 
 
-def _run(client: Client, id: str, line: str) -> int:
+def _run(client: Client, id: str, session: str | None, line: str) -> int:
     try:
-        result = in_shell(client, id, lambda: client.shell.exec_bytes(id, line))
+        result = in_shell(client, id, session, lambda: client.shell.exec_bytes(id, line, session=session))
     except ClientError as error:
         if until := printed_until(error):
             write_result(until, whole_lines=sys.stdin.isatty())
@@ -66,7 +67,7 @@ def _run(client: Client, id: str, line: str) -> int:
     return result.exit_code
 
 
-def _typed(client: Client, id: str, name: str) -> Iterator[str]:
+def _typed(client: Client, id: str, name: str, session: str | None) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D."""
     import readline
 
@@ -77,7 +78,7 @@ def _typed(client: Client, id: str, name: str) -> Iterator[str]:
     try:
         while True:
             try:
-                line = input(f"{visible(name)}:{_directory(client, id)}> ")
+                line = input(f"{visible(name)}:{_directory(client, id, session)}> ")
             except KeyboardInterrupt:
                 click.echo()
                 continue
@@ -93,9 +94,10 @@ def _typed(client: Client, id: str, name: str) -> Iterator[str]:
             _with_history(_write_history, history)
 
 
-def _directory(client: Client, id: str) -> str:
+def _directory(client: Client, id: str, session: str | None) -> str:
     try:
-        return visible(in_shell(client, id, lambda: client.shell.exec(id, "pwd", timeout=10)).stdout) or "?"
+        result = in_shell(client, id, session, lambda: client.shell.exec(id, "pwd", timeout=10, session=session))
+        return visible(result.stdout) or "?"
     except ClientError:
         return "?"
 

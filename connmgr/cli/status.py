@@ -43,7 +43,16 @@ def _print_shells(client: Client, shells: list[RunningShell]) -> None:
         return
     named = {one.id: one.path for one in client.connection.info([one.connection for one in shells])}
     rows = [
-        (named[one.connection], one.state, f"runs for {lasting(one.uptime)}", f"idle for {lasting(one.idle)}")
+        (
+            _label(named[one.connection], one.session),
+            one.state,
+            f"runs for {lasting(one.uptime)}",
+            f"idle for {lasting(one.idle)}",
+        )
         for one in shells
     ]
     print_table(sorted(rows), indent="  ")
+
+
+def _label(path: str, session: str | None) -> str:
+    return path if session is None else f"{path} [{session}]"

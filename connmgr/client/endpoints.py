@@ -12,6 +12,7 @@ from connmgr.client.results import (
     Connection,
     ConnectionType,
     DaemonStatus,
+    ListedShell,
     RawResult,
     Result,
     ShellInfo,
@@ -100,15 +101,15 @@ class Connections(Group):
 
 
 class Shells(Group):
-    """``/shell``."""
+    """``/shell``; without the name of a ``session`` it is the connection's own shell."""
 
-    def __init__(self, post: Post, session: HttpSession) -> None:
+    def __init__(self, post: Post, http: HttpSession) -> None:
         super().__init__(post)
-        self._session = session
+        self._http = http
 
-    def start(self, connection: str) -> ShellInfo:
-        """Start a connection's shell, unless it runs, and describe it."""
-        return ShellInfo.read(self._post("/shell/start", connection=connection))
+    def start(self, connection: str, *, session: str | None = None) -> ShellInfo:
+        """Start a shell, unless it runs, and describe it."""
+        return ShellInfo.read(self._post("/shell/start", connection=connection, **given(session=session)))
 
     def exec(
         self,
@@ -119,9 +120,10 @@ class Shells(Group):
         stdin: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        session: str | None = None,
     ) -> Result:
         """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end."""
-        options = _given(timeout=timeout, stdin=stdin, cwd=cwd, env=env)
+        options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
         return Result.read(self._post("/shell/exec", connection=connection, command=command, **options))
 
     def exec_bytes(
@@ -133,9 +135,10 @@ class Shells(Group):
         stdin: bytes | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        session: str | None = None,
     ) -> RawResult:
         """As :meth:`exec`, with input and output byte by byte."""
-        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env)
+        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
         return RawResult.read(self._post("/shell/exec", **fields))
 
     def stream(
@@ -147,18 +150,25 @@ class Shells(Group):
         stdin: bytes | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        session: str | None = None,
     ) -> Stream:
         """Run a command, and return its output while it runs, byte by byte and without a limit.
 
         It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
         a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
         """
-        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env)
-        return Stream(self._session.open("/shell/exec", self._session.encoded(**fields), accept=LINES))
+        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
+        return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 
-    def stop(self, connection: str) -> None:
-        """Stop a connection's shell."""
-        self._post("/shell/stop", connection=connection)
+    def list(self, connection: str | None = None) -> list[ListedShell]:
+        """Describe the shells that run, of one connection or all."""
+        found = self._post("/shell/list", **given(connection=connection))["shells"]
+        return [ListedShell.read(one) for one in found]
+
+    def stop(self, connection: str, *, session: str | None = None, all: bool = False) -> None:
+        """Stop a shell, or all shells of the connection."""
+        options = {"all": True} if all else {}
+        self._post("/shell/stop", connection=connection, **given(session=session), **options)
 
 
 class Secrets(Group):
@@ -222,8 +232,9 @@ def _bytewise(connection: str, command: str, *, stdin: bytes | None, **options: 
     """Return the fields of a command whose input and output are bytes."""
     encoded = None if stdin is None else base64.b64encode(stdin).decode()
     fields = {"connection": connection, "command": command, "encoding": "base64"}
-    return {**fields, **_given(stdin=encoded, **options)}
+    return {**fields, **given(stdin=encoded, **options)}
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

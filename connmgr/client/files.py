@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import IO
 
-from connmgr.client.endpoints import Group, Post
+from connmgr.client.endpoints import Group, Post, given
 from connmgr.client.http import BYTES, HttpSession
 from connmgr.client.results import FileEntry, to_path
 from connmgr.client.transfer import Download, Progress, Source, Upload
@@ -14,7 +14,10 @@ Path = str | os.PathLike[str]
 
 
 class Files(Group):
-    """``/fs``; paths are absolute, relative to the shell's directory, or begin with ``~/``."""
+    """``/fs``; paths are absolute, relative to the shell's directory, or begin with ``~/``.
+
+    Without the name of a ``session`` it is the connection's own shell.
+    """
 
     def __init__(self, post: Post, session: HttpSession) -> None:
         super().__init__(post)
@@ -27,9 +30,11 @@ class Files(Group):
         upload = Upload(source, progress)
         return str(self._session.finish(self._session.open("/fs/blob", upload, BYTES, upload.length))["blob"])
 
-    def write(self, connection: str, blob: str, path: Path, *, mode: int | None = None) -> None:
+    def write(
+        self, connection: str, blob: str, path: Path, *, mode: int | None = None, session: str | None = None
+    ) -> None:
         """Put a blob into a file; a new file gets ``mode``."""
-        options = {} if mode is None else {"mode": f"{mode:04o}"}
+        options = given(mode=None if mode is None else f"{mode:04o}", session=session)
         self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
 
     def upload(
@@ -40,23 +45,32 @@ class Files(Group):
         *,
         mode: int | None = None,
         progress: Progress | None = None,
+        session: str | None = None,
     ) -> None:
         """Put bytes, or the rest of a file that is open for reading, into a file of the far side."""
-        self.write(connection, self.blob(source, progress), path, mode=mode)
+        self.write(connection, self.blob(source, progress), path, mode=mode, session=session)
 
-    def open(self, connection: str, path: Path) -> Download:
+    def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
-        body = self._session.encoded(connection=connection, path=to_path(path))
+        body = self._session.encoded(connection=connection, path=to_path(path), **given(session=session))
         return Download(self._session.open("/fs/read", body), self._session.close)
 
-    def read(self, connection: str, path: Path) -> bytes:
+    def read(self, connection: str, path: Path, *, session: str | None = None) -> bytes:
         """Return the content of a file."""
-        with self.open(connection, path) as content:
+        with self.open(connection, path, session=session) as content:
             return b"".join(content)
 
-    def download(self, connection: str, path: Path, target: IO[bytes], progress: Progress | None = None) -> int:
+    def download(
+        self,
+        connection: str,
+        path: Path,
+        target: IO[bytes],
+        progress: Progress | None = None,
+        *,
+        session: str | None = None,
+    ) -> int:
         """Write the content of a file to ``target``, and return its size in bytes."""
-        with self.open(connection, path) as content:
+        with self.open(connection, path, session=session) as content:
             received = 0
             for piece in content:
                 target.write(piece)
@@ -65,30 +79,43 @@ class Files(Group):
                     progress(received, content.size)
         return received
 
-    def script(self, connection: str, blob: str) -> str:
+    def script(self, connection: str, blob: str, *, session: str | None = None) -> str:
         """Put a blob into a new executable file, which is removed with the shell, and return its path."""
-        return str(self._post("/fs/script", connection=connection, blob=blob)["path"])
+        return str(self._post("/fs/script", connection=connection, blob=blob, **given(session=session))["path"])
 
-    def list(self, connection: str, path: Path) -> list[FileEntry]:
+    def list(self, connection: str, path: Path, *, session: str | None = None) -> list[FileEntry]:
         """List a directory."""
-        return [
-            FileEntry.read(one) for one in self._post("/fs/list", connection=connection, path=to_path(path))["entries"]
-        ]
+        found = self._post("/fs/list", connection=connection, path=to_path(path), **given(session=session))["entries"]
+        return [FileEntry.read(one) for one in found]
 
-    def stat(self, connection: str, path: Path, *, follow: bool = True) -> FileEntry:
+    def stat(self, connection: str, path: Path, *, follow: bool = True, session: str | None = None) -> FileEntry:
         """Describe a file."""
-        return FileEntry.read(self._post("/fs/stat", connection=connection, path=to_path(path), follow=follow))
+        options = given(session=session)
+        return FileEntry.read(
+            self._post("/fs/stat", connection=connection, path=to_path(path), follow=follow, **options)
+        )
 
-    def remove(self, connection: str, path: Path, *, recursive: bool = False) -> None:
+    def remove(self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None) -> None:
         """Remove a file or directory."""
-        self._post("/fs/remove", connection=connection, path=to_path(path), recursive=recursive)
+        options = given(session=session)
+        self._post("/fs/remove", connection=connection, path=to_path(path), recursive=recursive, **options)
 
-    def mkdir(self, connection: str, path: Path, *, mode: int | None = None, parents: bool = False) -> None:
+    def mkdir(
+        self,
+        connection: str,
+        path: Path,
+        *,
+        mode: int | None = None,
+        parents: bool = False,
+        session: str | None = None,
+    ) -> None:
         """Make a directory."""
-        options = {} if mode is None else {"mode": f"{mode:04o}"}
+        options = given(mode=None if mode is None else f"{mode:04o}", session=session)
         self._post("/fs/mkdir", connection=connection, path=to_path(path), parents=parents, **options)
 
-    def move(self, connection: str, source: Path, target: Path, *, overwrite: bool = False) -> None:
+    def move(
+        self, connection: str, source: Path, target: Path, *, overwrite: bool = False, session: str | None = None
+    ) -> None:
         """Rename a file within one machine."""
         paths = {"source": to_path(source), "target": to_path(target)}
-        self._post("/fs/move", connection=connection, overwrite=overwrite, **paths)
+        self._post("/fs/move", connection=connection, overwrite=overwrite, **paths, **given(session=session))

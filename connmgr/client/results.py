@@ -193,13 +193,42 @@ class Version(NamedTuple):
 
 
 class RunningShell(NamedTuple):
-    """A running shell: ``state`` is ``idle``, ``busy`` or ``lost``, times in seconds, ``waiting`` counts commands."""
+    """A running shell: ``state`` is ``idle``, ``busy`` or ``lost``, times in seconds, ``waiting`` counts commands.
+
+    ``session`` is its name, None for the connection's own shell.
+    """
 
     connection: str
     state: str
     uptime: float
     idle: float
     waiting: int
+    session: str | None
+
+    @classmethod
+    def read(cls, shell: Mapping[str, Any]) -> RunningShell:
+        return cls(**{"session": None, **{name: shell[name] for name in cls._fields if name in shell}})
+
+
+class ListedShell(NamedTuple):
+    """A running shell with its process, its directory, and since when it and its command run."""
+
+    status: RunningShell
+    pid: int
+    directory: str
+    since: datetime
+    running_since: datetime | None
+
+    @classmethod
+    def read(cls, shell: Mapping[str, Any]) -> ListedShell:
+        running = shell.get("runningSince")
+        return cls(
+            status=RunningShell.read(shell),
+            pid=shell["pid"],
+            directory=_from_path(shell["directory"]),
+            since=_time(shell["since"]),
+            running_since=None if running is None else _time(running),
+        )
 
 
 class DaemonStatus(NamedTuple):
@@ -229,9 +258,7 @@ class DaemonStatus(NamedTuple):
             clients=answer["clients"],
             slots=answer["slots"]["count"],
             slots_in_use=answer["slots"]["inUse"],
-            shells=[
-                RunningShell(**{name: shell[name] for name in RunningShell._fields}) for shell in answer["sessions"]
-            ],
+            shells=[RunningShell.read(shell) for shell in answer["sessions"]],
             blobs=answer["blobs"]["count"],
             blob_bytes=answer["blobs"]["bytes"],
             audit_lost=answer["auditLost"],

@@ -18,10 +18,12 @@ class Caller(Protocol):
 
 @dataclass(frozen=True)
 class Subjects:
-    """What a request is about: connections and categories by uuid, and paths on the far side."""
+    """What a request is about: connections and categories by uuid, paths on the far side, and a shell."""
 
     connections: frozenset[str] = frozenset()
     """Those that it names, also in the data of a connection, and all that they run over."""
 
     categories: frozenset[str] = frozenset()
     paths: tuple[str | bytes, ...] = ()
+    session: str | None = None
+    """The name of the shell, where it has one."""

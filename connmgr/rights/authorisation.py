@@ -46,6 +46,7 @@ class Authorisation:
             frozenset(self._vault.connections.with_carriers(named)),
             frozenset(_values(request, CATEGORIES)),
             tuple(_values(request, PATHS)),
+            request.get("session"),
         )
 
     def _of_job(self, job: object) -> Iterator[str]:

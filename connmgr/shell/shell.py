@@ -79,11 +79,11 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
                 supervisor = start_supervisor(link.first, link.target.data.get("shell"), hello)
             except OperationError as error:
                 full = isinstance(error, ChannelRefused)
+                if not full:
+                    link.retire()
                 # Another lessee may have the only channel of a link that was opened for this one.
                 if deadline.passed or (lease.opener and (link.lessees == 1 or not full)):
                     raise
-                if not full:
-                    link.retire()
                 passed_over.append(link)
                 continue
             cleanup.pop_all()

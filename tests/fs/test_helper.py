@@ -182,6 +182,23 @@ def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
     assert children() == before
 
 
+def test_who_shares_helpers_ends_only_those_that_work_for_it(counting: Counting) -> None:
+    pool = Helpers()
+    one, other = Helpers(pool), Helpers(pool)
+    at_work, for_other = (helpers.start(counting, scripts.STAT, WAIT) for helpers in (one, other))
+    other.leave(for_other)
+    one.close()
+    with pytest.raises(EOFError):
+        at_work.channel.recv(WAIT)
+    one.end(at_work)
+    assert other.take() is for_other, "another's helper went along"
+    other.leave(for_other)
+    late = one.take()
+    assert late is for_other
+    assert not late.idle, "whoever has ended still gets helpers"
+    pool.close()
+
+
 class Scripted(Channel):
     """A far side that answers a call with ``pieces``, in which ``MARK`` stands for its mark."""
 

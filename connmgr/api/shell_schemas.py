@@ -1,0 +1,102 @@
+"""What requests and responses say of shells: which one, and how it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import ValidationError, fields, post_dump, validate, validates_schema
+
+from connmgr.api.schemas import FilePath, Id, UtcTime
+from connmgr.api.second_vocabulary import Located
+from connmgr.fields import Boolean, Schema, Text
+
+
+class ShellNamed(Located):
+    """A request to one shell of a connection."""
+
+    session = Text(
+        validate=validate.Regexp(
+            r"^[A-Za-z0-9_.-]{1,64}\Z", error="Not 1 to 64 of the letters A to Z and a to z, digits, `_`, `.` and `-`."
+        ),
+        metadata={
+            "description": "The name of a further shell of the connection. Without it: the connection's own shell.",
+            "pattern": "^[A-Za-z0-9_.-]{1,64}$",
+        },
+    )
+
+
+class ShellRequest(ShellNamed):
+    connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
+
+
+class ShellInfo(Schema):
+    shellDialect = fields.Integer(
+        required=True,
+        attribute="shell_dialect",
+        metadata={
+            "description": "The language of commands: 0 sh, 1 bash, 2 dash, 3 ash, 4 zsh, 5 ksh, 6 fish, 7 csh, "
+            "8 pwsh, 9 cmd, 10 unknown."
+        },
+    )
+    osType = fields.String(
+        required=True,
+        attribute="os_type",
+        metadata={"description": "`linux`, `macos`, `bsd`, `solaris`, `aix`, `windows` or `unix`."},
+    )
+    osName = fields.String(
+        required=True, attribute="os_name", metadata={"description": "The system's name for itself."}
+    )
+    ttyState = fields.String(
+        required=True,
+        attribute="tty_state",
+        metadata={"description": "`none`; `merged`: stderr arrives within stdout; `pty`."},
+    )
+    temp = fields.String(
+        required=True,
+        metadata={"description": "The far side's directory for temporary files: `$TMPDIR` or `/tmp`."},
+    )
+
+
+class StopRequest(ShellRequest):
+    all = Boolean(
+        load_default=False,
+        metadata={"description": "True stops all shells of the connection; not together with `session`."},
+    )
+
+    @validates_schema
+    def check_one_or_all(self, data: dict[str, Any], **_: Any) -> None:
+        if data["all"] and "session" in data:
+            raise ValidationError("Either all shells or the one that session names.", "all")
+
+
+class ListRequest(Located):
+    connection = Id(metadata={"description": "Only the shells of this connection."})
+
+
+class ShellStatus(Schema):
+    connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
+    session = fields.String(metadata={"description": "The shell's name. Absent: the connection's own shell."})
+    state = fields.String(required=True, metadata={"description": "`idle`, `busy` or `lost`."})
+    uptime = fields.Float(required=True, metadata={"description": "Seconds since it was started."})
+    idle = fields.Float(
+        required=True, metadata={"description": "Seconds since it was last used; 0 while a request uses it."}
+    )
+    waiting = fields.Integer(required=True, metadata={"description": "Commands that queue for it."})
+
+    @post_dump
+    def leave_out_what_is_not(self, data: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return {name: value for name, value in data.items() if value is not None}
+
+
+class ListedShell(ShellStatus):
+    pid = fields.Integer(required=True, metadata={"description": "The shell's process, on the machine where it runs."})
+    directory = FilePath(required=True, metadata={"description": "Its directory after the last command."})
+    since = UtcTime(required=True, metadata={"description": "When it was started."})
+    runningSince = UtcTime(
+        attribute="running_since",
+        metadata={"description": "When the command began that runs. Absent: none runs."},
+    )
+
+
+class ShellListResponse(Schema):
+    shells = fields.List(fields.Nested(ListedShell), required=True, metadata={"description": "The shells that run."})
