@@ -71,7 +71,7 @@ class ConnectionData:
             plain = map_secrets(self.kind.schema(), stored, lambda secret: principals.unseal(secret, self._access))
         except (SecretLocked, IntegrityError):
             return False
-        return bool(_without_nulls(plain) == _without_nulls(self._plain))
+        return bool(record.without_nulls(plain) == record.without_nulls(self._plain))
 
 
 def _type(data: Mapping[str, Any], settled: str | None) -> AnyConnectionType:
@@ -83,11 +83,3 @@ def _type(data: Mapping[str, Any], settled: str | None) -> AnyConnectionType:
     if settled is not None and name != settled:
         raise InvalidRequest(f"data.type: The type of a connection stays what it is: {settled}.")
     return services().registry.get(name)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_without_nulls(item) for item in value]
-    return value

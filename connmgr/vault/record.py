@@ -56,14 +56,15 @@ def canonical(value: Any) -> str:
 
 def fingerprint(data: Mapping[str, Any]) -> bytes:
     """Return the SHA-256 of ``data``, equal for equal data; the caller blanks secrets, so none can be guessed."""
-    return hashlib.sha256(canonical(_without_nulls(data)).encode()).digest()
+    return hashlib.sha256(canonical(without_nulls(data)).encode()).digest()
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Return a value of JSON without the members of its objects that are null: a field given as null is none."""
     if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value]
     return value
 
 
