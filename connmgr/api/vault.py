@@ -160,7 +160,7 @@ def unlock(request: dict[str, Any]) -> None:
 )
 def lock() -> None:
     """Lock the user that this session has unlocked, if any."""
-    services().vault.principals.lock(caller().access)
+    caller().access.lock()
 
 
 @group.endpoint(

@@ -156,10 +156,6 @@ class Principals:
         """Unlock ``user`` alone for ``access``, or raise :class:`UnlockFailed` or :class:`UnlockThrottled`."""
         access.grant(*self._authenticate(user, passphrase))
 
-    def lock(self, access: Access) -> None:
-        """Take the user away from ``access``."""
-        access.lock()
-
     def add_user(self, access: Access, name: str, passphrase: str) -> None:
         """Add a user. Any session may add the first, later ones only a session that has unlocked one.
 

@@ -133,7 +133,7 @@ class TestSessions:
         assert vault.principals.unseal(for_vault, alice) == "vault's"
         status = vault.principals.status(alice)
         assert (status.user, status.principals, status.users) == ("alice", ["alice", "vault"], ["alice", "bob"])
-        vault.principals.lock(alice)
+        alice.lock()
         for encrypted, holder in ((for_alice, "alice"), (for_vault, "vault")):
             with pytest.raises(SecretLocked) as refusal:
                 vault.principals.unseal(encrypted, alice)
