@@ -209,7 +209,7 @@ class TestSessions:
 def impostor(host: str) -> Iterator[tuple[int, Callable[[], bytes]]]:
     """Another user's program that listens: its port, and what returns all that it was sent by its first client."""
     program = (
-        "import os, socket, sys; os.setgid(65534); os.setuid(65534)\n"
+        "import os, socket, sys; os.setgid(65533); os.setuid(65533)\n"
         "family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET\n"
         "server = socket.create_server((sys.argv[1], 0), family=family, dualstack_ipv6=':' in sys.argv[1])\n"
         "print(server.getsockname()[1], flush=True)\n"
@@ -290,7 +290,7 @@ class TestFaults:
             url = f"http://127.0.0.1:{port}"
             with (
                 Client(url, auth_file=tmp_path / "auth", **credential) as client,
-                pytest.raises(Unreachable, match=r"another user \(uid 65534\)") as refused,
+                pytest.raises(Unreachable, match=r"another user \(uid 65533\)") as refused,
             ):
                 client.daemon.version()
             assert not refused.value.sent

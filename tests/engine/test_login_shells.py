@@ -60,11 +60,12 @@ LoginOf = Callable[[str], Login]
 
 
 def prepare(directory: Path) -> None:
-    """Put login shells that no system has into a directory."""
+    """Put login shells that no system has into a directory, which may hold them already: pytest may ask twice."""
     for name, text in SCRIPTS.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
     for name, shell in LINKS.items():
+        (directory / name).unlink(missing_ok=True)
         (directory / name).symlink_to(shell_path(shell))
 
 

@@ -139,7 +139,13 @@ def test_a_refused_one_is_written_once(machine: Machine, places: Places, user: I
 
 def test_exposures_are_found() -> None:
     """The search itself finds what it looks for."""
-    with subprocess.Popen(["cat", "-", "shown in argv"], stdin=subprocess.PIPE, env={"SHOWN": "in environ"}) as process:
+    argv, pipe = ["cat", "-", "shown in argv"], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env={"SHOWN": "in environ"}, bufsize=0) as process:
+        assert process.stdin
+        assert process.stdout
+        # Popen() may return before the kernel shows the new program's argv.
+        process.stdin.write(b"started\n")
+        assert process.stdout.readline() == b"started\n"
         assert exposures("shown in argv") == [f"/proc/{process.pid}/cmdline"]
         assert exposures("SHOWN=in environ") == [f"/proc/{process.pid}/environ"]
         process.kill()
