@@ -59,7 +59,9 @@ class Helper:
         """Start one that knows ``program``; raise OperationError if it takes longer than ``timeout`` seconds."""
         word = new_nonce()
         script = f"word={word}\n{''.join(program.parts)}{_LOOP.text}"
-        return cls(transport.open_channel(script_argv(script), timeout=timeout), word, set(program.parts))
+        channel = transport.open_channel(script_argv(script), timeout=timeout)
+        channel.expect_bulk()
+        return cls(channel, word, set(program.parts))
 
     def call(self, program: Program, arguments: Sequence[str | bytes], timeout: float) -> bytes:
         """Run ``program`` with ``arguments``, and return the mark that leads its answers.

@@ -233,6 +233,9 @@ class ResumedChannel(Channel):
     def shutdown_write(self) -> None:
         self._channel.shutdown_write()
 
+    def expect_bulk(self) -> None:
+        self._channel.expect_bulk()
+
     def resize(self, columns: int, rows: int) -> None:
         self._channel.resize(columns, rows)
 

@@ -50,6 +50,12 @@ class Channel(ABC):
     def close(self) -> None:
         """Release the channel and, if possible, the process. Never raises; calling it again does nothing."""
 
+    def expect_bulk(self) -> None:  # noqa: B027 - most channels have nothing to do
+        """Prepare for much output that is read as fast as it comes, if that takes memory; by default do nothing.
+
+        Of any other output the channel keeps little that is not read yet: the process waits, as for a full pipe.
+        """
+
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the process's terminal, in characters.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from connmgr.errors import ShellStartFailed, TransportUnsupported
 from connmgr.plugin import Channel, Deadline
-from connmgr_ssh.stream import BACKGROUND_SECONDS, STDERR, STDOUT, Stream, packed
+from connmgr_ssh.stream import BACKGROUND_SECONDS, NARROW_WINDOW_BYTES, STDERR, STDOUT, WINDOW_BYTES, Stream, packed
 
 READ_BYTES = 160 * 1024
 """Most bytes returned at once; larger blocks of memory are costly to get (mallopt(3))."""
@@ -19,6 +19,8 @@ _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
 
 class SessionChannel(Stream, Channel):
     """A process on the far side."""
+
+    first_window = NARROW_WINDOW_BYTES
 
     def start(self, argv: Sequence[str], *, pty: bool, deadline: Deadline) -> None:
         """Run ``argv``, which the far side's login shell parses.
@@ -44,6 +46,9 @@ class SessionChannel(Stream, Channel):
                 return b"", b""
         self._consume(len(stdout) + len(stderr))
         return stdout, stderr
+
+    def expect_bulk(self) -> None:
+        self._widen(WINDOW_BYTES)
 
     def resize(self, columns: int, rows: int) -> None:
         if not self.merged:

@@ -225,7 +225,7 @@ class Link(paramiko.Transport):
             stream = kind(self, number)
             self._channels.put(number, stream)
             self.channels_seen[number] = True
-        fields = struct.pack(">III", number, WINDOW_BYTES, PACKET_BYTES)
+        fields = struct.pack(">III", number, kind.first_window, PACKET_BYTES)
         self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
         if not self.active:
             raise EOFError

@@ -30,7 +30,10 @@ from connmgr_ssh.packets import Payload
 from connmgr_ssh.reading import Reading
 
 WINDOW_BYTES = 2 * 1024 * 1024
-"""Unread bytes of a channel; bounds a session's memory, and a link's speed over long distances."""
+"""Unread bytes of a channel for bulk; bounds its memory, and a link's speed over long distances."""
+
+NARROW_WINDOW_BYTES = 512 * 1024
+"""Unread bytes of any other channel, whose reader may be slow."""
 PACKET_BYTES = 32 * 1024
 BACKGROUND_SECONDS = 30.0
 """Limit for messages that no caller waits for, such as a channel's end."""
@@ -74,6 +77,8 @@ class Link(Protocol):
 class Stream:
     """One channel: two windows, the data received, and the state of the far end."""
 
+    first_window = WINDOW_BYTES
+
     def __init__(self, link: Link, number: int) -> None:
         self.link = link
         self.number = number
@@ -87,7 +92,7 @@ class Stream:
         self._answers: deque[bool | Refused] = deque()
         self._room_out = 0
         self._packet_out = PACKET_BYTES
-        self._room_in = WINDOW_BYTES
+        self._window = self._room_in = self.first_window
         self._unacknowledged = 0
         self._eof_sent = False
         self._status: int | None = None
@@ -294,9 +299,17 @@ class Stream:
     def _consume(self, size: int) -> None:
         """Return window for what was read, in portions worth a packet."""
         self._unacknowledged += size
-        if self._unacknowledged < WINDOW_BYTES // 4 or self.closed:
+        if self._unacknowledged < self._window // 4 or self.closed:
             return
         grant, self._unacknowledged = self._unacknowledged, 0
+        self._grant(grant)
+
+    def _widen(self, window: int) -> None:
+        """Have the far side send up to ``window`` bytes before it waits for a reader."""
+        grant, self._window = window - self._window, window
+        self._grant(grant)
+
+    def _grant(self, grant: int) -> None:
         with self._changed:
             self._room_in += grant
         try:

@@ -58,6 +58,9 @@ class Delegate(Channel):
     def shutdown_write(self) -> None:
         self.inner.shutdown_write()
 
+    def expect_bulk(self) -> None:
+        self.inner.expect_bulk()
+
     def resize(self, columns: int, rows: int) -> None:
         self.inner.resize(columns, rows)
 

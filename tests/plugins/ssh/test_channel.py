@@ -15,7 +15,7 @@ import pytest
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ChannelRefused, UnsupportedShell
 from connmgr.plugin import Channel
-from connmgr_ssh.stream import WINDOW_BYTES
+from connmgr_ssh.stream import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
 from tests.plugins import users
@@ -119,10 +119,20 @@ def test_an_unread_channel_holds_no_more_than_its_window_and_hinders_no_other(li
     lazy = link.open_channel(["sh", "-c", f"head -c {MANY} /dev/zero; echo done >&2"], timeout=WAIT)
     assert run(link, "echo lively") == (0, b"lively\n", b"")
     out, err = lazy.recv(WAIT)
-    assert len(out) <= WINDOW_BYTES
+    assert len(out) <= NARROW_WINDOW_BYTES
     rest, rest_err = read(lazy)
     assert len(out) + len(rest) == MANY
     assert err + rest_err == b"done\n"
+
+
+def test_a_channel_takes_more_than_its_window_only_when_bulk_is_expected(link: SshTransport) -> None:
+    size = WINDOW_BYTES - len("sent\n")
+    channel = link.open_channel(["sh", "-c", f"head -c {size} /dev/zero; echo sent >&2"], timeout=WAIT)
+    assert channel._room_in <= NARROW_WINDOW_BYTES
+    channel.expect_bulk()
+    # Nobody reads, and yet all of it arrives.
+    assert channel._wait(lambda: channel._arrived[STDERR], WAIT)
+    assert [len(stream) for stream in read(channel)] == [size, len("sent\n")]
 
 
 def test_recv_returns_nothing_after_its_timeout(link: SshTransport) -> None:
