@@ -182,11 +182,15 @@ class Running:
                 continue
             now = time.monotonic()
             if self._due > now:
-                out, err = self._channel.recv(max(0.0, min(deadline, next_look, self._due) - now))
-                self.stdout.parse(out)
-                self.stderr.parse(err)
+                self._read(max(0.0, min(deadline, next_look, self._due) - now))
             yield
         return ""
+
+    def _read(self, timeout: float) -> None:
+        # By itself, so that nothing holds what was read while its reader is waited for.
+        out, err = self._channel.recv(timeout)
+        self.stdout.parse(out)
+        self.stderr.parse(err)
 
     def _await_room(self) -> None:
         """Wait until there is room, the time is over or the client has gone."""
