@@ -52,6 +52,13 @@ def test_status_describes_the_daemon(own_connmgr: CommandLine) -> None:
     assert text.splitlines()[-1].strip().startswith("local machine  idle")
 
 
+def test_status_shows_the_names_of_shells(own_connmgr: CommandLine) -> None:
+    own_connmgr("exec", "local", "--", "true")
+    own_connmgr("exec", "local", "--session", "build", "--", "true")
+    shown = [line.split("  ")[1] for line in own_connmgr("status").output.splitlines()[-2:]]
+    assert shown == ["local machine", "local machine [build]"]
+
+
 def test_stop_waits_for_the_end(own_connmgr: CommandLine) -> None:
     assert own_connmgr("stop").output == "The daemon has stopped.\n"
     assert own_connmgr.daemon.process.wait(1) == 0

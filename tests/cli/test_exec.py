@@ -37,6 +37,20 @@ def test_the_shell_is_started_kept_and_started_again(own_connmgr: CommandLine) -
     assert own_connmgr("exec", "local", "--", 'echo "<$ODD>"').output == "<>\n"
 
 
+def test_a_shell_of_a_name_is_another_one(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    own_connmgr("exec", "local", "--", "cd /usr")
+    own_connmgr("exec", "local", "--session", "build", "--", f"cd {tmp_path}")
+    assert own_connmgr("exec", "local", "--", "pwd").output == "/usr\n"
+    assert own_connmgr("exec", "local", "--session", "build", "--", "pwd").output == f"{tmp_path}\n"
+    assert "build" not in own_connmgr("exec", "--all", "local*", "--session", "build", "--", "pwd").errors
+    own_connmgr("cp", "--session", "build", "-", "local:file", stdin="here")
+    assert (tmp_path / "file").read_text() == "here"
+    assert own_connmgr("cp", "--session", "build", "local:file", "-").output == "here"
+    assert own_connmgr("shell", "--session", "build", "local", stdin="cd /etc\npwd\n").output == "/etc\n"
+    assert own_connmgr("exec", "local", "--", "pwd").output == "/usr\n"
+    assert "session" in own_connmgr("exec", "local", "--session", "no name", "--", "pwd", code=125).errors
+
+
 def test_input_directory_and_variables_are_given_when_asked_for(connmgr: CommandLine) -> None:
     assert connmgr("exec", "local", "--", "cat", stdin="unread").output == ""
     assert connmgr("exec", "local", "--stdin", "--", "od -An -c", stdin=b"\0\xffx").output.split() == [

@@ -27,7 +27,7 @@ def note(kind, value):
 @hookimpl
 def connmgr_authorise(caller, action, subjects):
     about = sorted(subjects.connections), sorted(subjects.categories), list(map(str, subjects.paths))
-    note("asked", [caller.name, action, *about])
+    note("asked", [caller.name, action, *about, subjects.session])
     if os.path.exists(os.environ["HOME"] + "/raise"):
         raise ZeroDivisionError
     if action in open(os.environ["HOME"] + "/denied").read().split():
@@ -95,6 +95,19 @@ def test_a_plugin_refuses_an_action_and_nothing_is_done(guarded: Guarded) -> Non
     assert guarded.client.shell.exec(LOCAL_MACHINE, "echo yes").stdout == "yes"
 
 
+def test_the_shell_that_is_meant_is_told_by_its_name(guarded: Guarded) -> None:
+    guarded.deny()
+    guarded.client.shell.start(LOCAL_MACHINE, session="build")
+    guarded.client.fs.list(LOCAL_MACHINE, "/", session="build")
+    guarded.client.shell.stop(LOCAL_MACHINE, all=True)
+    assert [(asked[1], asked[-1]) for asked in guarded.seen("asked")] == [
+        ("shell.start", "build"),
+        ("fs.list", "build"),
+        ("shell.stop", None),
+    ]
+    assert [entry.get("shell") for entry in guarded.seen("entry")] == ["build", "build", None]
+
+
 def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
     gateway = add(guarded.client, "gateway", **SSH)
     host = add(guarded.client, "host", **{**SSH, "host": "inner.example", "gateway": gateway})
@@ -102,7 +115,7 @@ def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
     guarded.deny("fs.write", "connection.add")
     assert refused(guarded.client, "/fs/write", connection=root, blob=root, path="/etc/motd") == "policy_denied"
     (asked,) = guarded.seen("asked")
-    assert asked[1:] == ["fs.write", sorted([gateway, host, root]), [], ["b'/etc/motd'"]]
+    assert asked[1:] == ["fs.write", sorted([gateway, host, root]), [], ["b'/etc/motd'"], None]
     guarded.deny("connection.add")
     data = {**SUDO, "host": {"storeId": host.upper()}}
     assert refused(guarded.client, "/connection/add", name="x", data=data, validate=False) == "policy_denied"
