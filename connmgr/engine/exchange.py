@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from connmgr import errors
@@ -40,11 +40,16 @@ class Exchange:
     """
 
     def __init__(
-        self, transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
+        self,
+        transport: Transport,
+        helpers: Helpers,
+        program: Program,
+        arguments: Sequence[str | bytes],
+        variables: Mapping[str, bytes] | None = None,
     ) -> None:
         self._helpers = helpers
         self._refusals = program.refusals
-        self._helper, self.mark = _called(transport, helpers, program, arguments)
+        self._helper, self.mark = _called(transport, helpers, program, arguments, variables)
         self._channel = self._helper.channel
         self._seen = bytearray()
         self._complaint = b""
@@ -187,19 +192,23 @@ class Exchange:
 
 
 def _called(
-    transport: Transport, helpers: Helpers, program: Program, arguments: Sequence[str | bytes]
+    transport: Transport,
+    helpers: Helpers,
+    program: Program,
+    arguments: Sequence[str | bytes],
+    variables: Mapping[str, bytes] | None,
 ) -> tuple[Helper, bytes]:
     """Return a helper with the call written to it, and the call's mark."""
     helper = helpers.take()
     if helper is not None:
         try:
-            return helper, helper.call(program, arguments, STALL_SECONDS)
+            return helper, helper.call(program, arguments, STALL_SECONDS, variables)
         except (EOFError, OSError):
             # The helper ended meanwhile; it does not run an incomplete call.
             helpers.end(helper)
     helper = helpers.start(transport, program, OPEN_SECONDS)
     try:
-        return helper, helper.call(program, arguments, STALL_SECONDS)
+        return helper, helper.call(program, arguments, STALL_SECONDS, variables)
     except (EOFError, OSError) as error:
         helpers.end(helper)
         raise errors.TransferFailed("The link broke, or the far side takes no data.") from error

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source, encoded, quote, script_argv
+from connmgr.engine.script import Source, as_line, quote, script_argv
 from connmgr.errors import ConnmgrError
 from connmgr.plugin import Channel, Transport
 
@@ -48,11 +48,15 @@ class Program:
 
 @dataclass(eq=False)
 class Helper:
-    """A shell that waits for calls on ``channel``; ``known`` are the parts of programs that it has read."""
+    """A shell that waits for calls on ``channel``.
+
+    ``known`` are the parts of programs that it has read, and ``kept`` the values of variables that it was given.
+    """
 
     channel: Channel
     _word: str
     known: set[str] = field(default_factory=set)
+    kept: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def start(cls, transport: Transport, program: Program, timeout: float) -> Helper:
@@ -63,20 +67,30 @@ class Helper:
         channel.expect_bulk()
         return cls(channel, word, set(program.parts))
 
-    def call(self, program: Program, arguments: Sequence[str | bytes], timeout: float) -> bytes:
+    def call(
+        self,
+        program: Program,
+        arguments: Sequence[str | bytes],
+        timeout: float,
+        variables: Mapping[str, bytes] | None = None,
+    ) -> bytes:
         """Run ``program`` with ``arguments``, and return the mark that leads its answers.
 
+        The program finds ``variables`` set; the helper is sent those that are not as in its last call.
         Its last line is the mark, ``over``, and its exit status.
         :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
         """
         mark = new_nonce()
         text = "".join(part for part in program.parts if part not in self.known).encode()
         self.known.update(program.parts)
+        changed = {name: value for name, value in (variables or {}).items() if self.kept.get(name) != value}
+        self.kept.update(changed)
+        text += b"".join(name.encode() + b"=" + quote(value) + b"\n" for name, value in changed.items())
         words = (word.encode() if isinstance(word, str) else word for word in arguments)
         text += b" ".join(
             [b"feed" if program.fed else b"run", program.name.encode(), mark.encode(), *map(quote, words)]
         )
-        self.channel.sendall(f"{self._word} {encoded(text)}\n".encode(), timeout)
+        self.channel.sendall(f"{self._word} {as_line(text)}\n".encode(), timeout)
         return mark.encode()
 
     @property

@@ -11,6 +11,7 @@ from importlib.resources import files
 # Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in ways of their own.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
+_NOT_IN_A_LINE = re.compile(rb"[^ -\[\]-~]")
 _BLANK = re.compile(r"@(\w+)@")
 
 
@@ -69,6 +70,11 @@ def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]
     words = (word.encode() if isinstance(word, str) else word for word in arguments)
     text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
     return ["/bin/sh", "-c", _BOOT, "sh", encoded(text)]
+
+
+def as_line(text: bytes) -> str:
+    """Return ``text``, which holds no NUL, as a short line that ``printf %b`` turns back into it."""
+    return _NOT_IN_A_LINE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()
 
 
 def encoded(text: bytes) -> str:

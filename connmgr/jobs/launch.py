@@ -71,29 +71,37 @@ class Launch:
         yield from (b"-c", _READ_SCRIPT.encode())
 
     @property
-    def script(self) -> bytes:
-        """The text that sets up the session's state and runs the command; it holds all that is secret."""
-        dialect = self.surroundings.dialect if self.surroundings else SH
-        steps = [b"exec 7<&-", *self._state(dialect), *self._environment(dialect), self._command(dialect)]
-        body = b"\n".join(steps)
-        if self.stdin and not self.waits_for_input:
-            body = b"{ " + b"\n".join(_put(dialect, self.stdin)) + b"\n} | {\n" + body + b"\n}"
-        return body
+    def setting(self) -> bytes:
+        """The text that sets up the session's state; it is the same from job to job while that is."""
+        return b"".join(step + b"\n" for step in self._state())
 
-    def _state(self, dialect: Dialect) -> Iterator[bytes]:
+    @property
+    def script(self) -> tuple[bytes, bytes]:
+        """The text that goes before :attr:`setting`, and the one that runs the command then."""
+        dialect = self._dialect
+        steps = [self._subdirectory(dialect), *self._environment(dialect), self._command(dialect)]
+        command = b"\n".join(steps)
+        if not self.stdin or self.waits_for_input:
+            return b"exec 7<&-\n", command
+        # What is to be hidden from `ps` goes through a builtin.
+        return b"exec 7<&-\n{ " + b"\n".join(_put(dialect, self.stdin)) + b"\n} | {\n", command + b"\n}"
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self.surroundings.dialect if self.surroundings else SH
+
+    def _subdirectory(self, dialect: Dialect) -> bytes:
+        # The directory is entered already; this tells the shell its name.
+        return b"%s cd %s 2>/dev/null||:" % (dialect.builtin.encode(), dialect.quoted(self.subdirectory or b"."))
+
+    def _state(self) -> Iterator[bytes]:
         if self.surroundings is None:
             return
+        dialect, variables = self._dialect, self.surroundings.variables
         builtin = dialect.builtin.encode()
         yield dialect.preparation.encode()
-        # The directory is entered already; this tells the shell its name.
         yield b"%s cd %s 2>/dev/null||:" % (builtin, dialect.quoted(self.directory))
-        if self.subdirectory:
-            yield b"%s cd %s 2>/dev/null||:" % (builtin, dialect.quoted(self.subdirectory))
-        variables = self.surroundings.variables
-        if b"OLDPWD" not in variables:
-            yield b"unset OLDPWD"
-        if b"PATH" not in variables:
-            yield b"unset PATH"
+        yield from (b"unset " + name for name in (b"OLDPWD", b"PATH") if name not in variables)
         # Without this word, a variable that the shell refuses to set would end it.
         yield from (builtin + b" " + statement for statement in variables.values())
 

@@ -63,7 +63,8 @@ def _program(name: str, *more: str, fed: bool = False) -> Program:
 
 
 START = _program("start")
-"""``id cap seconds open directory cwd script``, then the argv of a shell that runs what descriptor 7 holds.
+"""``id cap seconds open directory cwd``, the script in two parts, ``clean``, and the argv of a shell that runs what
+descriptor 7 holds: the two parts, with the variable ``job_setting`` between them.
 
 ``ok``, the runner's process id and start time, the system's boot, a warning or ``-``, and the job's directory.
 """

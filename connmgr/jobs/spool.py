@@ -95,8 +95,9 @@ class Spool:
         deadline = Deadline(timeout)
         seconds = "" if launch.timeout is None else str(max(1, math.ceil(launch.timeout)))
         arguments = [_checked(launch.id), str(launch.cap), seconds, "1" if launch.waits_for_input else ""]
-        rest = [launch.directory, launch.subdirectory, launch.script, *launch.words]
-        with self._run(scripts.START, [*arguments, *rest]) as exchange:
+        rest = [launch.directory, launch.subdirectory, *launch.script, *launch.words]
+        setting = {"job_setting": launch.setting}
+        with Exchange(self._transport, self._helpers, scripts.START, [*arguments, *rest], setting) as exchange:
             started = _started(exchange.answer(deadline.left()))
         if launch.stdin and launch.waits_for_input:
             self._feed_or_end(launch, deadline)

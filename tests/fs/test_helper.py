@@ -141,7 +141,7 @@ def test_a_call_that_the_far_side_cannot_read_fails_at_once(tmp_path: Path, fold
     transport = Elsewhere(shell_called_sh(tmp_path, "mksh"), os.environ["PATH"], tmp_path)
     place = Place(transport, bytes(folder))
     with pytest.raises(errors.TransferFailed, match="did not answer"):
-        files.remove(place, b"'" * 8192, recursive=False, timeout=WAIT)
+        files.remove(place, b"'" * 32768, recursive=False, timeout=WAIT)
     transport.close()
 
 

@@ -16,7 +16,7 @@ from connmgr.jobs.launch import Launch
 from connmgr.jobs.spool import Seen, Spool
 from connmgr.plugin import Transport
 from connmgr_local.transport import LocalTransport
-from tests.engine.conftest import any_shell, bash, posix  # noqa: F401 - fixtures
+from tests.engine.conftest import any_shell, posix  # noqa: F401 - fixtures
 from tests.fs.far_sides import eventually
 
 WAIT = 30.0
@@ -73,9 +73,10 @@ class Jobs:
 
     def close(self) -> None:
         """End and remove what the test has started."""
-        for id in self._started:
-            with suppress(ConnmgrError):
-                self.spool.kill(id, "KILL", None, WAIT)
+        for id, seen in self.spool.look(self._started, WAIT).items():
+            if seen.state in ("running", "lost"):
+                with suppress(ConnmgrError):
+                    self.spool.kill(id, "KILL", None, WAIT)
         self.spool.remove(self._started, WAIT)
         self.helpers.close()
         self.transport.close()

@@ -46,7 +46,7 @@ def test_input_of_any_bytes_arrives(any_shell: Session, jobs: Jobs) -> None:
     assert done.stdout == data * 100
 
 
-@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+@pytest.mark.parametrize("signal", ["KILL", "INT", "TERM"])
 def test_a_signal_s_number_is_in_the_status(posix: Session, jobs: Jobs, signal: str) -> None:
     text = f"sh -c 'kill -{signal} $$'".encode()
     done = jobs.done(Launch(new_id(), text, surroundings=posix.surroundings))

@@ -36,7 +36,8 @@ feed() {
       trap 'kill "$!"; exit' TERM
       wait "$!" || break 2
       true >"$n"
-      rm -f "$((n - 1))"
+      # Who chose a number a moment ago must find it taken.
+      [ "$n" -le 1000 ] || rm -f "$((n - 1000))"
       n=$((n + 1))
     done
     [ ! -L "$n" ] || break

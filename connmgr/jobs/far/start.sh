@@ -1,6 +1,6 @@
 # Nothing that takes a process stands before the answer but for one mkdir.
-id=$1 cap=$2 seconds=$3 open=$4 at=$5 cwd=$6 script=$7
-shift 7
+id=$1 cap=$2 seconds=$3 open=$4 at=$5 cwd=$6 before=$7 script=$8
+shift 8
 trap '' HUP
 unset CDPATH
 cd -- "${at:-${HOME:-/}}" 2>/dev/null || no no_such_directory
@@ -32,7 +32,7 @@ job_base() {
 }
 job_base
 d=$base/$id
-why=$(mkdir -- "$d" ${open:+"$d/in"} 2>&1) || because "$why"
+if ! mkdir -- "$d" ${open:+"$d/in"} 2>/dev/null; then why=$(mkdir -- "$d" ${open:+"$d/in"} 2>&1) || because "$why"; fi
 line="                                                               "
 job_written() {
   echo "$line" >"$d/runner" && echo "$line" >"$d/end" && echo "$line" >"$d/kill" && echo >"$d/out" && echo >"$d/err" &&
@@ -43,10 +43,31 @@ if ! job_written; then
   rm -rf -- "$d"
   because "${why:-No space left}"
 fi
-job_put "$script" 2>/dev/null | CONNMGR_SPOOL=$id $job_around $job_apart /bin/sh -c "$job_runner" sh \
-  "$d" "$id" "$((cap / 512 + 1))" "$job_mask" "$seconds" "$open" "$job_terminator" "$job_apart" "$job_boot" "$@" \
-  7<&0 </dev/null >/dev/null 2>&1 &
-pid=$!
-job_process "$pid" || born=-
-echo "$pid $born $job_boot $cap ." 1<>"$d/runner"
-say ok "$pid $born $job_boot ${job_warning:--} $d"
+job_become() {
+  CONNMGR_SPOOL=$id
+  export CONNMGR_SPOOL
+  exec $job_around $job_apart /bin/sh -c "$job_runner" sh "$d" "$id" "$((cap / 512 + 1))" "$job_mask" "$seconds" \
+    "$open" "$job_terminator" "$job_apart" "$job_boot" "$@" 7<&6 6<&- </dev/null >/dev/null 2>&1
+}
+job_announce() {
+  job_process "$1" || born=-
+  echo "$1 $born $job_boot $cap ." 1<>"$d/runner"
+  say ok "$1 $born $job_boot ${job_warning:--} $d"
+}
+job_self() { read -r self rest </proc/self/stat || self=$(exec /bin/sh -c 'echo "$PPID"'); } 2>/dev/null
+job_self
+parent=$self
+# What a shell without job control runs in the background is deaf to INT and QUIT for ever. So the runner begins in the
+# foreground, and ends who waits for it: quietly, if possible.
+job_put "$before$job_setting$script" 2>/dev/null | {
+  job_self
+  if [ "$self" = "$parent" ]; then
+    job_become "$@" &
+    job_announce "$!"
+  else
+    job_announce "$self"
+    kill -PIPE "$parent"
+    kill -KILL "$parent" 2>/dev/null
+    job_become "$@"
+  fi
+} 6<&0

@@ -1,20 +1,29 @@
 # How the job in $d with the uuid $id is, in $state; where it runs, $pid is its runner and $spared the runner's helpers.
+# An environment that may not be read proves nothing.
 job_carries() {
-  while read -r line || [ "$line" ]; do
-    case $line in *"CONNMGR_SPOOL=$id"*) return 0;; esac
-  done <"/proc/$1/environ" || [ ! -e "/proc/$1/environ" ]
+  job_marked=1
+  {
+    job_marked=
+    while read -r line || [ "$line" ]; do
+      case $line in *"CONNMGR_SPOOL=$id"*) job_marked=1; break;; esac
+    done
+  } <"/proc/$1/environ"
+  [ "$job_marked" ]
 } 2>/dev/null
-job_line() { read -r one many && set -- $many && echo "$one $1_$2_$3_$4_$5"; }
+# What follows a process's name in /proc, and the words of ps.
+job_stat() { alive=$1 born=${20}; }
+job_ps() { alive=$1 born=$2_$3_$4_$5_$6; }
 job_process() {
   if [ -e "/proc/$$/stat" ]; then
     read -r line <"/proc/$1/stat" || return 1
-    line=${line##*") "}
-    born=$(set -- $line; echo "$1 ${20}")
+    job_stat ${line##*") "}
   else
-    born=$(ps -o state= -o lstart= -p "$1" | job_line)
+    # shellcheck disable=SC2046
+    job_ps $(ps -o state= -o lstart= -p "$1")
+    # Where there is no ps either, nothing more is known of a process.
+    if [ ! "$alive" ] && ! ps -p "$$" >/dev/null && kill -0 "$1"; then alive=R born=-; fi
   fi
-  case $born in ""|[ZX]*) return 1;; esac
-  born=${born#* }
+  case $alive in ""|[ZX]*) return 1;; esac
 } 2>/dev/null
 job_runner_is() {
   pid= start= boot= cap=
@@ -22,7 +31,9 @@ job_runner_is() {
 }
 job_lives() {
   case $pid in ""|*[!0-9]*) return 1;; esac
-  [ "$boot" = "$job_boot" ] && job_process "$pid" && [ "$born" = "$start" ] && job_carries "$pid"
+  [ "$boot" = "$job_boot" ] && job_process "$pid" && [ "$born" = "$start" ] || return 1
+  # It carries the mark once it has begun to write down how it goes.
+  [ "$phase" != started ] || job_carries "$pid"
 }
 job_record() {
   phase= status= over= cut_out= cut_err= last=

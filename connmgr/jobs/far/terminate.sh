@@ -31,9 +31,12 @@ fi
 echo "$refused"
 exec >/dev/null 2>&1
 [ "$grace" ] || exit 0
-n=0
-while find_job; [ "$found" ] && [ "$n" -lt "$grace" ]; do
-  sleep 0.2 || { sleep 1; n=$((n + 8)); }
-  n=$((n + 2))
+# By the clock that nobody sets, in hundredths of a second.
+now() { { read -r now rest </proc/uptime && now=${now%.*}${now#*.}; } 2>/dev/null || now=$((${now:-0} + 20)); }
+now
+until=$((now + grace * 10))
+while find_job; [ "$found" ] && [ "$now" -lt "$until" ]; do
+  sleep 0.2 || { sleep 1; [ -e /proc/uptime ] || now=$((now + 80)); }
+  now
 done
 kill_all

@@ -1,0 +1,123 @@
+"""Jobs outlive what started them, and are told from what is not theirs; nothing of what they are told is seen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from connmgr.engine.session import Session
+from connmgr.jobs.launch import OPEN, Launch
+from tests.engine.shells import local_session
+from tests.fs.far_sides import eventually
+from tests.jobs.conftest import Jobs, new_id
+from tests.jobs.test_kill import processes_of, ready
+from tests.plugins.oneself import ssh_link, ssh_server
+
+
+def test_the_end_of_its_helper_and_of_its_session(jobs: Jobs) -> None:
+    with local_session("sh") as session:
+        launch = Launch(new_id(), b"echo ready; sleep 2; echo later", surroundings=session.surroundings)
+        id = jobs.start(launch)
+        jobs.await_that(id, lambda read: read.stdout == b"ready\n")
+        jobs.helpers.dismiss()
+    assert jobs.ended(id).stdout == b"ready\nlater\n"
+
+
+@pytest.mark.needs("sshd")
+@pytest.mark.parametrize("shell", ["bash", "fish", "tcsh"])
+def test_the_end_of_the_link_and_of_its_server(tmp_path: Path, shell: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    path = next(str(found) for folder in ("/bin", "/usr/bin") if (found := Path(folder, shell)).exists())
+    with ssh_server(home, path) as server:
+        with ssh_link(server) as link:
+            jobs = Jobs(link)
+            with local_session("sh", transport=link) as session:
+                text = b"echo ready; trap 'echo hup' HUP; sleep 1; cat; echo later"
+                launch = Launch(new_id(), text, surroundings=session.surroundings, stdin=OPEN)
+                id = jobs.start(launch)
+                jobs.await_that(id, lambda read: read.stdout == b"ready\n")
+                jobs.spool.input(id, b"sent\n", True, 20)
+                for process in psutil.Process(server.pid).children(recursive=True):
+                    with suppress(psutil.NoSuchProcess):
+                        if process.name().startswith("sshd"):
+                            process.kill()
+        with ssh_link(server) as link:
+            again = Jobs(link)
+            assert again.ended(id).stdout == b"ready\nsent\nlater\n"
+            again.spool.remove([id], 20)
+            assert again.spool.list(20) == {}
+            again.close()
+
+
+def targets(process: psutil.Process) -> Iterator[str]:
+    """Yield what a process's descriptors lead to."""
+    with suppress(FileNotFoundError):
+        for link in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                yield str(link.readlink())
+
+
+def test_no_stream_of_the_channel_is_kept(jobs: Jobs) -> None:
+    id = ready(jobs, b"sleep 1000 & echo ready; sleep 1000")
+    pipes = {target for process in (psutil.Process(), *psutil.Process().children()) for target in targets(process)}
+    held = {target for process in processes_of(id) for target in targets(process)}
+    assert not {name for name in held & pipes if "pipe:" in name}
+    assert len({os.getsid(process.pid) for process in processes_of(id)} & {os.getsid(0)}) == 0
+
+
+def test_nothing_of_what_it_is_told_is_in_an_argv_or_a_file(any_shell: Session, jobs: Jobs, home: Path) -> None:
+    launch = Launch(
+        new_id(),
+        b": hidden-command; cat >/dev/null; echo ready; sleep 1000",
+        surroundings=any_shell.surroundings,
+        environment={"HIDDEN": "hidden-value"},
+        stdin=b"hidden-input",
+    )
+    id = jobs.start(launch)
+    jobs.await_that(id, lambda read: read.stdout == b"ready\n")
+    for process in psutil.process_iter():
+        if process.pid != os.getpid():
+            try:
+                assert "hidden-" not in " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hidden-" in path.read_bytes()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert (home / id).stat().st_mode & 0o777 == 0o700
+
+
+def test_the_runner_s_death_is_a_loss(jobs: Jobs, home: Path) -> None:
+    id = ready(jobs, b"echo ready; sleep 1000")
+    runner = int((home / id / "runner").read_text().split()[0])
+    psutil.Process(runner).kill()
+    eventually(lambda: jobs.look(id).state == "lost", "a job without a runner seems to run")
+    assert jobs.read(id).stdout == b"ready\n"
+    jobs.spool.kill(id, "KILL", None, 20)
+    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+
+
+def test_another_boot_is_a_loss(jobs: Jobs, home: Path) -> None:
+    id = ready(jobs, b"echo ready; sleep 1000")
+    record = home / id / "runner"
+    pid, start, boot, *rest = record.read_text().split("\n")[0].split()
+    record.write_text(" ".join([pid, start, boot[::-1], *rest]) + "\n")
+    assert jobs.look(id).state == "lost"
+    record.write_text(" ".join([pid, start, boot, *rest]) + "\n")
+    assert jobs.look(id).state == "running"
+
+
+def test_many_jobs_over_one_link(jobs: Jobs) -> None:
+    ids = [jobs.start(Launch(new_id(), b"echo $CONNMGR_JOB; exit 3")) for _ in range(200)]
+    eventually(
+        lambda: all(seen.stdout.ended and seen.exit_code == 3 for seen in jobs.spool.look(ids, 20).values()),
+        "some of 200 jobs do not end",
+    )
+    for id in ids[::20]:
+        assert jobs.read(id).stdout == id.encode() + b"\n"
