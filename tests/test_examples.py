@@ -100,6 +100,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
         lines == [{"stdout": "one\n"}, {"stdout": "two\n"}, {"stderr": "oops\n"}, {"exitCode": 3}]
     ),
     "32-shell-list.sh": lambda answers: [one.get("session") for one in answers[1]["shells"]] == [None, "second"],
+    "33-shell-broadcast.sh": lambda answers: [answers[0]["stdout"], answers[1]["succeeded"]] == ["Linux", 1],
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),
     "42-fs-write.sh": nothing,

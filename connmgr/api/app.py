@@ -8,6 +8,7 @@ from typing import Any
 import flask
 
 from connmgr.api import (
+    broadcast,
     category,
     connection,
     daemon,
@@ -29,7 +30,9 @@ from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
 from connmgr.errors import Stopping
 
-GROUPS = tuple(part.group for part in (handshake, category, connection, shell, job, fs, secret, vault, daemon, metrics))
+GROUPS = tuple(
+    part.group for part in (handshake, category, connection, shell, broadcast, job, fs, secret, vault, daemon, metrics)
+)
 
 
 class Application(flask.Flask):

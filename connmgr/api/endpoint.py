@@ -39,6 +39,9 @@ class Endpoint:
     about: Sequence[str] = ()
     """The fields of a request that tell what it is about. None of them holds a secret: the audit trail has them."""
 
+    selects: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """Puts what a loaded request selects, by filters, in its place: authorisation is asked about that."""
+
     audited: bool = True
     described: bool = True
     request: marshmallow.Schema | None = None
@@ -75,6 +78,8 @@ class Endpoint:
         known.audited = self.audited
         known.caller = None if self.public else self._caller(found)
         request = read(flask.request, self.request, raw=bool(self.raw_body))
+        if self.selects is not None:
+            request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
         if known.caller is not None:
             found.authorisation.check(known.caller, self.action, request)

@@ -7,8 +7,9 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
+from connmgr.api.command import ENCODINGS, MAX_COMMAND, check_base64
 from connmgr.api.schemas import Filter, Id, UtcTime
-from connmgr.api.shell import ENCODINGS, MAX_COMMAND, ExecRequest, check_base64
+from connmgr.api.shell import ExecRequest
 from connmgr.fields import Boolean, Integer, List, Number, Schema, Text
 from connmgr.vault.jobs import ENDED, UNDER_WAY
 

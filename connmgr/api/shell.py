@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import flask
-from marshmallow import ValidationError, fields, validate, validates_schema
+from marshmallow import fields
 
 from connmgr import errors
 from connmgr.api import output, streaming
 from connmgr.api.account import account, caller, detail
+from connmgr.api.command import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id, Members
+from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.api.shell_schemas import (
     ListRequest,
@@ -25,13 +24,8 @@ from connmgr.api.shell_schemas import (
     ShellRequest,
     StopRequest,
 )
-from connmgr.engine.frame import Command
 from connmgr.engine.running import Running
-from connmgr.fields import Number, Schema, Text
-
-ENCODINGS = ("utf-8", "base64")
-MAX_TIMEOUT = 86400
-MAX_COMMAND = 1 << 20
+from connmgr.fields import Schema
 
 OPENING = (
     errors.UnknownConnection,
@@ -63,51 +57,8 @@ group = Group(
 )
 
 
-def check_base64(data: Mapping[str, Any], name: str) -> None:
-    """Raise ValidationError if the member ``name`` is to be base64, and is not."""
-    if data["encoding"] == "base64" and name in data:
-        try:
-            base64.b64decode(data[name], validate=True)
-        except (binascii.Error, ValueError):
-            raise ValidationError("Not valid base64.", name) from None
-
-
-class ExecRequest(ShellNamed):
+class ExecRequest(CommandFields, ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
-    command = Text(
-        required=True,
-        validate=validate.Length(max=MAX_COMMAND),
-        metadata={"description": "The command, in the language of the session's shell."},
-    )
-    timeout = Number(
-        validate=validate.Range(min=0, max=MAX_TIMEOUT, min_inclusive=False),
-        metadata={"description": "Seconds until the command is killed. Without it: the daemon's `command-timeout`."},
-    )
-    stdin = Text(
-        allow_nul=True,
-        metadata={"description": "The command's input, in base64 if `encoding` says so. Without it: none."},
-    )
-    cwd = Text(
-        validate=validate.Length(min=1),
-        metadata={"description": "The directory for this command alone, absolute or relative to the session's."},
-    )
-    env = Members(
-        keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),
-        values=Text(),
-        metadata={"description": "Environment variables, for this command alone."},
-    )
-    encoding = Text(
-        load_default=ENCODINGS[0],
-        validate=validate.OneOf(ENCODINGS),
-        metadata={
-            "description": "`utf-8`: output as text, without one final newline, undecodable bytes as U+FFFD. `base64`: "
-            "output and `stdin` in base64, byte by byte."
-        },
-    )
-
-    @validates_schema
-    def check_stdin(self, data: dict[str, Any], **_: Any) -> None:
-        check_base64(data, "stdin")
 
 
 class ExecResponse(Schema):
@@ -191,7 +142,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
         try:
             result = running.result()
         except errors.CommandTimeout as error:
-            error.details = _printed_until(error, encoding)
+            error.details = printed_until(error, encoding)
             raise
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
     return output.respond(result, encoding)
@@ -256,29 +207,12 @@ def _begun(request: dict[str, Any]) -> Iterator[Running]:
     timeout = request.get("timeout", services().settings.command_timeout)
     with (
         services().shells.using(request["connection"], caller().access, request.get("session")) as session,
-        session.begin(_command(request), timeout, _client_is_gone()) as running,
+        session.begin(command_of(request), timeout, client_is_gone()) as running,
     ):
         yield running
 
 
-def _command(request: dict[str, Any]) -> Command:
-    stdin, cwd = request.get("stdin", ""), request.get("cwd")
-    return Command(
-        request["command"].encode(),
-        base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
-        directory=None if cwd is None else cwd.encode(),
-        environment=request.get("env"),
-    )
-
-
-def _printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:
-    printed: dict[str, Any] = {
-        "stdout": output.shown(timeout.stdout, encoding),
-        "stderr": output.shown(timeout.stderr, encoding),
-    }
-    return printed | {"truncated": True} if timeout.truncated else printed
-
-
-def _client_is_gone() -> Callable[[], bool]:
+def client_is_gone() -> Callable[[], bool]:
+    """Return what tells the thread that answers this request whether its client is gone."""
     gone: Callable[[], bool] = flask.request.environ.get("waitress.client_disconnected", lambda: False)
     return gone

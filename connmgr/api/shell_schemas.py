@@ -11,17 +11,24 @@ from connmgr.api.second_vocabulary import Located
 from connmgr.fields import Boolean, Schema, Text
 
 
+class ShellName(Text):
+    """The name of a further shell of a connection."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        allowed = validate.Regexp(
+            r"^[A-Za-z0-9_.-]{1,64}\Z", error="Not 1 to 64 of the letters A to Z and a to z, digits, `_`, `.` and `-`."
+        )
+        super().__init__(validate=allowed, **kwargs)
+        self.metadata = {**self.metadata, "pattern": "^[A-Za-z0-9_.-]{1,64}$"}
+
+
 class ShellNamed(Located):
     """A request to one shell of a connection."""
 
-    session = Text(
-        validate=validate.Regexp(
-            r"^[A-Za-z0-9_.-]{1,64}\Z", error="Not 1 to 64 of the letters A to Z and a to z, digits, `_`, `.` and `-`."
-        ),
+    session = ShellName(
         metadata={
-            "description": "The name of a further shell of the connection. Without it: the connection's own shell.",
-            "pattern": "^[A-Za-z0-9_.-]{1,64}$",
-        },
+            "description": "The name of a further shell of the connection. Without it: the connection's own shell."
+        }
     )
 
 

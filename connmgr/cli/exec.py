@@ -6,7 +6,7 @@ import errno
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -19,7 +19,7 @@ from connmgr.cli.progress import waiting
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
 
-DEFAULT_JOBS = 16
+DEFAULT_JOBS, MAX_JOBS = 16, 128
 
 
 class ExecCommand(click.Command):
@@ -64,10 +64,17 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
     "-j",
     "--jobs",
     metavar="N",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, MAX_JOBS),
     default=DEFAULT_JOBS,
     show_default=True,
     help="With --all: how many at once.",
+)
+@click.option(
+    "--retry-failed",
+    "earlier",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="With --all: only where an earlier run failed, whose --json output is in FILE; - is standard input.",
 )
 @click.option(
     "--timeout",
@@ -88,6 +95,7 @@ def exec(
     *,
     everywhere: bool,
     jobs: int,
+    earlier: IO[str] | None,
     timeout: float | None,
     cwd: str | None,
     reads: bool,
@@ -102,7 +110,8 @@ def exec(
     when it prints more.
 
     With --all each connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed.
-    With --json there is one object, or one a line, with the whole output, when the command has ended.
+    With --json there is one object, or one a line, with the whole output, when the command has ended. --retry-failed
+    takes such lines, and repeats the command where it failed.
     """
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
     if reads:
@@ -112,8 +121,10 @@ def exec(
     if everywhere:
         from connmgr.cli.fan_out import run_everywhere
 
-        run_everywhere(client, connection, joined, options, jobs, as_json=as_json)
+        run_everywhere(client, connection, joined, options, jobs, as_json=as_json, earlier=earlier)
         return
+    if earlier is not None:
+        raise click.UsageError("--retry-failed goes with --all.")
     id = find(client, connection)
     run = _print_object if as_json else _print_as_it_comes
     with waiting(connection) as over:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import json
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import click
@@ -14,105 +14,101 @@ import click
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
 from connmgr.cli.ls import described
 from connmgr.cli.names import qualified
-from connmgr.cli.outcome import as_object, in_shell
+from connmgr.cli.outcome import as_object
 from connmgr.cli.output import counted, print_json, visible
-from connmgr.client import Client, ClientError, Connection, RawResult
+from connmgr.client import Broadcast, Client, ClientError, Connection, RawOutcome
 
 BUSY_SECONDS = 60.0
 """Seconds to retry while the daemon has no free slot."""
+
+CONNECTIONS_PER_REQUEST = 1000
 
 GIST_CHARACTERS = 100
 """Characters of output shown in a line."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of the command on one connection."""
-
-    connection: Connection
-    seconds: float
-    result: RawResult | ClientError
-
-    @property
-    def verdict(self) -> str:
-        """``ok``, ``exit 3``, or the code of an error."""
-        if isinstance(self.result, ClientError):
-            return self.result.code
-        return f"exit {self.result.exit_code}" if self.result.exit_code else "ok"
-
-
 def run_everywhere(
-    client: Client, pattern: str, command: str, options: dict[str, Any], jobs: int, *, as_json: bool
+    client: Client,
+    pattern: str,
+    command: str,
+    options: dict[str, Any],
+    jobs: int,
+    *,
+    as_json: bool,
+    earlier: Iterable[str] | None = None,
 ) -> None:
     """Run a command on every connection with shells that ``pattern`` matches, ``jobs`` at a time.
 
-    :raises Failure: ``pattern`` matches none.
+    With the lines of an ``earlier`` run, printed as JSON, only on those of them on which it failed.
+    :raises Failure: ``pattern`` matches none, or the lines are something else.
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
-    connections = [one for one in map(Connection.read, described(client, pattern)) if one.usage == "shell"]
-    if not connections:
+    found = [one for one in map(Connection.read, described(client, pattern)) if one.usage == "shell"]
+    if not found:
         raise Failure(f"No connection matches {pattern!r}.", NOT_FOUND)
-    waiting: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-    finished: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    for one in sorted(connections, key=lambda one: one.name):
-        waiting.put(one)
+    failed = None if earlier is None else set(_failed(earlier))
+    connections = {one.id: one for one in sorted(found, key=lambda one: one.name) if failed is None or one.id in failed}
     start = time.monotonic()
-    for _ in range(min(jobs, len(connections))):
-        # The threads end with the queue. On an interrupt they die with the process, and the daemon kills their
-        # commands.
-        arguments = (client.clone(), waiting, finished, command, options)
-        threading.Thread(target=_work, args=arguments, daemon=True).start()
-    width = max(len(visible(one.path)) for one in connections)
-    outcomes = []
-    for _ in connections:
-        outcomes.append(finished.get())
+    width = max((len(visible(one.path)) for one in connections.values()), default=0)
+    verdicts = []
+    for outcome in _outcomes(client, list(connections), command, {**options, "parallel": jobs}):
+        connection = connections[outcome.connection]
+        verdicts.append(_verdict(outcome))
         if as_json:
-            print_json(_object(outcomes[-1]), indent=None)
+            print_json(_object(outcome, connection), indent=None)
         else:
-            click.echo(_line(outcomes[-1], width))
-    _sum_up(outcomes, time.monotonic() - start)
+            click.echo(_line(outcome, visible(connection.path).ljust(width)))
+    _sum_up(verdicts, time.monotonic() - start)
 
 
-def _work(
-    client: Client,
-    waiting: queue.SimpleQueue[Connection],
-    finished: queue.SimpleQueue[Outcome],
-    command: str,
-    options: dict[str, Any],
-) -> None:
-    with client:
-        while True:
+def _failed(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the connections on which an earlier run failed: with an error, or with another exit code than 0."""
+    for number, line in enumerate(lines, 1):
+        try:
+            outcome = json.loads(line)
+            if "error" in outcome or outcome["exitCode"]:
+                yield outcome["connection"]
+        except (ValueError, TypeError, KeyError):
+            raise Failure(f"--retry-failed: line {number} is none that `connmgr exec --all --json` prints.") from None
+
+
+def _outcomes(client: Client, ids: list[str], command: str, options: dict[str, Any]) -> Iterator[RawOutcome]:
+    """Yield the outcome on each connection; where the answer breaks off, those that are missing are its error."""
+    rest = iter(ids)
+    while some := dict.fromkeys(islice(rest, CONNECTIONS_PER_REQUEST)):
+        start = time.monotonic()
+        with _begun(client, list(some), command, options) as outcomes:
             try:
-                one = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                finished.put(_run(client, one, command, options))
-            except Exception as error:  # noqa: BLE001 - whoever waits for this connection must hear of it
-                finished.put(Outcome(one, 0.0, ClientError(repr(error), "client_failed", 0)))
+                for outcome in outcomes:
+                    del some[outcome.connection]
+                    yield outcome
+            except ClientError as error:
+                yield from (RawOutcome(id, (), time.monotonic() - start, error) for id in some)
 
 
-def _run(client: Client, one: Connection, command: str, options: dict[str, Any]) -> Outcome:
+def _begun(client: Client, ids: list[str], command: str, options: dict[str, Any]) -> Broadcast[RawOutcome]:
     start = time.monotonic()
     while True:
         try:
-            result = in_shell(
-                client, one.id, options["session"], lambda: client.shell.exec_bytes(one.id, command, **options)
-            )
+            return client.shell.broadcast_bytes(command, ids, **options)
         except ClientError as error:
-            if error.code == "busy" and time.monotonic() - start < BUSY_SECONDS:
-                time.sleep(error.retry_after or 1)
-                continue
-            return Outcome(one, time.monotonic() - start, error)
-        return Outcome(one, time.monotonic() - start, result)
+            if error.code != "busy" or time.monotonic() - start > BUSY_SECONDS:
+                raise
+            time.sleep(error.retry_after or 1)
 
 
-def _line(outcome: Outcome, width: int) -> str:
-    name = visible(outcome.connection.path).ljust(width)
-    return f"{name}  {outcome.verdict:<7}  {outcome.seconds:6.2f} s  {_gist(outcome)}".rstrip()
+def _verdict(outcome: RawOutcome) -> str:
+    """Return ``ok``, ``exit 3``, or the code of an error."""
+    if isinstance(outcome.result, ClientError):
+        return outcome.result.code
+    return f"exit {outcome.result.exit_code}" if outcome.result.exit_code else "ok"
 
 
-def _gist(outcome: Outcome) -> str:
+def _line(outcome: RawOutcome, name: str) -> str:
+    return f"{name}  {_verdict(outcome):<7}  {outcome.seconds:6.2f} s  {_gist(outcome)}".rstrip()
+
+
+def _gist(outcome: RawOutcome) -> str:
     """Return the first line of output or error, and a count of the others."""
     result = outcome.result
     if isinstance(result, ClientError):
@@ -127,21 +123,17 @@ def _gist(outcome: Outcome) -> str:
     return shown if len(lines) == 1 else f"{shown}  (+{counted(len(lines) - 1, 'line')})"
 
 
-def _object(outcome: Outcome) -> dict[str, Any]:
-    head = {
-        "connection": outcome.connection.id,
-        "name": qualified(outcome.connection),
-        "seconds": round(outcome.seconds, 3),
-    }
+def _object(outcome: RawOutcome, connection: Connection) -> dict[str, Any]:
+    head = {"connection": connection.id, "name": qualified(connection), "seconds": round(outcome.seconds, 3)}
     return {**head, **as_object(outcome.result)}
 
 
-def _sum_up(outcomes: list[Outcome], seconds: float) -> None:
-    counts = Counter(outcome.verdict for outcome in outcomes)
-    failed = len(outcomes) - counts.pop("ok", 0)
+def _sum_up(verdicts: list[str], seconds: float) -> None:
+    counts = Counter(verdicts)
+    failed = len(verdicts) - counts.pop("ok", 0)
     said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     click.echo(
-        f"{counted(len(outcomes), 'connection')} in {seconds:.1f} s: {len(outcomes) - failed} ok{said}", err=True
+        f"{counted(len(verdicts), 'connection')} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True
     )
     if failed:
         raise click.exceptions.Exit(FAILED)

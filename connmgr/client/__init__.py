@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
 from connmgr.client.endpoints import Categories, Connections, DaemonItself, Secrets, Shells, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
@@ -38,6 +39,7 @@ __all__ = [
     "LOCAL_MACHINE",
     "ROOT_CATEGORY",
     "AccessDenied",
+    "Broadcast",
     "Category",
     "Client",
     "ClientError",
@@ -46,8 +48,10 @@ __all__ = [
     "DaemonStatus",
     "Download",
     "FileEntry",
+    "Outcome",
     "Piece",
     "Progress",
+    "RawOutcome",
     "RawResult",
     "Result",
     "RunningShell",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
+from connmgr.client.errors import Answer
 from connmgr.client.http import HttpSession
 from connmgr.client.results import (
     Category,
@@ -159,6 +161,41 @@ class Shells(Group):
         """
         fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
+
+    def broadcast(
+        self,
+        command: str,
+        connections: Sequence[str] | None = None,
+        *,
+        connection: str | None = None,
+        category: str | None = None,
+        type: str | None = None,
+        parallel: int | None = None,
+        start: bool | None = None,
+        stdin: str | None = None,
+        **options: Any,
+    ) -> Broadcast[Outcome]:
+        """Run a command on many connections at once, and return their outcomes as they come.
+
+        They are those of ``connections``, or those that the filters ``connection``, ``category`` and ``type`` match,
+        ``parallel`` at a time. Shells that do not run are started, unless ``start`` is False. The other ``options``
+        are those of :meth:`exec`.
+        """
+        filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
+        fields = {"command": command, "connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
+        return self._broadcast(Outcome.read, **fields, **filters, **options)
+
+    def broadcast_bytes(
+        self, command: str, connections: Sequence[str], *, stdin: bytes | None = None, **options: Any
+    ) -> Broadcast[RawOutcome]:
+        """As :meth:`broadcast`, with input and output byte by byte."""
+        encoded = None if stdin is None else base64.b64encode(stdin).decode()
+        fields = {"command": command, "connections": connections, "encoding": "base64", "stdin": encoded}
+        return self._broadcast(RawOutcome.read, **fields, **options)
+
+    def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
+        response = self._http.open("/shell/broadcast", self._http.encoded(**given(**fields)))
+        return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:
         """Describe the shells that run, of one connection or all."""

@@ -55,6 +55,12 @@ class Answer(dict[str, Any]):
         raise ClientError(f"An answer without {name!r}, which is not a daemon's of this version.", "unknown", 200)
 
 
+def from_member(error: dict[str, Any]) -> ClientError:
+    """Return the error that the member ``error`` of a successful answer reports."""
+    details = {name: value for name, value in error.items() if name not in {"message", "code"}}
+    return ClientError(str(error["message"]), str(error["code"]), 200, details)
+
+
 _DENIED = {"invalid_credential", "invalid_token", "not_authenticated"}
 
 

@@ -72,7 +72,7 @@ def _always(_: float) -> bool:
 
 
 class Running:
-    """A command that a session has begun. One thread reads its :meth:`events` or its :meth:`result`, once.
+    """A command that a session has begun. One thread at a time reads its :meth:`events` or its :meth:`result`, once.
 
     The time of its ``limits`` counts from now; whether it is abandoned is checked once a second.
     """
@@ -139,6 +139,17 @@ class Running:
             pass
         return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated)
 
+    def read(self, seconds: float) -> bool:
+        """Read what has come, or what comes first within ``seconds``; return whether the command has ended.
+
+        So one thread reads several commands in turn. :meth:`result` waits no more for one that has ended; before that,
+        any thread may read it to its end.
+        :raises connmgr.errors.ShellLost, connmgr.errors.ShellStopped: the shell is gone.
+        """
+        with self._session.guarded():
+            self._receive(seconds)
+        return self.ended
+
     def kill(self) -> None:
         """Kill the command, unless it has ended, and drop its output."""
         if self.ended:
@@ -182,15 +193,9 @@ class Running:
                 continue
             now = time.monotonic()
             if self._due > now:
-                self._read(max(0.0, min(deadline, next_look, self._due) - now))
+                self._receive(max(0.0, min(deadline, next_look, self._due) - now))
             yield
         return ""
-
-    def _read(self, timeout: float) -> None:
-        # By itself, so that nothing holds what was read while its reader is waited for.
-        out, err = self._channel.recv(timeout)
-        self.stdout.parse(out)
-        self.stderr.parse(err)
 
     def _await_room(self) -> None:
         """Wait until there is room, the time is over or the client has gone."""
@@ -207,6 +212,12 @@ class Running:
         self.stdout.limit = self.stderr.limit = 0
         self._dropped = True
         self._due = math.inf
+
+    def _receive(self, seconds: float) -> None:
+        # By itself, so that nothing holds what was read while its reader is waited for.
+        out, err = self._channel.recv(seconds)
+        self.stdout.parse(out)
+        self.stderr.parse(err)
 
     def _raise_if_ended(self) -> None:
         """Detect the shell's end even if a job of it keeps the streams open."""

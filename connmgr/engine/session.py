@@ -145,17 +145,25 @@ class Session:
 
     @contextlib.contextmanager
     def begin(
-        self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False
+        self,
+        command: Command,
+        timeout: float,
+        abandoned: Callable[[], bool] = lambda: False,
+        *,
+        patience: float | None = None,
     ) -> Iterator[Running]:
         """Begin ``command`` after those before it, and hold the session for it until the ``with`` block ends.
 
         It may run for ``timeout`` seconds, while ``abandoned``, called about once a second, returns False. If it still
         runs when the block ends, it is killed.
-        :raises ShellBusy: earlier commands took ``timeout`` seconds.
+        :raises ShellBusy: earlier commands took ``patience`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
         :raises ShellLost: the shell is gone; whether the command ran is not known.
         """
-        with self._turn(timeout), self._input_beside(command) as prepared:
+        with (
+            self._turn(timeout if patience is None else patience),
+            self._input_beside(command) as prepared,
+        ):
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
             self._running, self.running_since = cookie, time.time()

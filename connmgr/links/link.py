@@ -12,7 +12,7 @@ from connmgr.links.chain import Chain, Target, open_chain
 from connmgr.links.spare import SpareTransport
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.vault import Vault
+from connmgr.vault import Connection, Vault
 from connmgr.vault.admission import Admission
 
 
@@ -110,7 +110,11 @@ def open_link(vault: Vault, registry: Registry, target: Target, access: Access, 
         helpers.dismiss,
     )
 
-    def unchanged() -> bool:
-        return target.id is None or vault.connections.unchanged(target.id, target.data, target.way)
+    def unchanged(stored: Connection | None) -> bool:
+        if target.id is None:
+            return True
+        if stored is not None:
+            return (stored.data, stored.way) == (target.data, target.way)
+        return vault.connections.unchanged(target.id, target.data, target.way)
 
     return Link(target, chain, transport, helpers, Admission(vault.principals, chain.sealed, unchanged))

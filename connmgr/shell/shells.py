@@ -23,7 +23,7 @@ from connmgr.shell.shell import Shell
 from connmgr.shell.status import ShellStatus, state_of, status_of
 from connmgr.shell.table import Entry, ShellName, ShellTable
 from connmgr.vault import Connection, Vault
-from connmgr.vault.admission import Outdated
+from connmgr.vault.admission import Outdated, admitted
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -93,6 +93,18 @@ class Shells:
             if not shell.session.alive:
                 self._discard(name, shell)
             self._vault.connections.touch(connection)
+
+    def admitted(
+        self, connections: Iterable[Connection], access: Access, session: str | None = None
+    ) -> list[Connection]:
+        """Return those of ``connections`` whose shells run and may be used by ``access``.
+
+        What keeps ``access`` from another, :meth:`using` says.
+        """
+        running = (
+            (shell.admission, one) for one in connections if (shell := self._table.peek(ShellName(one.id, session)))
+        )
+        return admitted(running, access)
 
     def stop(self, connection: str, access: Access, session: str | None = None) -> None:
         """End the shell with what runs in it, and return once it has exited.

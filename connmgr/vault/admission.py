@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from connmgr.errors import IntegrityError, SecretLocked
 
 if TYPE_CHECKING:
     from connmgr.secrets.principals import Access
     from connmgr.vault.principals import Principals
+    from connmgr.vault.record import Connection
 
 ADMITTED_SECONDS = 1.0
 """Changes by another daemon on the same vault may go unnoticed this long; changes by this one take effect at once."""
@@ -18,16 +21,25 @@ class Outdated(Exception):
     """A connection was changed or removed after a shell on it was opened."""
 
 
+Who = tuple[int, bytes | None]
+
+
 class Admission:
-    """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads."""
+    """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads.
+
+    ``unchanged`` compares with what is stored of the connection, if it is given that, and else looks itself.
+    """
 
     def __init__(
-        self, principals: Principals, secrets: Collection[Mapping[str, Any]], unchanged: Callable[[], bool]
+        self,
+        principals: Principals,
+        secrets: Collection[Mapping[str, Any]],
+        unchanged: Callable[[Connection | None], bool],
     ) -> None:
         self._principals = principals
         self._secrets = secrets
         self._unchanged = unchanged
-        self._admitted: dict[tuple[int, bytes | None], float] = {}
+        self._admitted: dict[Who, float] = {}
 
     def check(self, access: Access) -> None:
         """Check that ``access`` may open the secrets, and that the connections are unchanged.
@@ -35,13 +47,43 @@ class Admission:
         :raises SecretLocked, IntegrityError: as :meth:`Principals.require`.
         :raises Outdated: a connection changed; end the shell.
         """
-        user = access.principal
-        who = (self._principals.changes, user.key_id if user else None)
-        if time.monotonic() < self._admitted.get(who, 0.0):
+        who = self._who(access)
+        if self._admits(who):
             return
         if self._secrets:
             self._principals.require(self._secrets, access)
-        if not self._unchanged():
+        self._decide(who, None)
+
+    def _who(self, access: Access) -> Who:
+        user = access.principal
+        return self._principals.changes, user.key_id if user else None
+
+    def _admits(self, who: Who, longer: float = 0.0) -> bool:
+        return time.monotonic() + longer < self._admitted.get(who, 0.0)
+
+    def _decide(self, who: Who, stored: Connection | None) -> None:
+        if not self._unchanged(stored):
             raise Outdated
         now = time.monotonic()
         self._admitted = {**{old: end for old, end in self._admitted.items() if end > now}, who: now + ADMITTED_SECONDS}
+
+
+def admitted(asked: Iterable[tuple[Admission, Connection]], access: Access) -> list[Connection]:
+    """Return the connections to which ``access`` is admitted, by one look at the principals for all of ``asked``.
+
+    Each is given with what is stored of it now. What keeps ``access`` from the others, :meth:`Admission.check` says.
+    None is asked for again for half of :data:`ADMITTED_SECONDS`.
+    """
+    requirement, found = None, []
+    for admission, stored in asked:
+        who = admission._who(access)
+        if not admission._admits(who, ADMITTED_SECONDS / 2):
+            try:
+                if admission._secrets:
+                    requirement = requirement or admission._principals.requirement(access)
+                    requirement(admission._secrets)
+                admission._decide(who, stored)
+            except (SecretLocked, IntegrityError, Outdated):
+                continue
+        found.append(stored)
+    return found

@@ -68,6 +68,16 @@ class Connections:
         found = self._database.read(lambda tx: rows.by_id(tx, ids))
         return [self._load(found[id]) for id in ids]
 
+    def each(self, ids: Iterable[str]) -> dict[str, Connection | IntegrityError]:
+        """Return those of ``ids`` that exist; in place of one that was changed outside of connmgr, the error."""
+        found: dict[str, Connection | IntegrityError] = {}
+        for id, row in self._database.read(lambda tx: rows.existing(tx, ids)).items():
+            try:
+                found[id] = self._load(row)
+            except IntegrityError as error:
+                found[id] = error
+        return found
+
     def way(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
         """Return the connections ``targets`` and all that they run over, from one snapshot.
 
@@ -192,21 +202,22 @@ class Connections:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
         return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
 
-    def touch(self, id: str) -> None:
-        """Record that a connection and its category are in use, at most once a minute.
+    def touch(self, *ids: str) -> None:
+        """Record that connections and their categories are in use, each at most once a minute, all in one change.
 
         A vault that cannot be written to is only logged: the caller goes on.
         """
         with self._touching:
             at = time.monotonic()
-            if at - self._touched.get(id, -TOUCH_SECONDS) < TOUCH_SECONDS:
+            due = [id for id in ids if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
+            if not due:
                 return
             self._touched = {known: then for known, then in self._touched.items() if at - then < TOUCH_SECONDS}
-            self._touched[id] = at
+            self._touched.update(dict.fromkeys(due, at))
         try:
-            self._database.write(lambda tx: rows.use(tx, id))
+            self._database.write(lambda tx: rows.use(tx, due))
         except VaultUnavailable as error:
-            _log.warning("the time of last use of connection %s is not stored: %s", id, error.message)
+            _log.warning("the time of last use of connections %s is not stored: %s", ", ".join(due), error.message)
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
         """Store what probing a connection showed, or raise :class:`UnknownConnection`."""

@@ -118,12 +118,19 @@ class Principals:
 
         :raises SecretLocked, IntegrityError: as :meth:`unseal`.
         """
-        if not secrets:
-            return
+        if secrets:
+            self.requirement(access)(secrets)
+
+    def requirement(self, access: Access) -> Callable[[Collection[Mapping[str, Any]]], None]:
+        """Return what does the same as :meth:`require`, often, after one look at the principals of now."""
         known = self._known()
         key = sealing_key(self._vault_private(known))
-        for each in secrets:
-            entitlement.holder(envelope.verify(each, key), known, access)
+
+        def require(secrets: Collection[Mapping[str, Any]]) -> None:
+            for each in secrets:
+                entitlement.holder(envelope.verify(each, key), known, access)
+
+        return require
 
     def permit(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
         """Check that ``access`` may open those of ``secrets`` that anybody can open.

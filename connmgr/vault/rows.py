@@ -73,6 +73,11 @@ def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
     return _by_id(tx, ids, _WHOLE)
 
 
+def existing(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
+    """Return those of the rows ``ids`` that there are."""
+    return _existing(tx, ids, _WHOLE)
+
+
 def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
     """Return data and way of the row ``id``, which change with whatever it runs over, or None."""
     row = tx.execute(_BASIS, {"id": id}).one_or_none()
@@ -123,12 +128,13 @@ def update(tx: sa.Connection, rows: Sequence[Row]) -> None:
         tx.execute(_UPDATE, [{("row" if name == "id" else name): row[name] for name in row} for row in rows])
 
 
-def use(tx: sa.Connection, id: str) -> None:
-    """Record that ``id`` and its category are used now."""
+def use(tx: sa.Connection, ids: Iterable[str]) -> None:
+    """Record that ``ids`` and their categories are used now."""
     at = now()
-    its_category = sa.select(table.c.category).where(table.c.id == id).scalar_subquery()
-    tx.execute(table.update().where(table.c.id == id).values(last_used=at))
-    tx.execute(category_table.update().where(category_table.c.id == its_category).values(last_used=at))
+    for some in chunks(ids):
+        categories = sa.select(table.c.category).where(table.c.id.in_(some))
+        tx.execute(table.update().where(table.c.id.in_(some)).values(last_used=at))
+        tx.execute(category_table.update().where(category_table.c.id.in_(categories)).values(last_used=at))
 
 
 def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
@@ -144,10 +150,12 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> None:
 
 def _by_id(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
     wanted = dict.fromkeys(ids)
-    found: dict[str, Row] = {
-        row["id"]: row for some in chunks(wanted) for row in tx.execute(statement, {"ids": some}).mappings()
-    }
+    found = _existing(tx, wanted, statement)
     for id in wanted:
         if id not in found:
             raise UnknownConnection(id)
     return found
+
+
+def _existing(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
+    return {row["id"]: row for some in chunks(ids) for row in tx.execute(statement, {"ids": some}).mappings()}

@@ -83,20 +83,21 @@ class Reading:
         if not lent:
             return awaits(self._wire.socket, select.POLLIN, self._wire.interval) or not self._wire.count_silence()
         self._own = False
+        spells, leaves = self._spells, False
         self._turn.release()
-        spells: int | None = None
         while True:
-            called = self._look(None if spells is None else TURN_SECONDS)
+            called = self._look(TURN_SECONDS if leaves else None)
             left = self._wire.until_silence()
             if left is not None and left <= 0:
                 self._take_back()
                 return not self._wire.count_silence()
             if self._turn.acquire(blocking=False):
-                if spells is None or called or spells == self._spells:
+                # A thread that has read or written meanwhile reads what comes, unless it waits for this one to do so.
+                if called or self._waiting or spells == self._spells:
                     self._own = True
                     return True
                 self._turn.release()
-            spells = self._spells
+            spells, leaves = self._spells, True
 
     def _look(self, longest: float | None) -> bool:
         """Wait for a call, the next silence or ``longest`` seconds; without ``longest`` for data too."""
@@ -125,6 +126,10 @@ class Reading:
         """Make the link's own thread handle what was left."""
         with self._ringing, suppress(OSError):
             self._bell.send(b"\0")
+
+    def announce(self) -> None:
+        """Take note that the calling thread has asked the far side for something, and is about to wait for it."""
+        self._spells += 1
 
     def wait(self, ready: Callable[[], bool], changed: threading.Condition, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until ``ready()``, whose changes notify ``changed``; return whether it is.

@@ -284,6 +284,7 @@ class Stream:
         rest = memoryview(data)
         while rest:
             rest = rest[self._write(rest, deadline) :]
+        self.link.reading.announce()
 
     def shutdown_write(self) -> None:
         """Tell the far side that no more data follow."""

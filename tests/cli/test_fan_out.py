@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,34 @@ def test_a_command_that_fails_somewhere_exits_with_1(own_connmgr: CommandLine) -
     assert re.fullmatch(r"one  ok       +[\d.]+ s  a  \(\+1 line\)", lines["one"]), lines
     assert re.fullmatch(r"two  exit 3   +[\d.]+ s", lines["two"]), lines
     assert done.errors.endswith(" s: 1 ok, 1 exit 3\n")
+
+
+def test_only_what_failed_is_run_again(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    client = own_connmgr.daemon.client
+    for number in range(4):
+        data = {"type": "shellEnvironment", "host": _local(own_connmgr), "commands": [f"N={number}; export N"]}
+        client.connection.add(f"sh{number}", data)
+    unreachable = {"type": "ssh", "host": "127.0.0.1", "port": free_port(), "user": "x"}
+    client.connection.add("sh-far", unreachable)
+    first = own_connmgr("exec", "--all", "**/sh?", "--json", "--", "exit $((N % 2))", code=1)
+    log = tmp_path / "first"
+    log.write_text(first.output + own_connmgr("exec", "--all", "sh-far", "--json", "--", "true", code=1).output)
+    again = ("exec", "--all", "**sh*", "--retry-failed", str(log), "--json", "--", "echo $N")
+    done = own_connmgr(*again, code=1)
+    outcomes = [json.loads(line) for line in done.output.splitlines()]
+    assert sorted(one.get("stdout", one.get("error", {}).get("code")) for one in outcomes) == ["1", "3", "host_refused"]
+    log.write_text("\n".join(line for line in first.output.splitlines() if '"exitCode": 0' in line))
+    nothing = own_connmgr(*again)
+    assert (nothing.output, nothing.errors) == ("", "0 connections in 0.0 s: 0 ok\n")
+
+
+def test_what_is_no_earlier_output_is_refused(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for text in ("web1  ok", "[]", '{"connection": "x"}', "3"):
+        log.write_text(text)
+        done = own_connmgr("exec", "--all", "*", "--retry-failed", str(log), "--", "true", code=125)
+        assert "line 1 is none" in done.errors
+    assert "goes with --all" in own_connmgr("exec", "local", "--retry-failed", str(log), "--", "true", code=125).errors
 
 
 def test_a_daemon_with_few_slots_is_asked_again(start_daemon: object) -> None:

@@ -122,6 +122,28 @@ def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
     assert guarded.seen("asked")[0][2] == sorted([gateway, host])
 
 
+def test_a_broadcast_is_asked_about_once_with_all_that_it_selects_and_its_refusal_runs_nothing(
+    guarded: Guarded,
+) -> None:
+    client, marker = guarded.client, guarded.daemon.home / "ran"
+    guarded.deny()
+    inner = [
+        add(client, f"many{number}", type="shellEnvironment", host=LOCAL_MACHINE, commands=[f"N={number}"])
+        for number in range(3)
+    ]
+    subjects = sorted([LOCAL_MACHINE, *inner])
+    for selection in ({"connectionFilter": "**/many?"}, {"connections": [*inner, inner[0]]}):
+        guarded.deny("shell.broadcast")
+        assert refused(client, "/shell/broadcast", **selection, command=f"touch {marker}") == "policy_denied"
+        assert [asked[1:3] for asked in guarded.seen("asked")] == [["shell.broadcast", subjects]]
+        (entry,) = guarded.seen("entry")
+        assert (entry["code"], entry["connections"][:3]) == ("policy_denied", inner)
+    assert not marker.exists()
+    guarded.deny()
+    assert len(list(client.shell.broadcast("true", inner))) == 3
+    assert [asked[1:3] for asked in guarded.seen("asked")] == [["shell.broadcast", subjects]]
+
+
 def test_the_second_vocabulary_is_the_same_door(guarded: Guarded) -> None:
     guarded.deny("connection.info")
     assert refused(guarded.client, "/store/info", stores=[LOCAL_MACHINE]) == "policy_denied"

@@ -38,7 +38,7 @@ def look_ups(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def guarded(vault: Vault, secrets: list[dict[str, Any]]) -> Admission:
-    return Admission(vault.principals, secrets, lambda: True)
+    return Admission(vault.principals, secrets, lambda _: True)
 
 
 def unlocked(vault: Vault, name: str) -> Access:

@@ -1,0 +1,199 @@
+"""``/shell/broadcast``: one command on many connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import flask
+from marshmallow import ValidationError, fields, validate, validates_schema
+
+from connmgr import errors
+from connmgr.api import output
+from connmgr.api.account import Account, account, caller
+from connmgr.api.answer import as_lines
+from connmgr.api.command import CommandFields, command_of, printed_until
+from connmgr.api.errors import as_error, body_of
+from connmgr.api.group import Group
+from connmgr.api.schemas import Filter, Id, Ids
+from connmgr.api.services import services
+from connmgr.api.shell import client_is_gone
+from connmgr.api.shell_schemas import ShellName
+from connmgr.engine.running import Result
+from connmgr.fields import Boolean, Integer, Schema
+from connmgr.shell.broadcast import Broadcast, Order, Outcome
+from connmgr.vault import Connection
+
+MAX_CONNECTIONS = 1000
+MAX_PARALLEL = 128
+FILTERS = ("categoryFilter", "connectionFilter", "typeFilter")
+
+group = Group("broadcast", "Commands on many connections at once.", prefix="/shell")
+
+Stored = dict[str, Connection | errors.IntegrityError]
+
+
+class BroadcastRequest(CommandFields):
+    session = ShellName(
+        metadata={"description": "The name of a further shell of each connection. Without it: the connection's own."}
+    )
+    connections = Ids(metadata={"description": f"The connections that run it, at most {MAX_CONNECTIONS:,}, each once."})
+    connectionFilter = Filter(
+        metadata={
+            "description": "In place of `connections`: those whose path it matches, as in `/connection/query`. Filters "
+            "that are left out are `*`. Of what filters find, connections whose type has no shells are left out."
+        }
+    )
+    categoryFilter = Filter(metadata={"description": "The same for the path of the category."})
+    typeFilter = Filter(metadata={"description": "The same for the type."})
+    parallel = Integer(
+        load_default=32,
+        validate=validate.Range(min=1, max=MAX_PARALLEL),
+        metadata={"description": "On how many connections it runs at a time. Without it: 32."},
+    )
+    start = Boolean(
+        load_default=True,
+        metadata={"description": "Start the shells that do not run; otherwise these connections get `no_shell`."},
+    )
+
+    @validates_schema
+    def check_selection(self, data: dict[str, Any], **_: Any) -> None:
+        given = [name for name in FILTERS if name in data]
+        if "connections" not in data and not given:
+            raise ValidationError("Missing, and so is any filter.", "connections")
+        if "connections" in data and given:
+            raise ValidationError("Given beside connections; use one of them.", given[0])
+
+
+class BroadcastLine(Schema):
+    connection = Id(metadata={"description": "Its uuid. Not in the last line."})
+    name = fields.List(
+        fields.String(),
+        allow_none=True,
+        metadata={"description": "Its path, as `/connection/info` has it; null if there is no such connection."},
+    )
+    exitCode = fields.Integer(metadata={"description": "The command's exit code, as in `/shell/exec`."})
+    stdout = fields.String(metadata={"description": "Its standard output."})
+    stderr = fields.String(metadata={"description": "Its standard error."})
+    truncated = fields.Boolean(
+        metadata={"description": "Present, and true, if output beyond `max-output` was dropped."}
+    )
+    error = fields.Dict(
+        metadata={
+            "description": "In place of an exit code: what kept the command from its end, with `code`, `message` and "
+            "further members, as an error of `/shell/start` or `/shell/exec` has them."
+        }
+    )
+    ms = fields.Float(metadata={"description": "Milliseconds from its turn to its end."})
+    connections = fields.Integer(metadata={"description": "In the last line: how many connections there were."})
+    succeeded = fields.Integer(metadata={"description": "In the last line: how many commands exited with 0."})
+    failed = fields.Integer(metadata={"description": "In the last line: how many exited with another code."})
+    errors = fields.Integer(metadata={"description": "In the last line: how many connections have an `error`."})
+
+
+def select(request: dict[str, Any]) -> dict[str, Any]:
+    """Return ``request`` with the ``connections`` that it means, each once, and what is ``stored`` of them."""
+    vault = services().vault.connections
+    if "connections" in request:
+        ids = list(dict.fromkeys(request["connections"]))
+    else:
+        ids = vault.query(*(request.get(name, "*") for name in FILTERS))
+    if len(ids) > MAX_CONNECTIONS:
+        raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
+    stored = vault.each(ids)
+    if "connections" not in request:
+        with_shells = {entry.type.name for entry in services().registry if entry.type.usage_category == "shell"}
+        ids = [id for id in ids if not isinstance(one := stored.get(id), Connection) or one.type in with_shells]
+    return {**request, "connections": ids, "stored": stored}
+
+
+@group.endpoint(
+    "/broadcast",
+    BroadcastRequest,
+    lines=BroadcastLine(),
+    action="shell.broadcast",
+    about=("connections", "session", "command"),
+    selects=select,
+    raises=[errors.IntegrityError],
+    waits=True,
+    example={"connectionFilter": "web*", "command": "uptime", "timeout": 10},
+)
+def broadcast(request: dict[str, Any]) -> flask.Response:
+    """Run a command in the shells of many connections.
+
+    The answer is `application/x-ndjson`: a line for each connection as soon as the command has ended there, in the
+    order in which that happens, and a last line with the counts. A connection that fails, or is unknown, is a line with
+    an `error`. The request is authorised once, for all its connections, and takes one slot. Shells that run begin
+    before shells that are to be started. A client that closes its connection kills whatever still runs.
+    """
+    found, ids, stored = services(), request["connections"], request["stored"]
+    order = Order(
+        command_of(request),
+        request.get("timeout", found.settings.command_timeout),
+        request["parallel"],
+        request["start"],
+        request.get("session"),
+    )
+    sound = [one for one in stored.values() if isinstance(one, Connection)]
+    ready = dict.fromkeys(one.id for one in found.shells.admitted(sound, caller().access))
+    # All in one change, since each would cost an fsync.
+    found.vault.connections.touch(*ready)
+    others = [one.id for one in sound if one.id not in ready]
+    running = Broadcast(found.shells, caller().access, order, ready, others)
+    lines = _Lines(account(), stored, request["encoding"])
+    return as_lines(lines.all(ids, running.outcomes(client_is_gone())))
+
+
+class _Lines:
+    """The lines of an answer; the request's account gets the counts."""
+
+    def __init__(self, known: Account, stored: Stored, encoding: str) -> None:
+        self._known = known
+        self._stored = stored
+        self._encoding = encoding
+        self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
+
+    def all(self, ids: list[str], outcomes: Iterator[Outcome]) -> Iterator[dict[str, Any]]:
+        """Yield a line for each connection of ``ids``, and then the counts."""
+        # Until all was sent.
+        self._known.code = errors.CommandCancelled.code
+        try:
+            for id in ids:
+                if id not in self._stored:
+                    yield self._line(Outcome(id, 0.0, errors.UnknownConnection(id)))
+                elif isinstance(refused := self._stored[id], errors.IntegrityError):
+                    yield self._line(Outcome(id, 0.0, refused))
+            for outcome in outcomes:
+                yield self._line(outcome)
+            self._known.code = None
+            yield self._counts
+        except errors.CommandCancelled:
+            return
+        except Exception as error:  # noqa: BLE001 - the status is sent; an answer without counts is not whole
+            self._known.code = as_error(error, self._known.id).code
+        finally:
+            # `connections` is in the account already, with all their ids.
+            self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
+
+    def _line(self, outcome: Outcome) -> dict[str, Any]:
+        stored, result = self._stored.get(outcome.connection), outcome.result
+        name = list(stored.path) if isinstance(stored, Connection) else None
+        shown = self._shown(result) if isinstance(result, Result) else {"error": self._error(result)}
+        self._counts["connections"] += 1
+        self._counts["errors" if "error" in shown else "failed" if shown["exitCode"] else "succeeded"] += 1
+        return {"connection": outcome.connection, "name": name, **shown, "ms": round(outcome.seconds * 1000, 3)}
+
+    def _shown(self, result: Result) -> dict[str, Any]:
+        texts = {
+            "stdout": output.shown(result.stdout, self._encoding),
+            "stderr": output.shown(result.stderr, self._encoding),
+        }
+        return {"exitCode": result.exit_code, **texts, **({"truncated": True} if result.truncated else {})}
+
+    def _error(self, exception: BaseException) -> dict[str, Any]:
+        error = as_error(exception, self._known.id)
+        if isinstance(error, errors.CommandTimeout):
+            error.details = printed_until(error, self._encoding)
+        body = body_of(error)
+        shown: dict[str, Any] = body.get("error", body)
+        return shown

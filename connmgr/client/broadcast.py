@@ -1,0 +1,110 @@
+"""The outcomes of a command on many connections, as they come."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from connmgr.client.errors import Answer, ClientError, Unreachable, from_member
+from connmgr.client.results import RawResult, Result
+
+
+class Outcome(NamedTuple):
+    """How a command went on one connection: its result, or the error in its place.
+
+    ``name`` is the connection's path, empty if there is no such connection.
+    """
+
+    connection: str
+    name: tuple[str, ...]
+    seconds: float
+    result: Result | ClientError
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Outcome:
+        return cls(*_where(line), _error(line) or Result.read(line))
+
+
+class RawOutcome(NamedTuple):
+    """As :class:`Outcome`, with output byte by byte."""
+
+    connection: str
+    name: tuple[str, ...]
+    seconds: float
+    result: RawResult | ClientError
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> RawOutcome:
+        return cls(*_where(line), _error(line) or RawResult.read(line))
+
+
+def _where(line: Mapping[str, Any]) -> tuple[str, tuple[str, ...], float]:
+    return line["connection"], tuple(line["name"] or ()), line["ms"] / 1000
+
+
+def _error(line: Mapping[str, Any]) -> ClientError | None:
+    return from_member(line["error"]) if "error" in line else None
+
+
+Read = TypeVar("Read", Outcome, RawOutcome)
+
+
+class Broadcast(Generic[Read]):
+    """The outcomes on all connections, iterated as they come.
+
+    It occupies the client's connection until the last has come, or until it is closed, as a context manager does:
+    the daemon then kills what still runs.
+    """
+
+    def __init__(
+        self, response: http.client.HTTPResponse, read: Callable[[Answer], Read], close: Callable[[], None]
+    ) -> None:
+        self._response = response
+        self._read: Callable[[Answer], Read] = read
+        self._close = close
+        self._whole = False
+
+    def __enter__(self) -> Broadcast[Read]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Read]:
+        """Yield the outcomes.
+
+        :raises Unreachable: the answer broke off before the end.
+        """
+        while not self._whole:
+            line = self._line()
+            if "connection" in line:
+                yield self._read(line)
+            else:
+                self._whole = True
+                # Leaves the connection to the next request.
+                self._response.read()
+
+    def close(self) -> None:
+        """Release the connection, and give up the outcomes that have not come."""
+        if not self._whole:
+            self._close()
+        self._response.close()
+
+    def _line(self) -> Answer:
+        try:
+            line = self._response.readline()
+            found = json.loads(line, object_hook=Answer) if line else None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._broken() from error
+        if not isinstance(found, Answer):
+            raise self._broken()
+        return found
+
+    def _broken(self) -> Unreachable:
+        self._close()
+        return Unreachable("The outcomes broke off before the last had come.", sent=True)

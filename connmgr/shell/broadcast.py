@@ -1,0 +1,217 @@
+"""One command on many connections at once."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
+
+from connmgr.engine.frame import Command
+from connmgr.engine.running import CLIENT_POLL_SECONDS, Result, Running
+from connmgr.engine.session import FRAME_INPUT_BYTES
+from connmgr.errors import CommandCancelled, NoShell, ShellBusy
+from connmgr.secrets.principals import Access
+from connmgr.shell.shells import Shells
+
+QUICK_SECONDS = 0.05
+"""A command that takes longer gets a thread of its own."""
+
+SLICE_SECONDS = 0.002
+"""For how long the driver waits for one command before it looks at the others again."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command that may take ``timeout`` seconds on each connection, and runs on ``parallel`` of them at a time.
+
+    ``start`` says that shells that do not run are started first; ``session`` names the shell of each connection.
+    """
+
+    command: Command
+    timeout: float
+    parallel: int
+    start: bool
+    session: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the command went on one connection, and how many seconds it took."""
+
+    connection: str
+    seconds: float
+    result: Result | BaseException
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The command on one connection; ``held`` has the session, until the command has ended or is left and killed."""
+
+    connection: str
+    at: float
+    running: Running
+    held: contextlib.ExitStack
+
+    def result(self) -> Result:
+        with self.held:
+            return self.running.result()
+
+    def fail(self, error: BaseException) -> NoReturn:
+        with self.held:
+            raise error
+
+
+class Broadcast:
+    """Runs a command on connections: on the ``ready``, whose shells run and admit ``access``, and on the ``others``.
+
+    Waking a thread costs more than a short command does. So one thread, the driver, begins the command in the ready
+    shells and reads from all of them in turn. Whatever is waited for has a thread of its own: a shell that starts,
+    earlier commands of other clients, a command that is not quick.
+
+    Each connection takes up room from its beginning until the reader of :meth:`outcomes` asks for the outcome after
+    its own: a slow reader delays what has not begun, and few outcomes are held for it.
+    """
+
+    def __init__(
+        self, shells: Shells, access: Access, order: Order, ready: Iterable[str], others: Iterable[str]
+    ) -> None:
+        self._shells = shells
+        self._access = access
+        self._order = order
+        self._ready = deque(ready)
+        self._others = deque(others)
+        self._begun = list[_Begun]()
+        self._small = _is_small(order.command)
+        self._room = threading.Semaphore(order.parallel)
+        self._outcomes = queue.SimpleQueue[list[Outcome]]()
+        self._cancelled = threading.Event()
+        self._pool = ThreadPoolExecutor(order.parallel, "broadcast")
+        self._driver = threading.Thread(target=self._drive, name="broadcast", daemon=True)
+
+    def outcomes(self, gone: Callable[[], bool]) -> Iterator[Outcome]:
+        """Yield the outcome on each connection as it comes; kill what runs if the iteration is left.
+
+        ``gone`` is called about once a second while nothing comes.
+        :raises CommandCancelled: it returned True.
+        """
+        left = len(self._ready) + len(self._others)
+        self._driver.start()
+        try:
+            while left:
+                for outcome in self._next(gone):
+                    yield outcome
+                    left -= 1
+                    self._room.release()
+        finally:
+            self._cancelled.set()
+            # The driver may be waiting for it.
+            self._room.release()
+            self._driver.join()
+
+    def _next(self, gone: Callable[[], bool]) -> list[Outcome]:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._outcomes.get(timeout=CLIENT_POLL_SECONDS)
+            if gone():
+                raise CommandCancelled("The client went away; what ran was killed.")
+            if not self._driver.is_alive() and self._outcomes.empty():
+                raise RuntimeError("The driver of a broadcast ended before its work.")
+
+    def _drive(self) -> None:
+        with self._pool:
+            try:
+                while (self._ready or self._others or self._begun) and not self._cancelled.is_set():
+                    self._begin_next()
+                    self._read_all()
+            finally:
+                for one in self._begun:
+                    self._pool.submit(one.held.close)
+
+    def _begin_next(self) -> None:
+        """Begin on as many connections as there is room for; wait for room if there is nothing else to do."""
+        while (self._ready or self._others) and self._room.acquire(blocking=not self._begun):
+            if self._cancelled.is_set():
+                return
+            if self._ready and self._small:
+                self._begin(self._ready.popleft())
+            else:
+                connection = (self._ready or self._others).popleft()
+                self._wait_for(connection, time.monotonic(), partial(self._run, connection))
+
+    def _begin(self, connection: str) -> None:
+        at, held = time.monotonic(), contextlib.ExitStack()
+        try:
+            running = held.enter_context(self._running(connection, patience=0.0))
+        except (NoShell, ShellBusy):
+            self._wait_for(connection, at, partial(self._run, connection))
+        except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
+            self._outcomes.put([Outcome(connection, time.monotonic() - at, error)])
+        else:
+            self._begun.append(_Begun(connection, at, running, held))
+
+    def _read_all(self) -> None:
+        """Read once from all that was begun, and wait :data:`SLICE_SECONDS` for something if nothing has come."""
+        now = time.monotonic()
+        slice_ends, late = now + SLICE_SECONDS, now - QUICK_SECONDS
+        begun, self._begun = self._begun, []
+        ended = list[_Begun]()
+        for one in begun:
+            try:
+                if one.running.read(max(0.0, slice_ends - time.monotonic())):
+                    ended.append(one)
+                elif one.at < late:
+                    self._wait_for(one.connection, one.at, one.result)
+                else:
+                    self._begun.append(one)
+            except BaseException as error:  # noqa: BLE001
+                # To end a lost shell takes a while.
+                self._wait_for(one.connection, one.at, partial(one.fail, error))
+        if ended:
+            self._outcomes.put([_outcome(one.connection, one.at, one.result) for one in ended])
+
+    def _wait_for(self, connection: str, at: float, work: Callable[[], Result]) -> None:
+        self._pool.submit(lambda: self._outcomes.put([_outcome(connection, at, work)]))
+
+    @contextlib.contextmanager
+    def _running(self, connection: str, patience: float | None = None) -> Iterator[Running]:
+        order = self._order
+        with (
+            self._shells.using(connection, self._access, order.session) as session,
+            session.begin(order.command, order.timeout, self._cancelled.is_set, patience=patience) as running,
+        ):
+            yield running
+
+    def _run(self, connection: str) -> Result:
+        """Run the command and wait for it, and for the start of the shell where that is ordered."""
+        try:
+            with self._running(connection) as running:
+                return running.result()
+        except NoShell:
+            if not self._order.start:
+                raise
+        self._shells.start(connection, self._access, self._order.session)
+        if self._cancelled.is_set():
+            raise CommandCancelled("The client went away before the command began.")
+        with self._running(connection) as running:
+            return running.result()
+
+
+def _is_small(command: Command) -> bool:
+    """Whether a far side takes the command at once."""
+    variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
+    return len(command.text) + len(command.stdin) + variables <= FRAME_INPUT_BYTES
+
+
+def _outcome(connection: str, at: float, work: Callable[[], Result]) -> Outcome:
+    try:
+        result: Result | BaseException = work()
+    except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
+        result = error
+    return Outcome(connection, time.monotonic() - at, result)
