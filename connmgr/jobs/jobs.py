@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -72,24 +73,43 @@ class Jobs:
         :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
             broke meanwhile, it is not known whether the job runs, and a start with the same key finds out.
         """
-        stored = self._added(job)
-        followed = self._follow(stored)
+        self._require_room(job.connection)
         spool = Spool(session.transport, session.helpers)
+        if job.key is None:
+            with ThreadPoolExecutor(1, "job-row") as pool:
+                # Neither waits for the other: a commit waits for a disk, the far side for its processes.
+                adding = pool.submit(self._vault.jobs.add, job)
+                return self._begun(self._follow(job), spool, launch, adding.result)
+        stored = self._vault.jobs.add(job)
+        followed = self._follow(stored)
         with followed.reading():
             if stored.id != job.id and (stored.state != STARTING or followed.begun or self._is_there(spool, followed)):
                 return stored, None
-            try:
-                started = spool.start(replace(launch, id=far_name(stored.id)), CALL_SECONDS)
-            except errors.FileExists:
-                # Another daemon of the vault was asked the same.
-                return stored, None
-            except UNREACHABLE:
-                raise
-            except errors.ConnmgrError:
-                self.forget(stored)
-                raise
-            followed.begun = True
-        return stored, started.warning
+            return self._begun(followed, spool, launch, lambda: stored)
+
+    def _begun(
+        self, followed: Followed, spool: Spool, launch: Launch, row: Callable[[], StoredJob]
+    ) -> tuple[StoredJob, str | None]:
+        """Start a job on the far side, and wait for its ``row``; what has only one of the two is removed."""
+        name, warning = far_name(followed.stored.id), None
+        try:
+            warning = spool.start(replace(launch, id=name), CALL_SECONDS).warning
+        except errors.FileExists:
+            # Another daemon of the vault was asked the same.
+            return row(), None
+        except UNREACHABLE:
+            raise
+        except errors.ConnmgrError:
+            self.forget(row())
+            raise
+        try:
+            stored = row()
+        except errors.ConnmgrError:
+            spool.kill(name, "KILL", 0, CALL_SECONDS)
+            spool.remove([name], CALL_SECONDS)
+            raise
+        followed.begun = True
+        return stored, warning
 
     def find(self, id: str) -> Followed:
         """Return what is known of a job, its row as it was a second ago at most.
@@ -233,14 +253,14 @@ class Jobs:
             watch.close(deadline.left())
         self._reach.let_go(0.0)
 
-    def _added(self, job: StoredJob) -> StoredJob:
+    def _require_room(self, connection: str) -> None:
         most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
         try:
-            return self._vault.jobs.add(job, **most)
+            self._vault.jobs.require_room(connection, **most)
         except errors.JobLimit:
             # Some may have ended without anybody looking.
             self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
-            return self._vault.jobs.add(job, **most)
+            self._vault.jobs.require_room(connection, **most)
 
     def _follow(self, stored: StoredJob) -> Followed:
         with self._lock:

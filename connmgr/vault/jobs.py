@@ -69,10 +69,18 @@ class StoredJobs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, job: StoredJob, *, most_of_connection: int, most: int) -> StoredJob:
+    def require_room(self, connection: str, *, most_of_connection: int, most: int) -> None:
+        """Raise :class:`JobLimit` if so many jobs are under way, on a connection or in the vault."""
+
+        def work(tx: sa.Connection) -> None:
+            _require_room(tx, _UNDER_WAY.where(table.c.connection == connection), most_of_connection, "connection")
+            _require_room(tx, _UNDER_WAY, most, "vault")
+
+        self._database.read(work)
+
+    def add(self, job: StoredJob) -> StoredJob:
         """Store ``job``, or return the one of its connection that has the same key.
 
-        :raises JobLimit: as many are under way, on its connection or in the vault.
         :raises connmgr.errors.UnknownConnection: its connection was removed.
         """
 
@@ -83,8 +91,6 @@ class StoredJobs:
                 found = tx.execute(same).mappings().one_or_none()
                 if found is not None:
                     return StoredJob(**found)
-            _require_room(tx, _UNDER_WAY.where(table.c.connection == job.connection), most_of_connection, "connection")
-            _require_room(tx, _UNDER_WAY, most, "vault")
             tx.execute(table.insert().values(vars(job)))
             return job
 

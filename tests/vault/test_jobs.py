@@ -25,31 +25,32 @@ def new(connection: str = LOCAL, **given: Any) -> StoredJob:
 
 def test_a_job_is_read_as_it_was_stored(vault: Vault) -> None:
     job = new(session="build", name="nightly", key="k", command="make -j4 # ü", stdin_open=True, keep=86400)
-    assert vault.jobs.add(job, **LIMITS) == job
+    assert vault.jobs.add(job) == job
     assert vault.jobs.get(job.id) == job
 
 
 def test_a_key_finds_the_job_of_the_same_connection(vault: Vault, add: Add) -> None:
-    first = vault.jobs.add(new(key="deploy"), **LIMITS)
-    assert vault.jobs.add(new(key="deploy", command="false"), **LIMITS) == first
-    elsewhere = vault.jobs.add(new(add("other"), key="deploy"), **LIMITS)
+    first = vault.jobs.add(new(key="deploy"))
+    assert vault.jobs.add(new(key="deploy", command="false")) == first
+    elsewhere = vault.jobs.add(new(add("other"), key="deploy"))
     assert elsewhere.id != first.id
 
 
 def test_jobs_under_way_are_limited_by_connection_and_in_all(vault: Vault, add: Add) -> None:
-    for _ in range(3):
-        last = vault.jobs.add(new(), **LIMITS)
+    last = [vault.jobs.add(new()) for _ in range(3)][-1]
     with pytest.raises(JobLimit, match=r"3 jobs .* on this connection"):
-        vault.jobs.add(new(), **LIMITS)
-    vault.jobs.add(new(add("other")), **LIMITS)
+        vault.jobs.require_room(LOCAL, **LIMITS)
+    other = add("other")
+    vault.jobs.require_room(other, **LIMITS)
+    vault.jobs.add(new(other))
     with pytest.raises(JobLimit, match=r"4 jobs .* on this vault"):
-        vault.jobs.add(new(add("third")), **LIMITS)
+        vault.jobs.require_room(other, **LIMITS)
     vault.jobs.set_state(last.id, "exited", 0)
-    vault.jobs.add(new(), **LIMITS)
+    vault.jobs.require_room(LOCAL, **LIMITS)
 
 
 def test_the_first_end_that_was_seen_stays(vault: Vault) -> None:
-    job = vault.jobs.add(new(), **LIMITS)
+    job = vault.jobs.add(new())
     vault.jobs.set_state(job.id, "running")
     vault.jobs.set_state(job.id, "exited", 7)
     vault.jobs.set_state(job.id, "lost")
@@ -62,7 +63,7 @@ def test_the_first_end_that_was_seen_stays(vault: Vault) -> None:
 
 def test_what_is_looked_for(vault: Vault, add: Add) -> None:
     other = add("other")
-    one, two = vault.jobs.add(new(name="a"), **LIMITS), vault.jobs.add(new(other), **LIMITS)
+    one, two = vault.jobs.add(new(name="a")), vault.jobs.add(new(other))
     vault.jobs.set_state(two.id, "killed", 143)
 
     def found(**given: Any) -> list[str]:
@@ -78,7 +79,7 @@ def test_what_is_looked_for(vault: Vault, add: Add) -> None:
 
 
 def test_a_removed_job_is_unknown(vault: Vault) -> None:
-    job = vault.jobs.add(new(), **LIMITS)
+    job = vault.jobs.add(new())
     vault.jobs.remove(job.id)
     vault.jobs.remove(job.id)
     with pytest.raises(UnknownJob):
@@ -87,9 +88,9 @@ def test_a_removed_job_is_unknown(vault: Vault) -> None:
 
 def test_the_jobs_of_a_removed_connection_go_with_it(vault: Vault, add: Add) -> None:
     other = add("other")
-    job = vault.jobs.add(new(other), **LIMITS)
+    job = vault.jobs.add(new(other))
     vault.connections.remove([other])
     with pytest.raises(UnknownJob):
         vault.jobs.get(job.id)
     with pytest.raises(UnknownConnection):
-        vault.jobs.add(new(other), **LIMITS)
+        vault.jobs.add(new(other))
