@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import codecs
-import json
-import time
-import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -16,7 +13,6 @@ from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
 from connmgr.api.job_schemas import (
-    OPEN,
     JobInfo,
     JobInputRequest,
     JobKillRequest,
@@ -30,13 +26,11 @@ from connmgr.api.job_schemas import (
     JobStartResponse,
     JobWaitRequest,
 )
+from connmgr.api.launch import begin
 from connmgr.api.parking import Parked, turns
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
-from connmgr.engine.session import Session
 from connmgr.jobs.followed import Output
-from connmgr.jobs.launch import OPEN as OPEN_INPUT
-from connmgr.jobs.launch import Launch
 from connmgr.jobs.spool import Stream
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
 from connmgr.vault.tables import now
@@ -93,20 +87,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     It runs in the directory and with the variables of the shell that it names, changes neither, and waits for none of
     the shell's commands.
     """
-    job = StoredJob(
-        id=str(uuid.uuid4()),
-        connection=request["connection"],
-        session=request.get("session"),
-        name=request.get("name"),
-        key=request.get("key"),
-        command=json.dumps(request.get("command") or request["argv"]),
-        stdin_open=request.get("stdin") == OPEN,
-        keep=request["keep"],
-        created=now(),
-    )
-    with services().shells.using(job.connection, caller().access, job.session) as session:
-        launch = _launch(job.id, request, session)
-        started, warning = services().jobs.start(job, launch, session)
+    started, warning = begin(request)
     detail(job=started.id)
     return {"job": started.id} | ({"warning": warning} if warning else {})
 
@@ -141,7 +122,7 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     answer = _shown(found, stored, request)
     ended = answer["stdout"]["eof"] and answer["stderr"]["eof"]
     news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
-    if not news and _time_left(request["wait"]):
+    if not news and turns().lasts(request["wait"]):
         raise Parked(partial(jobs.subscribe, id, access, found.version), turns().began + request["wait"])
     return answer
 
@@ -160,7 +141,7 @@ def wait(request: dict[str, Any]) -> dict[str, Any]:
     """Wait for the end of a job, and describe it; after `wait` seconds as it is then."""
     jobs, access, id = services().jobs, caller().access, request["job"]
     followed = jobs.look(id, access)
-    if followed.stored.state not in ENDED and _time_left(request["wait"]):
+    if followed.stored.state not in ENDED and turns().lasts(request["wait"]):
         raise Parked(partial(jobs.subscribe, id, access, followed.last.version), turns().began + request["wait"])
     return _info(followed.stored, stale=followed.last.stale)
 
@@ -248,26 +229,6 @@ def kill(request: dict[str, Any]) -> None:
 def remove(request: dict[str, Any]) -> None:
     """Remove a job that has ended, with what the far side keeps of it."""
     services().jobs.remove(request["job"], caller().access, force=request["force"])
-
-
-def _launch(id: str, request: Mapping[str, Any], session: Session) -> Launch:
-    command, cwd, stdin = request.get("command"), request.get("cwd"), request.get("stdin", "")
-    content = base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode()
-    return Launch(
-        id=id,
-        text=None if command is None else command.encode(),
-        argv=tuple(word.encode() for word in request.get("argv", ())),
-        surroundings=session.surroundings,
-        cwd=None if cwd is None else cwd.encode(),
-        environment=request.get("env") or {},
-        stdin=OPEN_INPUT if stdin == OPEN else content,
-        timeout=request.get("timeout"),
-        cap=services().settings.job_output,
-    )
-
-
-def _time_left(wait: float) -> bool:
-    return not services().stopping() and time.monotonic() < turns().began + wait
 
 
 def _info(job: StoredJob, *, stale: bool) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.command import ENCODINGS, MAX_COMMAND, check_base64
+from connmgr.api.command import ENCODINGS, MAX_COMMAND, CommandFields, check_base64
+from connmgr.api.launch import KEEP_SECONDS, OPEN
 from connmgr.api.schemas import Filter, Id, UtcTime
-from connmgr.api.shell import ExecRequest
+from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Integer, List, Number, Schema, Text
 from connmgr.vault.jobs import ENDED, UNDER_WAY
 
@@ -17,7 +18,6 @@ DAY = 86400
 MAX_WAIT = 25
 """Seconds that a request may wait for news: what stands between client and daemon often ends it after 30."""
 
-OPEN = "open"
 MAX_BYTES = 4 << 20
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "WINCH", "ALRM")
 
@@ -30,7 +30,8 @@ _WAIT: dict[str, Any] = {
 _ENCODING: dict[str, Any] = {"load_default": ENCODINGS[0], "validate": validate.OneOf(ENCODINGS)}
 
 
-class JobStartRequest(ExecRequest):
+class JobStartRequest(CommandFields, ShellNamed):
+    connection = Id(required=True, metadata={"description": "The connection whose shell tells where the job runs."})
     command = Text(
         validate=validate.Length(max=MAX_COMMAND),
         metadata={"description": "The command, in the language of the session's shell. This or `argv`."},
@@ -52,7 +53,7 @@ class JobStartRequest(ExecRequest):
         metadata={"description": "Seconds until the far side ends the job. Without it: never."},
     )
     keep = Integer(
-        load_default=DAY,
+        load_default=KEEP_SECONDS,
         validate=validate.Range(min=0, max=365 * DAY),
         metadata={"description": "Seconds for which the job and its output are kept after its end."},
     )

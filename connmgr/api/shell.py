@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import flask
-from marshmallow import fields
+from marshmallow import fields, validate
 
 from connmgr import errors
-from connmgr.api import output, streaming
+from connmgr.api import detach, output, streaming
 from connmgr.api.account import account, caller, detail
 from connmgr.api.command import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
@@ -25,7 +25,9 @@ from connmgr.api.shell_schemas import (
     StopRequest,
 )
 from connmgr.engine.running import Running
-from connmgr.fields import Schema
+from connmgr.fields import Number, Schema
+
+MAX_DETACH_SECONDS = 3600
 
 OPENING = (
     errors.UnknownConnection,
@@ -59,11 +61,18 @@ group = Group(
 
 class ExecRequest(CommandFields, ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
+    detachAfter = Number(
+        validate=validate.Range(min=0, max=MAX_DETACH_SECONDS),
+        metadata={"description": "Seconds after which the command is answered as a job that runs on."},
+    )
 
 
 class ExecResponse(Schema):
     exitCode = fields.Integer(
-        required=True, metadata={"description": "The command's exit code; 128 + N if signal N ended it."}
+        metadata={"description": "The command's exit code; 128 + N if signal N ended it. Absent if it runs on."}
+    )
+    job = fields.String(
+        metadata={"format": "uuid", "description": "Present if `detachAfter` was over: the job that the command is."}
     )
     stdout = fields.String(required=True, metadata={"description": "The command's standard output."})
     stderr = fields.String(
@@ -116,6 +125,7 @@ def start(request: dict[str, Any]) -> object:
         errors.CommandTimeout,
         errors.CommandCancelled,
         errors.ShellBusy,
+        *detach.RAISES,
     ],
     waits=True,
     example={"connection": EXAMPLE, "command": "uname -s; ls /nowhere", "timeout": 10},
@@ -134,8 +144,14 @@ def execute(request: dict[str, Any]) -> flask.Response:
 
     With `Accept: application/x-ndjson` the answer is lines of JSON that come while the command prints, and a last line
     with the exit code or the error. An error that keeps the command from beginning is answered without lines.
+
+    With `detachAfter` the command runs as a job, beside the shell, whose state it does not change. If it ends in time,
+    it is answered as any other, and the job is removed. Otherwise the answer has `job` instead of `exitCode`, with the
+    output so far, and the command runs on. Neither the client's leaving nor the end of its shell kills it.
     """
     encoding = request["encoding"]
+    if "detachAfter" in request:
+        return detach.respond(request)
     if streaming.is_wanted():
         return streaming.respond(account().held.enter_context(_begun(request)), encoding)
     with _begun(request) as running:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from connmgr.errors import Busy
 from connmgr.jobs.spool import Seen
-from connmgr.vault.jobs import StoredJob
+from connmgr.vault.jobs import ENDED, StoredJob
 
 READ_SECONDS = 30.0
 """Longest time for which one request waits for another's reading of the same job."""
@@ -70,6 +70,12 @@ class Followed:
         self._seen_at = float("-inf")
 
     @property
+    def over(self) -> bool:
+        """Whether the job has ended, and all its output is there."""
+        seen = self._last.seen
+        return self.stored.state in ENDED and (seen is None or (seen.stdout.ended and seen.stderr.ended))
+
+    @property
     def waiting(self) -> bool:
         """Whether anybody waits for news."""
         return bool(self._waiting)
@@ -106,10 +112,9 @@ class Followed:
             before = self._last
             version = before.version + (seen != before.seen or before.stale)
             now = Output(seen, False, version, stdout_offset, stdout, stderr_offset, stderr)
-            if not (stdout or stderr) and version == before.version:
-                # What was read before serves others on.
-                now = before
-            self._last, self._seen_at = now, time.monotonic()
+            if stdout or stderr or version != before.version:
+                self._last = now
+            self._seen_at = time.monotonic()
             told = self._take_waiting() if version != before.version else []
         for callback in told:
             callback()

@@ -156,7 +156,7 @@ class Jobs:
     def look(self, id: str, access: Access) -> Followed:
         """Look at a job, unless that was just done or it has ended; raises as :meth:`find` and for locked secrets."""
         followed = self.find(id)
-        if followed.stored.state in ENDED:
+        if followed.over:
             return followed
         with followed.reading():
             if not followed.is_fresh(FRESH_SECONDS) or not self._reach.allows(followed.stored.connection, access):

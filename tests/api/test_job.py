@@ -18,6 +18,7 @@ import pytest
 from connmgr.client import Client, ClientError
 from tests.api.wire import LOCAL, address, bearer, client_of
 from tests.daemon import Daemon
+from tests.fs.far_sides import eventually
 
 LONG = 25
 
@@ -154,7 +155,7 @@ def test_who_waits_holds_no_thread_and_no_slot(daemon: Daemon, client: Client) -
         sockets.append(one)
     try:
         assert client.shell.exec(LOCAL, "echo free").stdout == "free"
-        assert client.daemon.status().slots_in_use == 0
+        eventually(lambda: client.daemon.status().slots_in_use == 0, "who waits holds a slot")
         client.post("/job/input", job=job, data="x\n")
         for one in sockets:
             one.settimeout(20)
@@ -287,3 +288,28 @@ def test_a_job_outlives_its_shell(client: Client) -> None:
     client.shell.stop(LOCAL)
     client.post("/job/input", job=job, data="after\n")
     assert ended(client, job)["stdout"]["data"] == "begun\nafter\n"
+
+
+def test_a_command_that_ends_in_time_is_answered_as_any_other(client: Client) -> None:
+    options = {"connection": LOCAL, "command": "echo out; echo err >&2; exit 3", "detachAfter": LONG}
+    before = client.post("/job/query")
+    assert client.post("/shell/exec", **options) == {"exitCode": 3, "stdout": "out", "stderr": "err"}
+    assert client.post("/job/query") == before, "nothing is left of it"
+
+
+def test_a_command_that_goes_on_is_answered_as_a_job(client: Client) -> None:
+    began = time.monotonic()
+    options = {"connection": LOCAL, "command": "echo begun; sleep 1.5; echo done", "detachAfter": 0.5}
+    answer = client.post("/shell/exec", **options)
+    assert time.monotonic() - began < 1.4
+    job = answer.pop("job")
+    assert answer == {"stdout": "begun", "stderr": ""}
+    client.shell.stop(LOCAL)
+    assert ended(client, job)["stdout"]["data"] == "begun\ndone\n"
+
+
+def test_a_command_that_goes_on_keeps_its_timeout(client: Client) -> None:
+    options = {"connection": LOCAL, "command": "echo begun; sleep 60", "detachAfter": LONG, "timeout": 1}
+    with pytest.raises(ClientError) as caught:
+        client.post("/shell/exec", **options)
+    assert (caught.value.code, caught.value.details["stdout"]) == ("command_timeout", "begun")

@@ -1,0 +1,72 @@
+"""A command that runs as a job from its start: answered as any other if it ends in time, else left to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import flask
+
+from connmgr import errors
+from connmgr.api import output
+from connmgr.api.account import caller, detail
+from connmgr.api.answer import as_json
+from connmgr.api.command import printed_until
+from connmgr.api.launch import begin
+from connmgr.api.parking import Parked, turns
+from connmgr.api.services import services
+from connmgr.engine.running import Result
+from connmgr.jobs.followed import Output
+from connmgr.vault.jobs import ENDED
+
+RAISES = (
+    errors.JobLimit,
+    errors.UnknownJob,
+    errors.OutputGone,
+    errors.NoSpace,
+    errors.PermissionDenied,
+    errors.TransferFailed,
+    errors.FileOperationFailed,
+)
+"""What can be said of a command beyond what is said of those that run in the shell."""
+
+_JOB = "job"
+
+
+def respond(request: Mapping[str, Any]) -> flask.Response:
+    """Answer with the command's outcome, or after ``detachAfter`` seconds with its job and the output so far.
+
+    :raises connmgr.errors.CommandTimeout: it ran for as long as it may.
+    :raises connmgr.errors.ShellLost: its machine was restarted, or what it printed was removed there.
+    """
+    kept, encoding = turns().kept, request["encoding"]
+    if _JOB not in kept:
+        kept[_JOB] = begin(request)[0].id
+    id, access, jobs = kept[_JOB], caller().access, services().jobs
+    detail(job=id)
+    followed = jobs.look(id, access)
+    if not followed.over and turns().lasts(request["detachAfter"]):
+        raise Parked(partial(jobs.subscribe, id, access, followed.last.version), turns().began + request["detachAfter"])
+    most = services().settings.max_output
+    found = jobs.output(id, access, 0, 0, most)
+    if followed.stored.state not in ENDED:
+        shown = {name: output.shown(getattr(found, name)[:most], encoding) for name in ("stdout", "stderr")}
+        return as_json({"job": id, **shown})
+    result = _result(found, followed.stored.exit_code, most)
+    jobs.remove(id, access, force=False)
+    if followed.stored.state == "timed_out":
+        text = f"The command ran longer than {request['timeout']:g} s and was killed."
+        timeout = errors.CommandTimeout(text, result.stdout, result.stderr, truncated=result.truncated)
+        timeout.details = printed_until(timeout, encoding)
+        raise timeout
+    if followed.stored.exit_code is None:
+        raise errors.ShellLost("The command's machine was restarted, or what it printed was removed there.")
+    detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
+    return output.respond(result, encoding)
+
+
+def _result(found: Output, exit_code: int | None, most: int) -> Result:
+    seen = found.seen
+    cut = seen is not None and any(one.truncated or one.size > most for one in (seen.stdout, seen.stderr))
+    return Result(exit_code or 0, found.stdout[:most], found.stderr[:most], cut)

@@ -1,0 +1,54 @@
+"""Starts the command of a request as a job, beside the shell that the request names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from connmgr.api.account import caller
+from connmgr.api.services import services
+from connmgr.engine.session import Session
+from connmgr.jobs import launch
+from connmgr.vault.jobs import StoredJob
+from connmgr.vault.tables import now
+
+OPEN = "open"
+"""In the place of a job's standard input: `/job/input` sends it."""
+
+KEEP_SECONDS = 86400
+
+
+def begin(request: Mapping[str, Any]) -> tuple[StoredJob, str | None]:
+    """Start a job, or find the one that has the request's key; see :meth:`connmgr.jobs.jobs.Jobs.start`."""
+    job = StoredJob(
+        id=str(uuid.uuid4()),
+        connection=request["connection"],
+        session=request.get("session"),
+        name=request.get("name"),
+        key=request.get("key"),
+        command=json.dumps(request["argv"] if "argv" in request else request["command"]),
+        stdin_open=request.get("stdin") == OPEN,
+        keep=request.get("keep", KEEP_SECONDS),
+        created=now(),
+    )
+    with services().shells.using(job.connection, caller().access, job.session) as session:
+        return services().jobs.start(job, _launch(job, request, session), session)
+
+
+def _launch(job: StoredJob, request: Mapping[str, Any], session: Session) -> launch.Launch:
+    command, cwd, stdin = request.get("command"), request.get("cwd"), request.get("stdin", "")
+    content = base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode()
+    return launch.Launch(
+        id=job.id,
+        text=None if command is None else command.encode(),
+        argv=tuple(word.encode() for word in request.get("argv", ())),
+        surroundings=session.surroundings,
+        cwd=None if cwd is None else cwd.encode(),
+        environment=request.get("env") or {},
+        stdin=launch.OPEN if job.stdin_open else content,
+        timeout=request.get("timeout"),
+        cap=services().settings.job_output,
+    )
