@@ -33,6 +33,7 @@ REPEAT = "python -m benchmarks.ssh"
 AT_ONCE = 50
 COMMANDS_EACH = 20
 IDLE = 100
+MORE = 15
 IDLE_SECONDS = 20
 
 
@@ -175,12 +176,16 @@ def _opening(daemon: Daemon, sshd: Sshd) -> None:
     def start() -> None:
         daemon.client.post("/shell/start", connection=connection)
 
+    def another() -> None:
+        daemon.client.post("/shell/start", connection=connection, session="another")
+
     def connect() -> None:
         with _paramiko(sshd):
             return
 
     rivals = {
         "/shell/start": start,
+        "/shell/start, another on the connection": another,
         "ssh true": lambda: subprocess.run([*argv, "true"], check=True),
         "SSHClient": connect,
     }
@@ -190,7 +195,7 @@ def _opening(daemon: Daemon, sshd: Sshd) -> None:
             begun = time.perf_counter()
             call()
             taken[name].append(time.perf_counter() - begun)
-        daemon.client.post("/shell/stop", connection=connection)
+        daemon.client.post("/shell/stop", connection=connection, all=True)
     print_timings("Opening an ssh session", taken, base="/shell/start", repeat=REPEAT)
 
 
@@ -261,8 +266,15 @@ def _idle(daemon: Daemon, sshd: Sshd) -> None:
     busy = sum(process.cpu_times()[:2])
     time.sleep(IDLE_SECONDS)
     share = (sum(process.cpu_times()[:2]) - busy) / IDLE_SECONDS
-    row = (f"{IDLE} sessions, each on a connection of its own", f"{grown / IDLE / 1024:.0f}", f"{share * 100:.2f}")
-    print_table("Idle ssh sessions", ("", "KiB each", "% of a core"), [row], repeat=REPEAT)
+    before = process.memory_info().rss
+    for number in range(MORE):
+        daemon.client.post("/shell/start", connection=warm, session=f"more-{number}")
+    more = process.memory_info().rss - before
+    rows = [
+        (f"{IDLE} sessions, each on a connection of its own", f"{grown / IDLE / 1024:.0f}", f"{share * 100:.2f}"),
+        (f"{MORE} more on one connection", f"{more / MORE / 1024:.0f}", ""),
+    ]
+    print_table("Idle ssh sessions", ("", "KiB each", "% of a core"), rows, repeat=REPEAT)
 
 
 if __name__ == "__main__":
