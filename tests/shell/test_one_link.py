@@ -171,6 +171,23 @@ def test_a_link_that_answers_no_more_is_not_shared_any_longer(start_daemon: Star
     assert logins(roomy) == 2
 
 
+def test_a_link_is_lost_with_the_gateway_that_it_goes_through(
+    own_daemon: Daemon, roomy: Sshd, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    client = own_daemon.client
+    with ssh_server(tmp_path_factory.mktemp("gateway")) as between:
+        gateway = added(client, between)
+        fields = {**ssh_fields(roomy, roomy.user), "gateway": gateway}
+        connection = client.connection.add("behind", {"type": "ssh", **fields})
+        for name in ("a", "b"):
+            client.shell.start(connection, session=name)
+        between.kill_sessions()
+        for name in ("a", "b"):
+            client.shell.start(connection, session=name)
+        kept_apart(client, connection, ["a", "b"])
+        assert (logins(between), logins(roomy)) == (2, 2)
+
+
 def test_a_connection_that_is_changed_leaves_no_link(own_daemon: Daemon, roomy: Sshd) -> None:
     client = own_daemon.client
     connection = added(client, roomy)
