@@ -5,7 +5,7 @@ processes() {
   if [ -r /proc/self/stat ]; then
     for entry in /proc/[0-9]*; do
       read -r line <"$entry/stat" || continue
-      line=${line##*) } state=${line%% *} line=${line#* }
+      line=${line##*") "} state=${line%% *} line=${line#* }
       case $state in Z|X) ;; *) echo "${entry#/proc/} ${line%% *}";; esac
     done
     for entry in $(grep -lsF "$carried" /proc/[0-9]*/environ); do

@@ -12,13 +12,17 @@ job_apart=
 job_around= job_warning=
 job_login() {
   session=${1##*/session-} session=${session%%.scope*}
-  facts=$(loginctl show-session -p KillUserProcesses -p KillOnlyUsers -p KillExcludeUsers) || return
-  case $facts in *KillUserProcesses=yes*) ;; *) return;; esac
-  user=$(loginctl show-session "$session" -p Name) || return
+  kills= only= excluded=
+  while IFS='=' read -r name value; do
+    case $name in KillUserProcesses) kills=$value;; KillOnlyUsers) only=$value;; KillExcludeUsers) excluded=$value;; esac
+  done <<EOF
+$(loginctl show-session -p KillUserProcesses -p KillOnlyUsers -p KillExcludeUsers)
+EOF
+  [ "$kills" = yes ] || return
+  user=$(loginctl show-session "$session" -p Name)
   user=${user#Name=}
-  excluded=${facts##*KillExcludeUsers=} only=${facts##*KillOnlyUsers=}
-  case " ${excluded%%"$job_newline"*} " in *[\ ]"$user"[\ ]*) return;; esac
-  case " ${only%%"$job_newline"*} " in "  "|*[\ ]"$user"[\ ]*) ;; *) return;; esac
+  case " $excluded " in *" $user "*) return;; esac
+  case " $only " in "  "|*" $user "*) ;; *) return;; esac
   job_warning=ends_with_login
   if [ "$(id -u)" = 0 ]; then job_around="systemd-run --scope --quiet"
   else
@@ -27,8 +31,9 @@ job_login() {
   fi
   if $job_around true </dev/null; then job_warning=; else job_around=; fi
 }
-job_newline='
-'
+job_group=
 while read -r job_group; do
-  case $job_group in */session-*.scope*) job_login "$job_group"; break;; esac
+  case $job_group in */session-*.scope*) break;; esac
 done 2>/dev/null </proc/self/cgroup
+# Not in the loop, whose standard input is the list.
+case $job_group in */session-*.scope*) job_login "$job_group" 2>/dev/null;; esac

@@ -7,8 +7,8 @@ shift
 [ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" "$@"
 trap : INT QUIT TERM USR1 USR2 ALRM
 umask 077
-end() { echo "$* ." 1<>"$d/end"; }
-why=$(mkfifo "$d/1" "$d/2" ${open:+"$d/0"} 2>&1) || { echo "$why" >"$d/err"; end exited 126 over 0 0; exit; }
+record() { echo "$* ." 1<>"$d/end"; }
+why=$(mkfifo "$d/1" "$d/2" ${open:+"$d/0"} 2>&1) || { echo "$why" >"$d/err"; record exited 126 over 0 0; exit; }
 # Past the limit of a file's size tee drops what comes, and goes on reading.
 keep() {
   cd /
@@ -57,7 +57,7 @@ err=$!
 timer=0 feeder=0 stdin=/dev/null
 [ ! "$seconds" ] || { time_out 7<&- & timer=$!; }
 [ ! "$open" ] || { stdin=$d/0; feed 7<&- & feeder=$!; }
-end started "$out" "$err" "$timer" "$feeder"
+record started "$out" "$err" "$timer" "$feeder"
 # In the foreground: a shell without job control makes what runs in the background deaf to INT and QUIT.
 (
   unset CONNMGR_SPOOL
@@ -74,7 +74,7 @@ case $how in
   timed_out|killed) state=$how;;
   signal) [ "$s" -le 128 ] || case $(kill -l "$s") in "$name"|"SIG$name") state=killed;; esac;;
 esac
-end "$state" "$s" open 0 0
+record "$state" "$s" open 0 0
 [ "$timer" = 0 ] || [ "$state" = timed_out ] || kill "$timer"
 [ "$feeder" = 0 ] || { kill "$feeder"; rm -rf "$d/wake" "$d/in"; }
 # A child that the command has left behind may hold its streams for ever: they are over after a second.
@@ -87,4 +87,4 @@ done
 cut_out=0 cut_err=0
 ! gone "$out" || wait "$out" || cut_out=1
 ! gone "$err" || wait "$err" || cut_err=1
-end "$state" "$s" over "$cut_out" "$cut_err"
+record "$state" "$s" over "$cut_out" "$cut_err"

@@ -3,7 +3,7 @@ id=$1 cap=$2 seconds=$3 open=$4 at=$5 cwd=$6 before=$7 script=$8
 shift 8
 trap '' HUP
 unset CDPATH
-cd -- "${at:-${HOME:-/}}" 2>/dev/null || no no_such_directory
+cd -- "${at:-${HOME:-/}}" 2>/dev/null || { [ ! "$at" ] && cd /; } || no no_such_directory
 [ ! "$cwd" ] || cd -- "$cwd" 2>/dev/null || no no_such_directory
 ! job_at "$id" || no file_exists
 umask 077

@@ -8,6 +8,13 @@ find_job() {
   [ "$phase" != started ] || [ "$state" != running ] || root=$pid
   descendants
 }
+fresh() {
+  new=
+  for p in $found; do
+    case $sent in *" $p "*) ;; *) new="$new $p";; esac
+  done
+  [ "$new" ]
+}
 pause() { sleep 0.05 || sleep 1; } 2>/dev/null
 find_job
 if [ "$state" = running ]; then
@@ -21,8 +28,7 @@ if [ "$signal" = KILL ]; then
   kill_all
 else
   # A process that began meanwhile gets it too; each gets it once.
-  while new= && for p in $found; do case $sent in *" $p "*) ;; *) new="$new $p";; esac; done && [ "$new" ] && [ $n -lt 5 ]
-  do
+  while fresh && [ "$n" -lt 5 ]; do
     for p in $new; do kill -s "$signal" "$p" 2>/dev/null || [ ! -d "/proc/$p" ] || refused=$((refused + 1)); done
     sent="$sent${new# } " n=$((n + 1))
     find_job
@@ -32,10 +38,12 @@ echo "$refused"
 exec >/dev/null 2>&1
 [ "$grace" ] || exit 0
 # By the clock that nobody sets, in hundredths of a second.
-now() { { read -r now rest </proc/uptime && now=${now%.*}${now#*.}; } 2>/dev/null || now=$((${now:-0} + 20)); }
+now() {
+  { read -r now rest </proc/uptime && now=${now%.*}${now#*.}; } 2>/dev/null || now=$((${now:-0} + 20))
+}
 now
-until=$((now + grace * 10))
-while find_job; [ "$found" ] && [ "$now" -lt "$until" ]; do
+patience=$((now + grace * 10))
+while find_job; [ "$found" ] && [ "$now" -lt "$patience" ]; do
   sleep 0.2 || { sleep 1; [ -e /proc/uptime ] || now=$((now + 80)); }
   now
 done
