@@ -158,4 +158,10 @@ def _by_id(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> 
 
 
 def _existing(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
-    return {row["id"]: row for some in chunks(ids) for row in tx.execute(statement, {"ids": some}).mappings()}
+    found: dict[str, Row] = {}
+    for some in chunks(ids):
+        result = tx.execute(statement, {"ids": some})
+        names = list(result.keys())
+        # A dict is read several times faster than a row of SQLAlchemy's.
+        found.update({row.id: dict(zip(names, row, strict=True)) for row in result})
+    return found
