@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,7 @@ import psutil
 
 from benchmarks.daemon import temporary_daemon
 from benchmarks.timing import interleaved, print_table, print_timings
-from connmgr.client import Client
+from connmgr.client import Client, Result
 from tests.daemon import Daemon
 from tests.plugins import users
 from tests.plugins.sshd import Sshd, privilege_separation
@@ -32,24 +32,27 @@ from tests.plugins.sshd import Sshd, privilege_separation
 REPEAT = "python -m benchmarks.ssh"
 AT_ONCE = 50
 COMMANDS_EACH = 20
+BROADCAST = "/shell/broadcast true, one client"
+MANY = 500
 IDLE = 100
 MORE = 15
 IDLE_SECONDS = 20
 
 
 def main() -> None:
-    """Measure a command, the opening of a session, many sessions at once, and idle ones."""
+    """Measure a command, the opening of a session, fifty and five hundred sessions at once, and idle ones."""
     with server() as sshd, temporary_daemon("--threads", str(AT_ONCE + 14)) as daemon:
         _commands(daemon, sshd)
         _opening(daemon, sshd)
         _at_once(daemon, sshd)
     with server() as sshd, temporary_daemon() as daemon:
         _idle(daemon, sshd)
+    _many_at_once()
 
 
 @contextmanager
-def server() -> Iterator[Sshd]:
-    """An sshd, and somebody to log in as."""
+def server(options: Mapping[str, str] | None = None) -> Iterator[Sshd]:
+    """An sshd with ``options`` of its own, and somebody to log in as."""
     with ExitStack() as stack:
         stack.enter_context(privilege_separation())
         user = None
@@ -57,7 +60,7 @@ def server() -> Iterator[Sshd]:
             created = users.create()
             stack.callback(users.remove, created)
             user = created.name
-        sshd = Sshd(user=user)
+        sshd = Sshd(options, user=user)
         stack.callback(sshd.close)
         yield sshd
 
@@ -229,10 +232,11 @@ def _at_once(daemon: Daemon, sshd: Sshd) -> None:
             "/shell/exec true": through_daemon,
             "paramiko, NODELAY, a channel a command": channel_each,
         }
-        rates: dict[str, list[float]] = {name: [] for name in ways}
+        rates: dict[str, list[float]] = {name: [] for name in [*ways, BROADCAST]}
         for _ in range(3):
             for name, work in ways.items():
                 rates[name].append(_rate(work))
+            rates[BROADCAST].append(_broadcast_rate(daemon.client, connections))
     rows = [(name, f"{median(found):.0f}") for name, found in rates.items()]
     print_table(f"{AT_ONCE} ssh sessions at once", ("", "a second"), rows, repeat=REPEAT)
     for connection in connections:
@@ -253,6 +257,30 @@ def _rate(work: Callable[[int], None]) -> float:
     for thread in threads:
         thread.join()
     return AT_ONCE * COMMANDS_EACH / (time.perf_counter() - begun)
+
+
+def _broadcast_rate(client: Client, connections: list[str]) -> float:
+    """Return how many commands a second one client has run that sends them to all sessions by one request each."""
+    begun = time.perf_counter()
+    for _ in range(COMMANDS_EACH):
+        outcomes = list(client.shell.broadcast("true", connections, parallel=len(connections)))
+        assert len(outcomes) == len(connections)
+    return len(connections) * COMMANDS_EACH / (time.perf_counter() - begun)
+
+
+def _many_at_once() -> None:
+    with server({"MaxStartups": f"{MANY}"}) as sshd, temporary_daemon() as daemon:
+        connections = [add(daemon, sshd, number) for number in range(MANY)]
+        process, rows = psutil.Process(daemon.pid), []
+        for what in ("starting the shells", "again, all shells run"):
+            before, begun = process.memory_info().rss, time.perf_counter()
+            outcomes = list(daemon.client.shell.broadcast("true", connections))
+            taken = time.perf_counter() - begun
+            assert all(isinstance(one.result, Result) for one in outcomes)
+            grown = process.memory_info().rss - before
+            rows.append((what, f"{taken:.2f}", f"{MANY / taken:.0f}", f"{grown / MANY / 1024:.0f}"))
+    heads = ("", "s", "a second", "KiB each")
+    print_table(f"{MANY} ssh connections by one broadcast", heads, rows, repeat=REPEAT)
 
 
 def _idle(daemon: Daemon, sshd: Sshd) -> None:
