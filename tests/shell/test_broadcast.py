@@ -251,6 +251,16 @@ def test_options_hold_for_every_connection(hosts: Hosts) -> None:
     assert [one.result for one in got] == [RawResult(0, b"/usr\ngood day\n" + data, b"", truncated=False)] * 3
 
 
+def test_a_session_means_the_shell_of_that_name_on_each_connection(hosts: Hosts) -> None:
+    hosts.run("cd /usr", 3)
+    hosts.run("cd /etc", 3, session="second")
+    assert {result_of(one).stdout for one in hosts.run("pwd", 3)} == {"/usr"}
+    assert {result_of(one).stdout for one in hosts.run("pwd", 3, session="second", start=False)} == {"/etc"}
+    hosts.run("cd /", 3)
+    for id in hosts.ids[:3]:
+        hosts.client.shell.stop(id, session="second")
+
+
 def test_filters_select_and_nothing_selected_is_an_answer(hosts: Hosts) -> None:
     found = hosts.client.shell.broadcast("echo $N", connection="**/host1?", type="shell*", category="default")
     assert sorted(result_of(one).stdout for one in found) == [str(number) for number in range(10, 20)]
