@@ -41,7 +41,7 @@ Encode = Callable[[bytes, bool], str]
 
 def is_wanted() -> bool:
     """Whether the client asks for lines: it names their type, and does not like JSON better."""
-    accepted = flask.request.headers.get("Accept", "")
+    accepted: str = flask.request.environ.get("HTTP_ACCEPT", "")
     # Most clients ask for nothing of the kind, and parsing takes longer.
     if LINES not in accepted.lower():
         return False

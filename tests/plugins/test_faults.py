@@ -24,16 +24,19 @@ class Faulty(Schema):
 
 class FaultyChannel(Channel):
     def __init__(self, inner, fail):
-        self.inner, self.fail, self.calls = inner, fail, 0
+        self.inner, self.fail, self.calls, self.marked = inner, fail, 0, False
 
     def recv(self, timeout):
         self.calls += 1
         if self.calls > 4:
             self.fail("recv")
+        if self.marked:
+            self.fail("the middle")
         return self.inner.recv(timeout)
 
     def sendall(self, data, timeout):
         if b"marked" in data:
+            self.marked = True
             self.fail("sendall")
         self.inner.sendall(data, timeout)
 
@@ -118,6 +121,19 @@ def test_whatever_is_raised_is_answered_once_and_logged(faulty: Daemon, where: s
     local = client.post("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="local")["found"][0]
     client.post("/shell/start", connection=local)
     assert client.post("/shell/exec", connection=local, command="echo on")["stdout"] == "on"
+
+
+@pytest.mark.parametrize("what", ["ZeroDivisionError", "SystemExit", "KeyboardInterrupt", "BaseException"])
+def test_whatever_is_raised_while_lines_are_sent_is_the_last_line_and_logged(faulty: Daemon, what: str) -> None:
+    client, before = faulty.client, len(faulty.stderr())
+    id = client.connection.add(f"{what} in lines", {"type": "faulty", "where": "the middle", "what": what})
+    client.shell.start(id)
+    with client.shell.stream(id, "echo marked") as stream, pytest.raises(ClientError) as answered:
+        list(stream)
+    assert (answered.value.status, answered.value.code) == (500, "internal")
+    assert f"{what}: as told" in faulty.stderr()[before:]
+    assert client.daemon.status().slots_in_use == 0, "the stream still holds its slot"
+    client.connection.remove([id])
 
 
 @pytest.mark.parametrize("where", ["open", "open_channel"])
