@@ -127,18 +127,21 @@ def test_lines_come_while_the_command_runs_each_stream_by_its_name(run: Run, con
 
 
 @pytest.mark.parametrize(
-    ("command", "lines"),
+    ("command", "stdout", "stderr"),
     [
-        ("true", []),
-        (r"printf '\n'", [{"stdout": "\n"}]),
-        (r"printf 'a\n\n'", [{"stdout": "a\n\n"}]),
-        (r"printf 'a\000b' >&2", [{"stderr": "a\0b"}]),
-        (r"printf '\377\376ok'", [{"stdout": "\ufffd\ufffdok"}]),
-        (r"printf 'cut \303'", [{"stdout": "cut "}, {"stdout": "\ufffd"}]),
+        ("true", "", ""),
+        (r"printf '\n'", "\n", ""),
+        (r"printf 'a\n\n'", "a\n\n", ""),
+        (r"printf 'a\000b' >&2", "", "a\0b"),
+        (r"printf '\377\376ok'", "\ufffd\ufffdok", ""),
+        (r"printf 'cut \303'", "cut \ufffd", ""),
     ],
 )
-def test_output_is_neither_cut_nor_stripped(run: Run, local: Client, command: str, lines: list[Line]) -> None:
-    assert list(run(command)) == [*lines, {"exitCode": 0}]
+def test_output_is_neither_cut_nor_stripped(run: Run, local: Client, command: str, stdout: str, stderr: str) -> None:
+    # A shell may write each line by itself.
+    lines = list(run(command))
+    assert lines.pop() == {"exitCode": 0}
+    assert (whole(lines, "stdout"), whole(lines, "stderr")) == (stdout, stderr)
 
 
 def test_a_character_that_is_printed_byte_by_byte_is_not_cut(run: Run, connection: str) -> None:
