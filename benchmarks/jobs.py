@@ -17,6 +17,7 @@ from benchmarks.daemon import local_connection, temporary_daemon
 from benchmarks.handshake import handshakes
 from benchmarks.ssh import add, server
 from benchmarks.timing import interleaved, percentile, print_table, print_timings
+from tests.api.wire import token_of
 from tests.daemon import Daemon
 
 REPEAT = "python -m benchmarks.jobs"
@@ -69,8 +70,8 @@ def _waits(daemon: Daemon, connection: str) -> None:
     job = _start(daemon, connection, "read x", stdin="open")
     process = psutil.Process(daemon.pid)
     idle = handshakes(daemon)
-    before = process.memory_info().rss
-    waiting = [_wait(daemon, job) for _ in range(WAITING)]
+    token, before = token_of(daemon), process.memory_info().rss
+    waiting = [_wait(daemon, token, job) for _ in range(WAITING)]
     taken = handshakes(daemon)
     grown = (process.memory_info().rss - before) / WAITING
     daemon.client.post("/job/input", job=job, data="x\n")
@@ -112,12 +113,12 @@ def _post(daemon: Daemon, path: str, **fields: object) -> Callable[[], object]:
     return lambda: daemon.client.post(path, **fields)
 
 
-def _wait(daemon: Daemon, job: str) -> socket.socket:
+def _wait(daemon: Daemon, token: str, job: str) -> socket.socket:
     host, _, port = daemon.url.removeprefix("http://").partition(":")
     one = socket.create_connection((host, int(port)), timeout=READY_SECONDS)
     body = json.dumps({"job": job, "wait": 25}).encode()
     head = (
-        f"POST /job/wait HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {daemon.client.token}\r\n"
+        f"POST /job/wait HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     one.sendall(head.encode() + body)
