@@ -9,9 +9,10 @@ with Client() as daemon:
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
 from connmgr.client.endpoints import Categories, Connections, DaemonItself, Secrets, Shells, Vault
@@ -33,6 +34,9 @@ from connmgr.client.results import (
 )
 from connmgr.client.stream import Piece, Stream
 from connmgr.client.transfer import Download, Progress
+
+if TYPE_CHECKING:
+    from connmgr.client.jobs import Jobs
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -111,6 +115,14 @@ class Client:
         self.secret = Secrets(self.post)
         self.vault = Vault(self.post)
         self.daemon = DaemonItself(self.post)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """``/job``."""
+        # Few programs use it, and all would wait for its modules.
+        from connmgr.client.jobs import Jobs
+
+        return Jobs(self.post, self._session)
 
     def __enter__(self) -> Client:
         return self

@@ -7,7 +7,8 @@ import json
 import os
 import select
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -56,6 +57,15 @@ class HttpSession:
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
         self._connection.close()
+
+    @contextmanager
+    def answered_within(self, seconds: float) -> Iterator[None]:
+        """Wait at most ``seconds`` for each part of an answer, where that is shorter than the session's ``timeout``."""
+        self._connection.limit(min(seconds, self.timeout))
+        try:
+            yield
+        finally:
+            self._connection.limit(self.timeout)
 
     def send(self, path: str, body: bytes, content_type: str = JSON) -> Any:
         """Send ``body`` and return a dict or raw bytes, or raise :class:`ClientError`."""
@@ -209,6 +219,12 @@ class _Connection(http.client.HTTPConnection):
         super().connect()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self.sock
+
+    def limit(self, seconds: float) -> None:
+        """Wait at most ``seconds`` whenever something is sent or received."""
+        self.timeout = seconds
+        if self.sock is not None:
+            self.sock.settimeout(seconds)
 
     def close_if_stale(self) -> None:
         """Close the connection if the daemon closed it: sending would fail only when the request is under way."""

@@ -25,8 +25,8 @@ class Category(NamedTuple):
             id=info["category"],
             parent=info["parentCategory"],
             name=tuple(info["name"]),
-            last_used=_time(info["lastUsed"]),
-            last_modified=_time(info["lastModified"]),
+            last_used=to_time(info["lastUsed"]),
+            last_modified=to_time(info["lastModified"]),
             config=info["config"],
         )
 
@@ -63,8 +63,8 @@ class Connection(NamedTuple):
             type=info["type"],
             data={name: value for name, value in info["rawData"].items() if name != "type"},
             usage=info["usageCategory"],
-            last_used=_time(info["lastUsed"]),
-            last_modified=_time(info["lastModified"]),
+            last_used=to_time(info["lastUsed"]),
+            last_modified=to_time(info["lastModified"]),
             state=info["state"],
             cache=info["cache"],
         )
@@ -157,7 +157,7 @@ class FileEntry(NamedTuple):
             type=entry["type"],
             size=entry["size"],
             mode=int(entry["mode"], 8),
-            modified=_time(entry["modified"]),
+            modified=to_time(entry["modified"]),
             uid=entry["uid"],
             gid=entry["gid"],
             owner=entry["owner"],
@@ -226,8 +226,8 @@ class ListedShell(NamedTuple):
             status=RunningShell.read(shell),
             pid=shell["pid"],
             directory=_from_path(shell["directory"]),
-            since=_time(shell["since"]),
-            running_since=None if running is None else _time(running),
+            since=to_time(shell["since"]),
+            running_since=None if running is None else to_time(running),
         )
 
 
@@ -281,5 +281,6 @@ def _from_path(path: str | Mapping[str, str]) -> str:
     return base64.b64decode(path["base64"]).decode(errors="surrogateescape")
 
 
-def _time(text: str) -> datetime:
+def to_time(text: str) -> datetime:
+    """Return a time of the API."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,84 @@
+"""The daemon's answers about jobs as named tuples; see :mod:`connmgr.client.results`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from connmgr.client.results import to_time
+
+
+class JobInfo(NamedTuple):
+    """A job as it was seen last, ``stale`` if its machine could not be asked now.
+
+    ``state`` is ``starting``, ``running``, or at the end ``exited``, ``killed``, ``timed_out`` or ``lost``; ``ended``
+    is None before. ``exit_code`` is None if it is not known. ``keep`` is in seconds.
+    """
+
+    id: str
+    connection: str
+    session: str | None
+    name: str | None
+    key: str | None
+    command: str | tuple[str, ...]
+    state: str
+    exit_code: int | None
+    stdin_open: bool
+    created: datetime
+    ended: datetime | None
+    keep: int
+    stale: bool
+
+    @classmethod
+    def read(cls, info: Mapping[str, Any]) -> JobInfo:
+        command, ended = info["command"], info["ended"]
+        return cls(
+            id=info["job"],
+            connection=info["connection"],
+            session=info["session"],
+            name=info["name"],
+            key=info["key"],
+            command=command if isinstance(command, str) else tuple(command),
+            state=info["state"],
+            exit_code=info["exitCode"],
+            stdin_open=info["stdinOpen"],
+            created=to_time(info["created"]),
+            ended=None if ended is None else to_time(ended),
+            keep=info["keep"],
+            stale=info["stale"],
+        )
+
+
+class JobOutput(NamedTuple):
+    """What a job has printed from two offsets on.
+
+    ``next_stdout`` and ``next_stderr`` are the offsets to go on from, in bytes. ``ended`` tells that nothing follows,
+    ``truncated`` that some was dropped; the rest is as in :class:`JobInfo`.
+    """
+
+    stdout: bytes
+    stderr: bytes
+    next_stdout: int
+    next_stderr: int
+    ended: bool
+    truncated: bool
+    state: str
+    exit_code: int | None
+    stale: bool
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> JobOutput:
+        stdout, stderr = answer["stdout"], answer["stderr"]
+        return cls(
+            stdout=base64.b64decode(stdout["data"]),
+            stderr=base64.b64decode(stderr["data"]),
+            next_stdout=stdout["next"],
+            next_stderr=stderr["next"],
+            ended=stdout["eof"] and stderr["eof"],
+            truncated=answer["truncated"],
+            state=answer["state"],
+            exit_code=answer["exitCode"],
+            stale=answer["stale"],
+        )

@@ -1,0 +1,224 @@
+"""``client.jobs``: commands that live on the far side by themselves.
+
+job = client.jobs.start(connection, "make -j4 all", name="nightly")
+for piece in job.stream():
+    sys.stdout.buffer.write(piece.stdout)
+print(job.info().exit_code)
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any, Final
+
+from connmgr.client.endpoints import Group, Post, given
+from connmgr.client.errors import Unreachable
+from connmgr.client.http import HttpSession
+from connmgr.client.job_results import JobInfo, JobOutput
+from connmgr.client.patience import RETRY_SECONDS, Patience, Silence, has_done_nothing, may_pass
+
+__all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs"]
+
+WAIT_SECONDS = 25.0
+"""Longest time for which the daemon lets a request wait for news."""
+
+ANSWER_SECONDS = 120.0
+"""Time for an answer beyond what the request itself waits: the daemon may have to open a link first."""
+
+PATIENCE_SECONDS = 60.0
+"""Time of silence that is borne by default: that of a daemon that is started again."""
+
+PIECE_BYTES = 1 << 20
+
+
+class Input(Enum):
+    """What ``stdin`` of a job may be in place of a text."""
+
+    OPEN = "open"
+
+
+OPEN: Final = Input.OPEN
+"""The job's input comes later, by :meth:`Job.input`."""
+
+
+class Jobs(Group):
+    """``/job``."""
+
+    def __init__(self, post: Post, session: HttpSession) -> None:
+        super().__init__(post)
+        self._session = session
+
+    def start(
+        self,
+        connection: str,
+        command: str | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        session: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | Input | None = None,
+        timeout: float | None = None,
+        keep: int | None = None,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Start ``command``, or the program ``argv``, beside a running shell, and return the job.
+
+        The far side ends it after ``timeout`` seconds, and keeps it ``keep`` seconds after its end. Starting again with
+        the same ``key`` returns the first job, so that a start with one may be repeated when its answer was lost.
+        """
+        fields = given(command=command, session=session, cwd=cwd, env=env, timeout=timeout, keep=keep)
+        fields |= given(name=name, key=key, argv=None if argv is None else list(argv))
+        if isinstance(stdin, Input):
+            fields["stdin"] = stdin.value
+        elif stdin is not None:
+            fields |= _encoded(stdin=stdin)
+        answer = self._post("/job/start", connection=connection, **fields)
+        return Job(self._post, self._session, answer["job"], answer.get("warning"))
+
+    def get(self, id: str) -> Job:
+        """Return the job ``id``; nothing is asked before it is used."""
+        return Job(self._post, self._session, id)
+
+    def query(
+        self,
+        connection: str = "*",
+        *,
+        category: str = "*",
+        type: str = "*",
+        states: Sequence[str] | None = None,
+        name: str | None = None,
+        min_age: float | None = None,
+        max_age: float | None = None,
+    ) -> list[JobInfo]:
+        """Return the jobs that all filters match, oldest first; ages are in seconds since the start."""
+        filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
+        more = given(states=None if states is None else list(states), name=name, minAge=min_age, maxAge=max_age)
+        return [JobInfo.read(one) for one in self._post("/job/query", **filters, **more)["jobs"]]
+
+
+class Job:
+    """A job, wherever it was started; for the thread of its client.
+
+    ``warning`` tells what may end it early, where it was started by this object's maker.
+    What waits goes on when the connection to the daemon breaks, the daemon is started again or the machine cannot be
+    reached, until for ``patience`` seconds neither was heard of; ``silence`` is told when that begins.
+    """
+
+    def __init__(self, post: Post, session: HttpSession, id: str, warning: str | None = None) -> None:
+        self._send = post
+        self._session = session
+        self.id = id
+        self.warning = warning
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    def info(self) -> JobInfo:
+        """Describe the job as it is now."""
+        return JobInfo.read(self._post("/job/info"))
+
+    def output(
+        self,
+        stdout: int = 0,
+        stderr: int = 0,
+        *,
+        wait: float = 0.0,
+        until_exit: bool = False,
+        max_bytes: int = PIECE_BYTES,
+    ) -> JobOutput:
+        """Return what was printed from two offsets on, at most ``max_bytes`` of each stream.
+
+        If there is nothing yet it waits for some, or with ``until_exit`` for the end alone, ``wait`` seconds at most.
+        """
+        fields = {"stdout": stdout, "stderr": stderr, "maxBytes": max_bytes, "encoding": "base64"}
+        until = "exit" if until_exit else "output"
+        return JobOutput.read(self._post("/job/output", wait, wait=wait, until=until, **fields))
+
+    def stream(
+        self, stdout: int = 0, stderr: int = 0, *, patience: float = PATIENCE_SECONDS, silence: Silence | None = None
+    ) -> Iterator[JobOutput]:
+        """Yield what is printed from two offsets on as it comes, until the end; nothing is lost or comes twice.
+
+        :raises ClientError: what there was printed is gone, or patience is at its end.
+        """
+        bearing = Patience(patience, silence, may_pass)
+        while True:
+            began = time.monotonic()
+            piece = bearing.ask(partial(self.output, stdout, stderr, wait=WAIT_SECONDS))
+            if piece.stdout or piece.stderr or piece.ended:
+                yield piece
+            if piece.ended:
+                return
+            stdout, stderr = piece.next_stdout, piece.next_stderr
+            if piece.stale:
+                bearing.bear(self._unreachable())
+                continue
+            bearing.heard()
+            if not (piece.stdout or piece.stderr) and time.monotonic() < began + RETRY_SECONDS:
+                # A daemon that stops lets nobody wait.
+                time.sleep(RETRY_SECONDS)
+
+    def wait(
+        self, timeout: float | None = None, *, patience: float = PATIENCE_SECONDS, silence: Silence | None = None
+    ) -> JobInfo:
+        """Wait for the end and describe the job; after ``timeout`` seconds as it is then."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        bearing = Patience(min(patience, end - time.monotonic()), silence, may_pass)
+        while True:
+            began = time.monotonic()
+            wait = min(max(end - began, 0.0), WAIT_SECONDS)
+            info = JobInfo.read(bearing.ask(partial(self._post, "/job/wait", wait, wait=wait)))
+            if info.ended is not None or time.monotonic() >= end:
+                return info
+            if info.stale:
+                bearing.bear(self._unreachable())
+                continue
+            bearing.heard()
+            if time.monotonic() < began + RETRY_SECONDS:
+                time.sleep(min(RETRY_SECONDS, max(end - time.monotonic(), 0.0)))
+
+    def input(
+        self, data: str | bytes, *, eof: bool = False, patience: float = 0.0, silence: Silence | None = None
+    ) -> None:
+        """Send more input to a job that was started with :data:`OPEN`, and end its input with ``eof``.
+
+        It returns when the input is safe on the far side, read or not. Where the job has not read what it was sent
+        before, and no more finds room, it tries again for ``patience`` seconds.
+        """
+        content = data.encode() if isinstance(data, str) else data
+        bearing = Patience(patience, silence, has_done_nothing)
+        # Empty input is one piece too: it may say eof.
+        for start in range(0, len(content) or 1, PIECE_BYTES):
+            fields = _encoded(data=content[start : start + PIECE_BYTES])
+            fields["eof"] = eof and start + PIECE_BYTES >= len(content)
+            bearing.ask(partial(self._post, "/job/input", **fields))
+            bearing.heard()
+
+    def kill(self, signal: str = "TERM", grace: float = 5.0) -> None:
+        """Send a signal to all processes; what TERM, INT, HUP or QUIT leaves is sent KILL after ``grace`` seconds."""
+        self._post("/job/kill", signal=signal, grace=grace)
+
+    def remove(self, *, force: bool = False) -> None:
+        """Remove a job that has ended, with what the far side keeps of it; with ``force`` kill one that runs first."""
+        self._post("/job/remove", force=force)
+
+    def _post(self, path: str, seconds: float = 0.0, /, **fields: Any) -> Any:
+        """Send ``fields`` about this job to ``path``, whose answer may take ``seconds`` longer than others."""
+        with self._session.answered_within(seconds + ANSWER_SECONDS):
+            return self._send(path, job=self.id, **fields)
+
+    def _unreachable(self) -> Unreachable:
+        return Unreachable(f"The machine of the job {self.id} does not answer.", sent=True)
+
+
+def _encoded(**texts: str | bytes) -> dict[str, Any]:
+    """Return fields of bytes as the API takes them."""
+    contents = {name: text.encode() if isinstance(text, str) else text for name, text in texts.items()}
+    return {"encoding": "base64"} | {name: base64.b64encode(one).decode() for name, one in contents.items()}
