@@ -62,6 +62,17 @@ SECTIONS = {
         at a time. Each has one line when it finishes: its name, `ok`, the exit code or the error, the time, and the
         first line of output. The summary goes to standard error.
         """,
+    "Jobs": """
+        `connmgr exec --detach --name nightly web -- make -j4 all` begins a command that lives on its machine by itself,
+        in the directory and with the variables of the connection's shell, and prints its uuid. Neither the end of this
+        program nor of the shell, the link or the daemon ends it. docs/LONG_COMMANDS.md tells more.
+
+        A JOB is named by its `--name`, by its uuid, or by the beginning of that. If several jobs have the name, connmgr
+        lists them and does nothing.
+
+        `connmgr job logs -f nightly` prints what it has printed and goes on until its end. `connmgr job wait nightly`
+        exits with its exit code. Both go on when the daemon is gone for a time.
+        """,
     "JSON": """
         With `--json` a command prints the daemon's answer, as docs/API.md describes it. Messages for people go to
         standard error.

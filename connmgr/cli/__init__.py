@@ -28,6 +28,7 @@ COMMANDS = {
     "category": "category",
     "exec": "exec",
     "shell": "shell",
+    "job": "job",
     "cp": "cp",
     "import-ssh-config": "import_ssh_config",
     "encrypt": "secret",

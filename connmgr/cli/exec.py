@@ -87,6 +87,20 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
 @click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
 @session_option
+@click.option("--detach", is_flag=True, help="Begin it as a job, which runs on by itself, and print the job's uuid.")
+@click.option("--name", metavar="NAME", help="With --detach: what the job is called.")
+@click.option(
+    "--key", metavar="KEY", help="With --detach: begin nothing if the connection has a job of this key already."
+)
+@click.option(
+    "--keep",
+    metavar="SECONDS",
+    type=click.IntRange(0),
+    help="With --detach: how long the job is kept after its end, 86400 by default.",
+)
+@click.option(
+    "--open-input", is_flag=True, default=None, help="With --detach: the job reads what `connmgr job input` sends."
+)
 @json_option
 def exec(
     connection: str,
@@ -100,7 +114,9 @@ def exec(
     cwd: str | None,
     reads: bool,
     session: str | None,
+    detach: bool,
     as_json: bool,
+    **of_job: Any,
 ) -> None:
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
@@ -112,7 +128,11 @@ def exec(
     With --all each connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed.
     With --json there is one object, or one a line, with the whole output, when the command has ended. --retry-failed
     takes such lines, and repeats the command where it failed.
+
+    With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
+    `connmgr job` looks after it.
     """
+    _check(of_job, detach=detach, everywhere=everywhere, reads=reads)
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
     if reads:
         options["stdin"] = sys.stdin.buffer.read()
@@ -126,9 +146,24 @@ def exec(
     if earlier is not None:
         raise click.UsageError("--retry-failed goes with --all.")
     id = find(client, connection)
+    if detach:
+        from connmgr.cli.detach import start_job
+
+        start_job(client, id, joined, **options, **of_job, as_json=as_json)
+        return
     run = _print_object if as_json else _print_as_it_comes
     with waiting(connection) as over:
         raise click.exceptions.Exit(run(client, id, joined, options, over))
+
+
+def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool) -> None:
+    """Raise UsageError for options that do not go together."""
+    if everywhere and detach:
+        raise click.UsageError("--detach is for one connection, not for --all.")
+    if not detach and any(value is not None for value in of_job.values()):
+        raise click.UsageError("--name, --key, --keep and --open-input are for --detach.")
+    if reads and of_job["open_input"]:
+        raise click.UsageError("Give --stdin or --open-input.")
 
 
 def _print_as_it_comes(client: Client, id: str, command: str, options: dict[str, Any], over: Callable[[], None]) -> int:

@@ -21,22 +21,22 @@ NOT_RUN = 125
 INTERRUPTED = 130
 
 MEANINGS = {
-    0: "done; of `exec` and `shell`: the command exited with 0",
+    0: "done; of `exec`, `shell` and `job wait`: the command exited with 0",
     FAILED: "the request was refused or failed, one of several failed, input or output failed, "
     "or the answer to a question was no or Ctrl-D",
     USAGE: "the command line is wrong",
     UNREACHABLE: "no daemon answers",
     DENIED: "the daemon does not accept the credential, a passphrase is wrong, or a secret is locked",
-    NOT_FOUND: "no connection or category has that name, or several do",
-    TIMED_OUT: "`exec`: the command ran longer than `--timeout` and was killed",
-    NOT_RUN: "`exec`: connmgr itself failed, for any of the reasons above; "
-    "the command did not run, did not end, or lost output",
+    NOT_FOUND: "no connection, category or job has that name, or several do",
+    TIMED_OUT: "`exec`, `job wait`: the command ran longer than `--timeout` and was killed",
+    NOT_RUN: "`exec`, `job wait`: connmgr itself failed, for any of the reasons above; "
+    "the command did not run, did not end, or lost output, or nobody knows how it ended",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
-"""The meaning of each exit code; any other comes from the command that ``exec`` ran, 128 + N for signal N."""
+"""The meaning of each exit code; any other comes from the command that ran, 128 + N for signal N."""
 
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
-_UNKNOWN = {"unknown_connection", "unknown_category"}
+_UNKNOWN = {"unknown_connection", "unknown_category", "unknown_job"}
 
 
 class Failure(click.ClickException):

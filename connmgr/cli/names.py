@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import click
 from click.shell_completion import CompletionItem
@@ -26,7 +26,7 @@ class ConnectionName(click.types.StringParamType):
     name = "connection"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in _completions(ctx, incomplete)]
+        return [CompletionItem(name) for name in offered(ctx, lambda client: _completions(client, incomplete))]
 
 
 def find(client: Client, name: str) -> str:
@@ -106,18 +106,23 @@ def is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _completions(context: click.Context, incomplete: str) -> list[str]:
+def offered(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:
+    """Return the names that ``names`` finds for a completion, none if the daemon does not answer at once."""
     from connmgr.cli.daemon import connect
 
     try:
         with context.scope(cleanup=False):
             client = connect(COMPLETION_SECONDS)
-        prefix = escape(incomplete)
-        found = client.connection.query(f"{prefix}**")[:MAX_COMPLETIONS]
-        connections = client.connection.info(found)
+        found = names(client)
         client.close()
     except (ClientError, click.ClickException, OSError):
         return []
+    return found
+
+
+def _completions(client: Client, incomplete: str) -> list[str]:
+    found = client.connection.query(f"{escape(incomplete)}**")[:MAX_COMPLETIONS]
+    connections = client.connection.info(found)
     paths = [connection.path for connection in connections]
     unique = {path for path in paths if paths.count(path) == 1}
     return sorted(one.path if one.path in unique else qualified(one) for one in connections)

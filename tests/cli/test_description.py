@@ -35,7 +35,22 @@ def test_the_man_page_is_well_formed() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["ls", "exec", "cp", "shell", "status", "info", "add", "edit", "rm", "mv", "category", "encrypt", "completion"],
+    [
+        "ls",
+        "exec",
+        "cp",
+        "shell",
+        "job",
+        "status",
+        "info",
+        "add",
+        "edit",
+        "rm",
+        "mv",
+        "category",
+        "encrypt",
+        "completion",
+    ],
 )
 def test_a_command_loads_nothing_that_it_does_not_need(command: str) -> None:
     program = (

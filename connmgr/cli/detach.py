@@ -1,0 +1,30 @@
+"""``connmgr exec --detach``: a command that runs on by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from connmgr.cli.outcome import in_shell
+from connmgr.cli.output import print_json, visible
+from connmgr.client import Client
+
+
+def start_job(
+    client: Client, connection: str, command: str, *, open_input: bool | None, as_json: bool, **options: Any
+) -> None:
+    """Start a command as a job beside the connection's shell, and print the job's uuid."""
+    if open_input:
+        from connmgr.client.jobs import OPEN
+
+        options["stdin"] = OPEN
+    started = in_shell(
+        client, connection, options["session"], lambda: client.jobs.start(connection, command, **options)
+    )
+    if started.warning is not None:
+        click.echo(f"connmgr: {visible(started.warning)}", err=True)
+    if as_json:
+        print_json({"job": started.id} | ({} if started.warning is None else {"warning": started.warning}))
+    else:
+        click.echo(started.id)

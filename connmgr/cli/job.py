@@ -1,0 +1,228 @@
+"""``connmgr job``: commands that run on by themselves."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.exec import ExecCommand
+from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
+from connmgr.cli.job_names import JobName, find_job, outcome
+from connmgr.cli.names import is_text
+from connmgr.cli.output import ago, json_option, lasting, print_json, print_table, visible
+from connmgr.client import ClientError
+
+if TYPE_CHECKING:
+    from connmgr.client.jobs import Job, JobInfo, JobOutput
+
+STATES = ("starting", "running", "exited", "killed", "timed_out", "lost")
+GIST_CHARACTERS = 60
+"""Characters of a command shown in a line."""
+
+_named = click.argument("name", metavar="JOB", type=JobName())
+
+
+@click.group()
+def job() -> None:
+    """Look after jobs: commands that `connmgr exec --detach` has begun, and that run on by themselves.
+
+    Name a JOB by the name that it was given, by its uuid, or by the beginning of that.
+    """
+
+
+@job.command(name="ls")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE",
+    type=click.Choice(STATES),
+    multiple=True,
+    help=f"Only jobs in this state: {', '.join(STATES)}. May be given several times.",
+)
+@json_option
+def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
+    """List the jobs of the connections that GLOB matches, oldest first, with how they are, their age and command."""
+    client = connect()
+    filters: dict[str, Any] = {"connectionFilter": pattern} | ({"states": list(states)} if states else {})
+    answers = client.post("/job/query", **filters)["jobs"] if is_text(pattern) else []
+    if as_json:
+        print_json(answers)
+        return
+    from connmgr.client.jobs import JobInfo
+
+    found = [JobInfo.read(one) for one in answers]
+    ids = sorted({one.connection for one in found})
+    paths = {one.id: one.path for one in client.connection.info(ids)} if ids else {}
+    if found:
+        rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in found]
+        print_table(rows)
+
+
+@job.command(name="info")
+@_named
+@json_option
+def info(name: str, *, as_json: bool) -> None:
+    """Show a job as it is now."""
+    client = connect()
+    id = find_job(client, name).id
+    answer = client.post("/job/info", job=id)
+    if as_json:
+        print_json(answer)
+        return
+    from connmgr.client.jobs import JobInfo
+
+    one = JobInfo.read(answer)
+    rows = [
+        ("uuid", one.id),
+        ("name", one.name),
+        ("key", one.key),
+        ("connection", client.connection.info([one.connection])[0].path),
+        ("session", one.session),
+        ("command", _command(one)),
+        ("state", outcome(one)),
+        ("begun", ago(one.created)),
+        ("ended", None if one.ended is None else ago(one.ended)),
+        ("kept for", lasting(one.keep)),
+        ("input", "open" if one.stdin_open else None),
+    ]
+    print_table([(title, value) for title, value in rows if value is not None])
+
+
+@job.command(name="logs")
+@_named
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, whatever becomes of the daemon.")
+@click.option(
+    "--stdout-offset",
+    metavar="BYTES",
+    type=click.IntRange(0),
+    default=0,
+    help="Leave out so many bytes of its standard output.",
+)
+@click.option(
+    "--stderr-offset", metavar="BYTES", type=click.IntRange(0), default=0, help="The same of its standard error."
+)
+def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> None:
+    """Print what a job has printed, each stream to the same stream of ours, byte by byte.
+
+    With --follow it goes on when the daemon or the machine is gone for a time: it waits until they are back. Ctrl-C
+    ends it, and the job runs on.
+    """
+    found = find_job(connect(), name)
+    pieces = _followed(found, stdout_offset, stderr_offset) if follow else _so_far(found, stdout_offset, stderr_offset)
+    truncated = False
+    for piece in pieces:
+        for stream, content in ((sys.stdout, piece.stdout), (sys.stderr, piece.stderr)):
+            if content:
+                stream.buffer.write(content)
+                stream.flush()
+        truncated = piece.truncated
+    if truncated:
+        click.echo("connmgr: output beyond the daemon's job-output is missing", err=True)
+
+
+@job.command(name="wait", cls=ExecCommand)
+@_named
+def wait(name: str) -> None:
+    """Wait until a job has ended, and exit with its exit code.
+
+    The exit code is 124 if its timeout has ended it, and 125 if nobody knows how it ended. It goes on waiting when the
+    daemon or the machine is gone for a time. Ctrl-C ends it, and the job runs on.
+    """
+    found = find_job(connect(), name)
+    one = found.info()
+    if one.ended is None:
+        one = found.wait(patience=math.inf, silence=_tell)
+    if one.state == "timed_out":
+        raise click.exceptions.Exit(TIMED_OUT)
+    if one.exit_code is None:
+        raise Failure(f"Nobody knows how the job ended: it is {one.state}.", NOT_RUN)
+    raise click.exceptions.Exit(one.exit_code)
+
+
+@job.command(name="input")
+@_named
+@click.option("--no-eof", is_flag=True, help="Leave the job's input open at the end.")
+def input(name: str, *, no_eof: bool) -> None:
+    """Send standard input to a job that was begun with --open-input, and end the job's input with it.
+
+    What has been sent is safe: it reaches the job even if the daemon dies. Where the job does not read, it waits.
+    """
+    from connmgr.client.jobs import PIECE_BYTES
+
+    found = find_job(connect(), name)
+    while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
+        found.input(piece, patience=math.inf, silence=_tell)
+    if not no_eof:
+        found.input(b"", eof=True, patience=math.inf, silence=_tell)
+
+
+@job.command(name="kill")
+@_named
+@click.option(
+    "-s", "--signal", metavar="SIGNAL", default="TERM", show_default=True, help="Such as INT, HUP, USR1, KILL."
+)
+@click.option(
+    "--grace",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=5.0,
+    show_default=True,
+    help="When to send KILL to what TERM, INT, HUP or QUIT has left.",
+)
+def kill(name: str, signal: str, grace: float) -> None:
+    """Send a signal to all processes of a job. It does not wait for their end."""
+    find_job(connect(), name).kill(signal.upper().removeprefix("SIG"), grace)
+
+
+@job.command(name="rm")
+@click.argument("names", metavar="JOB...", type=JobName(), nargs=-1, required=True)
+@click.option("-f", "--force", is_flag=True, help="Kill those that run.")
+def rm(names: tuple[str, ...], *, force: bool) -> None:
+    """Remove jobs that have ended, and what their machines keep of them."""
+    client = connect()
+    found = {one.id: one for one in (find_job(client, name) for name in names)}
+    for one in found.values():
+        one.remove(force=force)
+
+
+def _so_far(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
+    while True:
+        piece = found.output(stdout, stderr)
+        yield piece
+        if piece.stale:
+            raise Failure("The job's machine does not answer now; --follow waits for it.", FAILED)
+        if piece.ended or not (piece.stdout or piece.stderr):
+            return
+        stdout, stderr = piece.next_stdout, piece.next_stderr
+
+
+def _followed(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
+    # A job or daemon that is not there now is not waited for.
+    found.info()
+    return found.stream(stdout, stderr, patience=math.inf, silence=_tell)
+
+
+def _tell(error: ClientError) -> None:
+    click.echo(f"connmgr: {visible(error.message)} Waiting.", err=True)
+
+
+def _details(one: JobInfo) -> tuple[str, str]:
+    lines = _command(one).splitlines() or [""]
+    gist = visible(lines[0])
+    cut = len(lines) > 1 or len(gist) > GIST_CHARACTERS
+    return ago(one.created), f"{gist[: GIST_CHARACTERS - 1]}…" if cut else gist
+
+
+def _command(one: JobInfo) -> str:
+    if isinstance(one.command, str):
+        return one.command
+    import shlex
+
+    return shlex.join(one.command)
