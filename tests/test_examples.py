@@ -101,6 +101,15 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     ),
     "32-shell-list.sh": lambda answers: [one.get("session") for one in answers[1]["shells"]] == [None, "second"],
     "33-shell-broadcast.sh": lambda answers: [answers[0]["stdout"], answers[1]["succeeded"]] == ["Linux", 1],
+    "33-job-start.sh": keys("job"),
+    "34-job-input.sh": nothing,
+    "35-job-output.sh": lambda answers: (
+        [answers[0][name]["data"] for name in ("stdout", "stderr")] == ["world\n", "oops\n"]
+    ),
+    "36-job-wait.sh": lambda answers: (answers[0]["state"], answers[0]["exitCode"]) == ("exited", 3),
+    "37-job-query.sh": lambda answers: answers[0]["jobs"] == [answers[1]],
+    "38-job-kill.sh": lambda answers: answers[0]["state"] == "killed",
+    "39-job-remove.sh": nothing,
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),
     "42-fs-write.sh": nothing,

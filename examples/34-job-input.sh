@@ -1,0 +1,8 @@
+#!/bin/sh
+# Send the job its input, and the end of it.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /job/input <<END
+{"job": "$(cat "$state/job")", "data": "world\n", "eof": true}
+END
