@@ -103,7 +103,11 @@ def test_every_setting_is_documented_with_its_names_and_default() -> None:
 def test_no_setting_is_documented_that_does_not_exist() -> None:
     from connmgr.settings import options
 
-    known = {f"CONNMGR_{option.name.upper()}" for option in options()} | {"CONNMGR_CONFIG", "CONNMGR_COMMAND"}
+    known = {f"CONNMGR_{option.name.upper()}" for option in options()} | {
+        "CONNMGR_CONFIG",
+        "CONNMGR_COMMAND",
+        "CONNMGR_JOB",
+    }
     named = set(re.findall(r"\bCONNMGR_[A-Z_]+\b", ALL_DOCS))
     assert named - known == set()
 
