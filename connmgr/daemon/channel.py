@@ -57,6 +57,11 @@ class Channel(HTTPChannel):
     thread owns it, and waits for all clients at once.
     """
 
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        self._reading = threading.Lock()
+        """Held from receiving a piece to parsing it: the main thread may be woken for what the answering one reads."""
+        super().__init__(*arguments, **more)
+
     server: Server  # type: ignore[assignment] # waitress declares a smaller one
     request: Parser | None
     requests: list[Parser]
@@ -223,18 +228,21 @@ class Channel(HTTPChannel):
 
     def _receive(self, timeout: float) -> bool:
         """Receive for at most ``timeout`` seconds; the main thread handles an end or an error of the stream."""
-        if self.socket is None:
+        # The main thread closes the socket of a client that is overdue.
+        connected = self.socket
+        if connected is None:
             return False
         poll = select.poll()
         try:
-            poll.register(self.socket, select.POLLIN)
+            poll.register(connected, select.POLLIN)
             if not poll.poll(timeout * 1000):
                 return False
-            data = self.socket.recv(self._receive_bytes)
+            with self._reading:
+                data = connected.recv(self._receive_bytes)
+                self.last_activity = time.time()
+                return bool(self.received(data))
         except (OSError, ValueError):
             return False
-        self.last_activity = time.time()
-        return bool(self.received(data))
 
     @property
     def _receive_bytes(self) -> int:
@@ -243,9 +251,27 @@ class Channel(HTTPChannel):
     def recv(self, buffer_size: int) -> bytes:
         return bytes(super().recv(max(buffer_size, self._receive_bytes)))
 
+    def _read(self) -> None:
+        if self.keeps_alive:
+            return
+        try:
+            data = self.recv(self.adj.recv_bytes)
+        except BlockingIOError:
+            # The main thread was woken while a request waited without a thread, and the answering one was quicker.
+            return
+        except OSError:
+            self.handle_close()
+            return
+        if data:
+            self.last_activity = time.time()
+            self.received(data)
+        else:
+            self.connected = False
+
     def handle_read(self) -> None:
         if not self._lingering_until:
-            super().handle_read()
+            with self._reading:
+                self._read()
             return
         try:
             self.recv(self.adj.recv_bytes)
