@@ -110,6 +110,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "37-job-query.sh": lambda answers: answers[0]["jobs"] == [answers[1]],
     "38-job-kill.sh": lambda answers: answers[0]["state"] == "killed",
     "39-job-remove.sh": nothing,
+    "39-shell-exec.sh": keys("job", "stdout", "stderr"),
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),
     "42-fs-write.sh": nothing,

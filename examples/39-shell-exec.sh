@@ -1,0 +1,11 @@
+#!/bin/sh
+# Run a command that may take long: what has not ended after half a second is answered as a job, which runs on.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /shell/exec <<END | keep job job
+{"connection": "$(cat "$state/connection")", "command": "echo begun; sleep 600", "detachAfter": 0.5}
+END
+post /job/remove <<END
+{"job": "$(cat "$state/job")", "force": true}
+END
