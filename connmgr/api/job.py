@@ -26,7 +26,7 @@ from connmgr.api.job_schemas import (
     JobStartResponse,
     JobWaitRequest,
 )
-from connmgr.api.launch import begin
+from connmgr.api.launch import OPEN, begin
 from connmgr.api.parking import Parked, turns
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
@@ -87,7 +87,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     It runs in the directory and with the variables of the shell that it names, changes neither, and waits for none of
     the shell's commands.
     """
-    started, warning = begin(request)
+    stdin_open = request.get("stdin") == OPEN and request["encoding"] != "base64"
+    started, warning = begin(request, stdin_open=stdin_open)
     detail(job=started.id)
     return {"job": started.id} | ({"warning": warning} if warning else {})
 

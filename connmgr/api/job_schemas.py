@@ -44,8 +44,8 @@ class JobStartRequest(CommandFields, ShellNamed):
     stdin = Text(
         allow_nul=True,
         metadata={
-            "description": f"The job's input, in base64 if `encoding` says so; `{OPEN}`: it is sent by `/job/input`. "
-            "Without it: none."
+            "description": f"The job's input, in base64 if `encoding` says so; without that `{OPEN}`: `/job/input` "
+            "sends it. Without it: none."
         },
     )
     timeout = Number(

@@ -16,12 +16,12 @@ from connmgr.vault.jobs import StoredJob
 from connmgr.vault.tables import now
 
 OPEN = "open"
-"""In the place of a job's standard input: `/job/input` sends it."""
+"""In the place of a job's standard input, where it is no base64: `/job/input` sends it."""
 
 KEEP_SECONDS = 86400
 
 
-def begin(request: Mapping[str, Any]) -> tuple[StoredJob, str | None]:
+def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
     """Start a job, or find the one that has the request's key; see :meth:`connmgr.jobs.jobs.Jobs.start`."""
     job = StoredJob(
         id=str(uuid.uuid4()),
@@ -30,7 +30,7 @@ def begin(request: Mapping[str, Any]) -> tuple[StoredJob, str | None]:
         name=request.get("name"),
         key=request.get("key"),
         command=json.dumps(request["argv"] if "argv" in request else request["command"]),
-        stdin_open=request.get("stdin") == OPEN,
+        stdin_open=stdin_open,
         keep=request.get("keep", KEEP_SECONDS),
         created=now(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 import os
@@ -123,6 +124,16 @@ class TestStart:
         )
         assert read_all(job)[0] == b"\0\xff\n" + "$0 'b:é:/usr\n".encode()
         assert client.jobs.get(job.id).info().command == ("sh", "-c", 'cat; echo "$0:$A:$PWD"', "$0 'b")
+
+    @pytest.mark.parametrize("stdin", ["open", b"open", base64.b64decode("open"), "x" * 20_000])
+    def test_no_input_is_taken_for_open(self, client: Client, stdin: str | bytes) -> None:
+        job = client.jobs.start(LOCAL_MACHINE, "cat", stdin=stdin)
+        assert read_all(job)[0] == (stdin.encode() if isinstance(stdin, str) else stdin)
+        assert not job.info().stdin_open
+
+    def test_a_command_that_may_be_detached_gets_its_input_whatever_that_says(self, client: Client) -> None:
+        fields = {"connection": LOCAL_MACHINE, "command": "cat", "stdin": "open", "detachAfter": 20}
+        assert client.post("/shell/exec", **fields)["stdout"] == "open"
 
     def test_a_key_starts_one_job(self, client: Client) -> None:
         key = str(uuid.uuid4())
