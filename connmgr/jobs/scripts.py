@@ -88,4 +88,4 @@ REMOVE = _program("remove")
 """``id …``. ``ok``."""
 
 LIST = _program("list")
-"""``ok``, then a line a job: id, and age in seconds or ``-``."""
+"""``seconds``. ``ok``, then a line for each job that began so long ago or earlier: id, and age in seconds or ``-``."""

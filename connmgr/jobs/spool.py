@@ -183,10 +183,13 @@ class Spool:
             with self._run(scripts.REMOVE, wanted[start : start + JOBS_A_CALL]) as exchange:
                 exchange.answer(deadline.left())
 
-    def list(self, timeout: float) -> dict[str, int | None]:
-        """Return the jobs that the far side keeps: by id their age in seconds, None where it is not known."""
+    def list(self, timeout: float, least_age: int = 0) -> dict[str, int | None]:
+        """Return the jobs that the far side keeps, by id their age in seconds, None where it cannot tell.
+
+        With ``least_age`` only those that are certain to have begun so many seconds ago or earlier.
+        """
         deadline = Deadline(timeout)
-        with self._run(scripts.LIST, []) as exchange:
+        with self._run(scripts.LIST, [str(least_age)]) as exchange:
             exchange.answer(deadline.left())
             lines = _whole(exchange, DESCRIPTION_BYTES, deadline).decode(errors="replace").splitlines()
         words = (line.split() for line in lines)
