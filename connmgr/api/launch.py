@@ -22,7 +22,7 @@ KEEP_SECONDS = 86400
 
 
 def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
-    """Start a job, or find the one that has the request's key; see :meth:`connmgr.jobs.jobs.Jobs.start`."""
+    """Start a job, or find the one that has the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
     job = StoredJob(
         id=str(uuid.uuid4()),
         connection=request["connection"],
@@ -35,7 +35,7 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
         created=now(),
     )
     with services().shells.using(job.connection, caller().access, job.session) as session:
-        return services().jobs.start(job, _launch(job, request, session), session)
+        return services().starts.start(job, _launch(job, request, session), session)
 
 
 def _launch(job: StoredJob, request: Mapping[str, Any], session: Session) -> launch.Launch:

@@ -13,6 +13,7 @@ from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
+from connmgr.jobs.starting import Starts
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
 from connmgr.settings import Settings
@@ -31,6 +32,7 @@ class Services:
     registry: Registry
     shells: Shells
     jobs: Jobs
+    starts: Starts
     authorisation: Authorisation
     credentials: Credentials
     tokens: Tokens

@@ -33,9 +33,10 @@ from connmgr.daemon.unix_socket import SocketFile
 from connmgr.engine.script import programs
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
-from connmgr.jobs.jobs import JobLimits, Jobs
+from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.keeper import Keeper
 from connmgr.jobs.reach import Reach
+from connmgr.jobs.starting import JobLimits, Starts
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
@@ -68,7 +69,9 @@ def serve(settings: Settings) -> None:
             programs(package)
         links, slots = LinkTable(vault, registry), RequestSlots(settings.threads)
         shells = _open_shells(settings, vault, registry, links, cleanup)
-        jobs = _open_jobs(settings, vault, links, slots, cleanup)
+        reach = Reach(links)
+        jobs = _open_jobs(vault, reach, slots, cleanup)
+        starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
         auth_file = AuthFile(settings.auth_file)
         found_by = cleanup.enter_context(contextlib.ExitStack())
         found_by.callback(auth_file.remove)
@@ -94,6 +97,7 @@ def serve(settings: Settings) -> None:
             registry=registry,
             shells=shells,
             jobs=jobs,
+            starts=starts,
             authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,
@@ -140,11 +144,8 @@ def _open_shells(
     return shells
 
 
-def _open_jobs(
-    settings: Settings, vault: Vault, links: LinkTable, slots: RequestSlots, cleanup: contextlib.ExitStack
-) -> Jobs:
-    reach = Reach(links)
-    jobs = Jobs(vault, reach, JobLimits(settings.max_connection_jobs, settings.max_jobs), slots.taken)
+def _open_jobs(vault: Vault, reach: Reach, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
+    jobs = Jobs(vault, reach, slots.taken)
     cleanup.callback(jobs.close, CLOSE_SECONDS)
     keeper = Keeper(vault, jobs, reach)
     cleanup.callback(keeper.close, CLOSE_SECONDS)

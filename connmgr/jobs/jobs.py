@@ -1,26 +1,22 @@
-"""The jobs of all connections: started, read, fed, killed and removed, over whatever link there is now."""
+"""The jobs of all connections: read, fed, killed and removed, over whatever link there is now."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from connmgr import errors
-from connmgr.engine.session import Session
 from connmgr.jobs.followed import Followed, Output
-from connmgr.jobs.launch import Launch
 from connmgr.jobs.reach import UNREACHABLE, Reach
 from connmgr.jobs.spool import Seen, Spool
 from connmgr.jobs.watch import Watch
 from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, StoredJob
 from connmgr.vault.tables import now
 
 FRESH_SECONDS = 0.05
@@ -39,77 +35,20 @@ GONE = "gone"
 LOST = "lost"
 
 
-@dataclass(frozen=True)
-class JobLimits:
-    """Most jobs under way on one connection, and in the vault."""
-
-    of_connection: int
-    in_all: int
-
-
 class Jobs:
     """The jobs of the vault. Safe to use from several threads.
 
     ``slot`` is held by a request while a link is opened for it, or the far side answers.
     """
 
-    def __init__(
-        self, vault: Vault, reach: Reach, limits: JobLimits, slot: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, vault: Vault, reach: Reach, slot: Callable[[], AbstractContextManager[None]]) -> None:
         self._vault = vault
         self._reach = reach
-        self._limits = limits
         self._slot = slot
         self._lock = threading.Lock()
         self._known: dict[str, Followed] = {}
         self._watches: dict[str, Watch] = {}
         self._access: dict[str, Access] = {}
-
-    def start(self, job: StoredJob, launch: Launch, session: Session) -> tuple[StoredJob, str | None]:
-        """Start ``job`` as ``launch`` beside ``session``, or find the one of its connection that has the same key.
-
-        Returns it, and what its user should know of the far side.
-        :raises connmgr.errors.JobLimit: too many are under way.
-        :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
-            broke meanwhile, it is not known whether the job runs, and a start with the same key finds out.
-        """
-        self._require_room(job.connection)
-        spool = Spool(session.transport, session.helpers)
-        if job.key is None:
-            with ThreadPoolExecutor(1, "job-row") as pool:
-                # Neither waits for the other: a commit waits for a disk, the far side for its processes.
-                adding = pool.submit(self._vault.jobs.add, job)
-                return self._begun(self._follow(job), spool, launch, adding.result)
-        stored = self._vault.jobs.add(job)
-        followed = self._follow(stored)
-        with followed.reading():
-            if stored.id != job.id and (stored.state != STARTING or followed.begun or self._is_there(spool, followed)):
-                return stored, None
-            return self._begun(followed, spool, launch, lambda: stored)
-
-    def _begun(
-        self, followed: Followed, spool: Spool, launch: Launch, row: Callable[[], StoredJob]
-    ) -> tuple[StoredJob, str | None]:
-        """Start a job on the far side, and wait for its ``row``; what has only one of the two is removed."""
-        name, warning = far_name(followed.stored.id), None
-        try:
-            warning = spool.start(replace(launch, id=name), CALL_SECONDS).warning
-        except errors.FileExists:
-            # Another daemon of the vault was asked the same.
-            return row(), None
-        except UNREACHABLE:
-            raise
-        except errors.ConnmgrError:
-            self.forget(row())
-            raise
-        try:
-            stored = row()
-        except errors.ConnmgrError:
-            spool.kill(name, "KILL", 0, CALL_SECONDS)
-            spool.remove([name], CALL_SECONDS)
-            raise
-        followed.begun = True
-        return stored, warning
 
     def find(self, id: str) -> Followed:
         """Return what is known of a job, its row as it was a second ago at most.
@@ -121,11 +60,22 @@ class Jobs:
         if known is not None and known.is_current(CURRENT_SECONDS):
             return known
         try:
-            return self._follow(self._vault.jobs.get(id))
+            return self.follow(self._vault.jobs.get(id))
         except errors.UnknownJob:
             with self._lock:
                 self._known.pop(id, None)
             raise
+
+    def follow(self, stored: StoredJob) -> Followed:
+        """Return what is known of a job whose row is ``stored`` now."""
+        with self._lock:
+            followed = self._known.setdefault(stored.id, Followed(stored))
+        followed.use(stored)
+        return followed
+
+    def seen(self, spool: Spool, id: str) -> Seen:
+        """Return how a job is on the far side now; nobody is told."""
+        return next(iter(spool.look([far_name(id)], CALL_SECONDS).values()))
 
     def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> Output:
         """Return what a job has printed from the two offsets on, of each stream about ``max_bytes`` at most.
@@ -209,7 +159,7 @@ class Jobs:
         followed = self.find(id)
 
         def work(spool: Spool) -> None:
-            if self._seen(spool, id).state == RUNNING:
+            if self.seen(spool, id).state == RUNNING:
                 if not force:
                     raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
                 spool.kill(far_name(id), "KILL", 0, CALL_SECONDS)
@@ -223,7 +173,7 @@ class Jobs:
         """Look at jobs over the links that are open; return those that were seen."""
         by_connection: dict[str, dict[str, Followed]] = {}
         for job in jobs:
-            by_connection.setdefault(job.connection, {})[job.id] = self._follow(job)
+            by_connection.setdefault(job.connection, {})[job.id] = self.follow(job)
         seen: dict[str, StoredJob] = {}
         for connection, followed in by_connection.items():
             if self._reach.ask_at_once(connection, partial(self._look_at, followed)) is not None:
@@ -253,21 +203,6 @@ class Jobs:
             watch.close(deadline.left())
         self._reach.let_go(0.0)
 
-    def _require_room(self, connection: str) -> None:
-        most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
-        try:
-            self._vault.jobs.require_room(connection, **most)
-        except errors.JobLimit:
-            # Some may have ended without anybody looking.
-            self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
-            self._vault.jobs.require_room(connection, **most)
-
-    def _follow(self, stored: StoredJob) -> Followed:
-        with self._lock:
-            followed = self._known.setdefault(stored.id, Followed(stored))
-        followed.use(stored)
-        return followed
-
     def _under_way(self, id: str) -> Followed:
         followed = self.find(id)
         if followed.stored.state in ENDED:
@@ -280,12 +215,6 @@ class Jobs:
                 return self._reach.ask(followed.stored.connection, access, work)
         except UNREACHABLE:
             return followed.unreachable()
-
-    def _is_there(self, spool: Spool, followed: Followed) -> bool:
-        return self._seen(spool, followed.stored.id).state != GONE
-
-    def _seen(self, spool: Spool, id: str) -> Seen:
-        return next(iter(spool.look([far_name(id)], CALL_SECONDS).values()))
 
     def _looked(self, spool: Spool, followed: Followed) -> Output:
         self._look_at({followed.stored.id: followed}, spool)

@@ -1,0 +1,112 @@
+"""Starts jobs: on the far side, and in the vault."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from connmgr import errors
+from connmgr.engine.session import Session
+from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, far_name
+from connmgr.jobs.launch import Launch
+from connmgr.jobs.reach import UNREACHABLE
+from connmgr.jobs.spool import Spool
+from connmgr.vault import Vault
+from connmgr.vault.jobs import STARTING, UNDER_WAY, JobFilter, StoredJob
+
+
+@dataclass(frozen=True)
+class JobLimits:
+    """Most jobs under way on one connection, and in the vault."""
+
+    of_connection: int
+    in_all: int
+
+
+class Starts:
+    """Starts jobs of the vault. Safe to use from several threads."""
+
+    def __init__(self, vault: Vault, jobs: Jobs, limits: JobLimits) -> None:
+        self._vault = vault
+        self._jobs = jobs
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._begun: set[str] = set()
+
+    @property
+    def begun(self) -> frozenset[str]:
+        """The jobs that are being started: the far side may have them before the vault has."""
+        with self._lock:
+            return frozenset(self._begun)
+
+    def start(self, job: StoredJob, launch: Launch, session: Session) -> tuple[StoredJob, str | None]:
+        """Start ``job`` as ``launch`` beside ``session``, or find the one of its connection that has the same key.
+
+        Returns it, and what its user should know of the far side.
+        :raises connmgr.errors.JobLimit: too many are under way.
+        :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
+            broke meanwhile, it is not known whether the job runs, and a start with the same key finds out.
+        """
+        self._require_room(job.connection)
+        spool = Spool(session.transport, session.helpers)
+        if job.key is None:
+            # Neither waits for the other: a commit waits for a disk, the far side for its processes.
+            with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:
+                adding = pool.submit(self._vault.jobs.add, job)
+                return self._run(job, spool, launch, adding.result)
+        stored = self._vault.jobs.add(job)
+        followed = self._jobs.follow(stored)
+        with followed.reading():
+            if stored.id != job.id and (stored.state != STARTING or followed.begun or self._is_there(spool, stored)):
+                return stored, None
+            return self._run(stored, spool, launch, lambda: stored)
+
+    @contextmanager
+    def _beginning(self, id: str) -> Iterator[None]:
+        with self._lock:
+            self._begun.add(id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._begun.discard(id)
+
+    def _run(
+        self, job: StoredJob, spool: Spool, launch: Launch, row: Callable[[], StoredJob]
+    ) -> tuple[StoredJob, str | None]:
+        """Start a job on the far side, and wait for its ``row``; what has only one of the two is removed."""
+        followed = self._jobs.follow(job)
+        name, warning = far_name(job.id), None
+        try:
+            warning = spool.start(replace(launch, id=name), CALL_SECONDS).warning
+        except errors.FileExists:
+            # Another daemon of the vault was asked the same.
+            return row(), None
+        except UNREACHABLE:
+            raise
+        except errors.ConnmgrError:
+            self._jobs.forget(row())
+            raise
+        try:
+            stored = row()
+        except errors.ConnmgrError:
+            spool.kill(name, "KILL", 0, CALL_SECONDS)
+            spool.remove([name], CALL_SECONDS)
+            raise
+        followed.begun = True
+        return stored, warning
+
+    def _is_there(self, spool: Spool, job: StoredJob) -> bool:
+        return self._jobs.seen(spool, job.id).state != GONE
+
+    def _require_room(self, connection: str) -> None:
+        most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
+        try:
+            self._vault.jobs.require_room(connection, **most)
+        except errors.JobLimit:
+            # Some may have ended without anybody looking.
+            self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+            self._vault.jobs.require_room(connection, **most)
