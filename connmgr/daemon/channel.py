@@ -57,11 +57,6 @@ class Channel(HTTPChannel):
     thread owns it, and waits for all clients at once.
     """
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        self._reading = threading.Lock()
-        """Held from receiving a piece to parsing it: the main thread may be woken for what the answering one reads."""
-        super().__init__(*arguments, **more)
-
     server: Server  # type: ignore[assignment] # waitress declares a smaller one
     request: Parser | None
     requests: list[Parser]
@@ -82,6 +77,11 @@ class Channel(HTTPChannel):
 
     _header: bytes | None = b""
     """The header of a response until it is sent with the body; None before there is one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        # Held from the socket to the parser: two threads would hand over what they have read in another order.
+        self._receiving = threading.Lock()
+        super().__init__(*arguments, **options)
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
         return Parser(adjustments, self.server.trusted, self.server.uploads)
@@ -228,21 +228,23 @@ class Channel(HTTPChannel):
 
     def _receive(self, timeout: float) -> bool:
         """Receive for at most ``timeout`` seconds; the main thread handles an end or an error of the stream."""
-        # The main thread closes the socket of a client that is overdue.
-        connected = self.socket
-        if connected is None:
+        receiving = self.socket
+        if receiving is None:
             return False
         poll = select.poll()
         try:
-            poll.register(connected, select.POLLIN)
+            poll.register(receiving, select.POLLIN)
             if not poll.poll(timeout * 1000):
                 return False
-            with self._reading:
-                data = connected.recv(self._receive_bytes)
-                self.last_activity = time.time()
-                return bool(self.received(data))
         except (OSError, ValueError):
             return False
+        with self._receiving:
+            try:
+                data = receiving.recv(self._receive_bytes)
+            except OSError:
+                return False
+            self.last_activity = time.time()
+            return bool(self.received(data))
 
     @property
     def _receive_bytes(self) -> int:
@@ -251,32 +253,25 @@ class Channel(HTTPChannel):
     def recv(self, buffer_size: int) -> bytes:
         return bytes(super().recv(max(buffer_size, self._receive_bytes)))
 
-    def _read(self) -> None:
-        if self.keeps_alive:
-            return
-        try:
-            data = self.recv(self.adj.recv_bytes)
-        except BlockingIOError:
-            # The main thread was woken while a request waited without a thread, and the answering one was quicker.
-            return
-        except OSError:
-            self.handle_close()
-            return
-        if data:
-            self.last_activity = time.time()
-            self.received(data)
-        else:
-            self.connected = False
-
     def handle_read(self) -> None:
-        if not self._lingering_until:
-            with self._reading:
-                self._read()
-            return
-        try:
-            self.recv(self.adj.recv_bytes)
-        except OSError:
-            self.handle_close()
+        with self._receiving:
+            # The main thread looked at many sockets. Since then a thread may have answered this client, and read on.
+            if self.keeps_alive:
+                return
+            try:
+                data = self.recv(self.adj.recv_bytes)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.handle_close()
+                return
+            if self._lingering_until:
+                return
+            if data:
+                self.last_activity = time.time()
+                self.received(data)
+            else:
+                self.connected = False
 
     def handle_write(self) -> None:
         # A refused request may still be arriving. If we closed now, the kernel would send a reset, and the client would

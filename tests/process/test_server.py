@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,24 @@ def test_a_client_that_ends_its_half_gets_its_answer(patient: Any) -> None:
         connection.shutdown(socket.SHUT_WR)
         read_answers(connection, 1)
         assert_dropped(connection)
+
+
+def test_the_main_thread_leaves_a_client_to_the_thread_that_has_answered_it_meanwhile(tmp_path: Path) -> None:
+    served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+    here, there = socket.socketpair()
+    with here, closing(served):
+        client = channel.Channel(served, there, ("", 0), served.adj, {})
+        client.keeps_alive = True
+        here.sendall(REQUEST)
+        client.handle_read()
+        assert there.recv(len(REQUEST), socket.MSG_PEEK) == REQUEST, "two threads read one client"
+        there.recv(len(REQUEST))
+        client.keeps_alive = False
+        client.handle_read()
+        assert client.connected, "a client is closed because another thread has read what it sent"
+        here.close()
+        client.handle_read()
+        assert not client.connected
 
 
 def test_nothing_is_ever_written_to_a_temporary_file(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
