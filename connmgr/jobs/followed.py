@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connmgr.errors import Busy
 from connmgr.jobs.spool import Seen
@@ -113,6 +113,7 @@ class Followed:
             version = before.version + (seen != before.seen or before.stale)
             now = Output(seen, False, version, stdout_offset, stdout, stderr_offset, stderr)
             if stdout or stderr or version != before.version:
+                # Otherwise what was read before serves others on.
                 self._last = now
             self._seen_at = time.monotonic()
             told = self._take_waiting() if version != before.version else []
@@ -120,12 +121,13 @@ class Followed:
             callback()
         return now
 
-    def unreachable(self) -> Output:
-        """Take note that the far side cannot be asked: what was seen last is stale."""
+    def unreachable(self, stdout_offset: int = 0, stderr_offset: int = 0) -> Output:
+        """Take note that the far side cannot be asked: what was seen last is stale. Return it from these offsets on."""
         with self._lock:
-            last = self._last
-            self._last = Output(last.seen, True, last.version + (not last.stale))
-            return self._last
+            last = self._last = replace(self._last, stale=True, version=self._last.version + (not self._last.stale))
+        if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset):
+            return last
+        return Output(last.seen, True, last.version, stdout_offset, b"", stderr_offset, b"")
 
     def subscribe(self, version: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Have ``callback`` called once when ``version`` is old; return what takes that back."""

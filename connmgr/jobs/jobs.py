@@ -97,9 +97,10 @@ class Jobs:
         with followed.reading():
             known = followed.known(stdout, stderr, FRESH_SECONDS)
             if known is None or not self._reach.allows(followed.stored.connection, access):
-                known = self._asked(followed, access, read)
+                known = self._asked(followed, access, read, stdout, stderr)
         for name, offset in (("stdout", stdout), ("stderr", stderr)):
-            if known.seen is not None and offset > (size := getattr(known.seen, name).size):
+            # What was seen last may be older than the offset.
+            if known.seen is not None and not known.stale and offset > (size := getattr(known.seen, name).size):
                 raise errors.InvalidRequest(f"{name}: beyond the end; {size} bytes were printed.")
         return known
 
@@ -209,12 +210,14 @@ class Jobs:
             raise errors.JobFinished("The job has ended.")
         return followed
 
-    def _asked(self, followed: Followed, access: Access, work: Callable[[Spool], Output]) -> Output:
+    def _asked(
+        self, followed: Followed, access: Access, work: Callable[[Spool], Output], stdout: int = 0, stderr: int = 0
+    ) -> Output:
         try:
             with self._slot():
                 return self._reach.ask(followed.stored.connection, access, work)
         except UNREACHABLE:
-            return followed.unreachable()
+            return followed.unreachable(stdout, stderr)
 
     def _looked(self, spool: Spool, followed: Followed) -> Output:
         self._look_at({followed.stored.id: followed}, spool)

@@ -141,6 +141,18 @@ def test_a_poll_waits_for_news(client: Client, tmp_path: Path) -> None:
         assert waiting.result(20)["stdout"]["data"].startswith("news\n")
 
 
+def test_what_was_read_comes_no_second_time_while_nothing_is_printed(client: Client) -> None:
+    job = start(client, "echo once; echo err >&2; read x", stdin="open")
+    before = poll(client, job, wait=LONG)
+    while not (before["stdout"]["next"] == 5 and before["stderr"]["next"] == 4):
+        before = poll(client, job, wait=1)
+    for _ in range(3):
+        # Longer than what was seen last is taken for what is.
+        again = poll(client, job, stdout=5, stderr=4, wait=0.2)
+        assert (again["stdout"]["data"], again["stderr"]["data"]) == ("", "")
+    client.post("/job/remove", job=job, force=True)
+
+
 def test_who_waits_holds_no_thread_and_no_slot(daemon: Daemon, client: Client) -> None:
     job = start(client, "read x", stdin="open")
     authorization, sockets = bearer(daemon)["Authorization"], []
