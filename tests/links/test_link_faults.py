@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from tests.daemon import Daemon
 from tests.plugins.machine import Machine
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
+from tests.plugins.relay import Relay
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "bash")
@@ -29,53 +27,6 @@ BOUND = 15.0
 LONG = f"7654.{os.getpid()}"
 """How many seconds the commands sleep, by which this process's are told from others."""
 ELEVATED = {"type": "shellEnvironment", "elevated": True, "password": "correct horse battery"}
-
-
-class Relay:
-    """A TCP port that passes all on to another, until it resets every connection."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                pair = client, socket.create_connection(("127.0.0.1", self._target))
-                self._pairs.append(pair)
-                self._threads.append(threading.Thread(target=self._pass_on, args=pair))
-                self._threads[-1].start()
-
-    @staticmethod
-    def _pass_on(client: socket.socket, server: socket.socket) -> None:
-        other = {client: server, server: client}
-        with suppress(OSError, ValueError):
-            while True:
-                for ready in select.select([client, server], [], [], 0.2)[0]:
-                    data = ready.recv(65536)
-                    if not data:
-                        return
-                    other[ready].sendall(data)
-
-    def reset(self) -> None:
-        """Close every connection with RST (SO_LINGER of 0 seconds, socket(7))."""
-        for pair in self._pairs:
-            for side in pair:
-                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                side.close()
-        self._pairs.clear()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.reset()
-        for thread in self._threads:
-            thread.join(10)
 
 
 class Far:

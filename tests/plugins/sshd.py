@@ -165,6 +165,21 @@ class Sshd:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
+    def drop_sessions(self) -> None:
+        """Kill the processes that serve connections, and nothing that runs in them; the listener stays."""
+        for process in self.sessions():
+            with suppress(psutil.NoSuchProcess):
+                if process.name().startswith("sshd"):
+                    process.kill()
+
+    def crash(self) -> None:
+        """Kill it and the processes that serve connections; what runs in them goes on."""
+        if self._process is not None:
+            self.drop_sessions()
+            self._process.kill()
+            self._process.wait(WAIT)
+            self._process = None
+
     def stop(self) -> None:
         """Kill it with everything that it serves."""
         if self._process is None:

@@ -1,0 +1,29 @@
+"""Whatever breaks between a job and its reader, each byte comes once, the result is right, and nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.jobs.cycles import Cycle, patience, plans
+from tests.jobs.world import LOCAL, World, dialects, world
+
+pytestmark = [pytest.mark.needs("sshd", "linux"), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[World]:
+    with world() as running:
+        yield running
+
+
+def test_each_thing_that_can_break(there: World) -> None:
+    for plan in plans(there, dialects(), len(there.faults), seed=1):
+        outcome = Cycle(there, plan).run()
+        assert not outcome.wrong, f"{plan}: {outcome.wrong}\n{there.log()[-10_000:]}"
+
+
+def test_a_client_that_gives_up_before_the_end(there: World) -> None:
+    outcome = patience(there, there.connection(LOCAL, dialects()[0]), seconds=2.0, given_up_after=0.5)
+    assert not outcome.wrong, outcome.wrong
