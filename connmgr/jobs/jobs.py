@@ -144,13 +144,16 @@ class Jobs:
         """Send ``signal`` to all processes of a job, and KILL to those that are left after ``grace`` seconds.
 
         :raises connmgr.errors.JobFinished: it has ended.
+        :raises connmgr.errors.ShellBusy: it has not begun.
         """
         followed = self._under_way(id)
         with self._slot():
-            self._reach.ask(
+            seen = self._reach.ask(
                 followed.stored.connection, access, lambda spool: spool.kill(far_name(id), signal, grace, CALL_SECONDS)
             )
         followed.outdate()
+        if _may_begin(followed.stored, seen):
+            raise errors.ShellBusy("The job has not begun yet; try again.")
 
     def remove(self, id: str, access: Access, *, force: bool) -> None:
         """Remove a job that has ended, and what the far side keeps of it; with ``force`` kill one that runs before.
@@ -160,7 +163,8 @@ class Jobs:
         followed = self.find(id)
 
         def work(spool: Spool) -> None:
-            if self.seen(spool, id).state == RUNNING:
+            seen = self.seen(spool, id)
+            if seen.state == RUNNING or _may_begin(followed.stored, seen):
                 if not force:
                     raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
                 spool.kill(far_name(id), "KILL", 0, CALL_SECONDS)
@@ -246,14 +250,17 @@ class Jobs:
     def _saw(self, followed: Followed, seen: Seen) -> None:
         """Record the state of a job, where it is another one than before."""
         stored = followed.stored
-        state = seen.state
-        if state == GONE:
-            if stored.state == STARTING and stored.created + BEGIN > now():
-                return
-            state = LOST
+        if _may_begin(stored, seen):
+            return
+        state = LOST if seen.state in (GONE, STARTING) else seen.state
         if state != stored.state and stored.state in UNDER_WAY:
             self._vault.jobs.set_state(stored.id, state, seen.exit_code)
             followed.use(self._vault.jobs.get(stored.id))
+
+
+def _may_begin(stored: StoredJob, seen: Seen) -> bool:
+    """Whether a job that does not run yet was asked for recently."""
+    return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN > now()
 
 
 def far_name(id: str) -> str:

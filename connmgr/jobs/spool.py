@@ -36,7 +36,7 @@ WARNINGS = {
 
 _ID = re.compile("[0-9a-f]{32}")
 _LINE = re.compile(
-    r"(?P<id>[0-9a-f]{32}) (?P<state>running|exited|killed|timed_out|lost|gone) (?P<cap>[0-9]{1,18}|-) "
+    r"(?P<id>[0-9a-f]{32}) (?P<state>starting|running|exited|killed|timed_out|lost|gone) (?P<cap>[0-9]{1,18}|-) "
     r"(?P<status>[0-9]{1,3}|-) (?P<over>over|open|-) (?P<cut_out>[01]) (?P<cut_err>[01])"
 )
 _SIZE = re.compile(
@@ -66,10 +66,11 @@ class Stream:
 
 @dataclass(frozen=True)
 class Seen:
-    """A job as it was seen: ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
+    """A job as it was seen: ``starting``, ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
 
-    Of a ``lost`` job nobody knows how it ended; of one that is ``gone`` nothing is left. ``exit_code`` is 128 + N after
-    signal N, and None where it is not known.
+    One that is ``starting`` has its directory, and its runner has not begun. Of a ``lost`` job nobody knows how it
+    ended; of one that is ``gone`` nothing is left. ``exit_code`` is 128 + N after signal N, and None where it is not
+    known.
     """
 
     state: str

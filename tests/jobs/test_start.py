@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from connmgr import errors
+from connmgr.engine.helper import Helpers
 from connmgr.engine.session import Session
 from connmgr.jobs.launch import Launch
+from connmgr.jobs.spool import Spool
+from connmgr.plugin import Channel
+from connmgr_local.transport import LocalTransport
 from tests.engine.shells import run
 from tests.jobs.conftest import Jobs, new_id
 
@@ -71,6 +78,33 @@ def test_a_directory_that_is_not_there_is_refused_and_nothing_is_left(posix: Ses
     with pytest.raises(errors.NoSuchDirectory):
         jobs.spool.start(launch, 20)
     assert jobs.spool.look([launch.id], 20)[launch.id].state == "gone"
+
+
+class Deaf(LocalTransport):
+    """This machine, whose programs find that nobody reads what they print."""
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        return super().open_channel(["/bin/sh", "-c", '"$@" | true', "sh", *argv], pty=pty, timeout=timeout)
+
+
+def test_a_start_whose_answer_nobody_reads_begins_all_the_same(posix: Session, jobs: Jobs) -> None:
+    for _ in range(3):
+        launch = Launch(new_id(), b"echo begun; exit 3", surroundings=posix.surroundings)
+        with pytest.raises(errors.TransferFailed):
+            Spool(Deaf(), Helpers()).start(launch, 20)
+        done = jobs.ended(launch.id)
+        assert (done.seen.state, done.seen.exit_code, done.stdout) == ("exited", 3, b"begun\n")
+        jobs.spool.remove([launch.id], 20)
+
+
+def test_a_job_that_has_not_begun_is_not_lost(jobs: Jobs, home: Path) -> None:
+    jobs.done(Launch(new_id(), b"true"))
+    id = new_id()
+    (home / id).mkdir(mode=0o700)
+    for name, content in {"runner": " " * 63 + "\n", "end": " " * 63 + "\n", "out": "", "err": ""}.items():
+        (home / id / name).write_text(content)
+    assert jobs.look(id).state == "starting"
+    jobs.spool.remove([id], 20)
 
 
 def test_an_id_starts_once(jobs: Jobs) -> None:

@@ -5,7 +5,7 @@ for id; do
   state=gone cap= phase= status= over= cut_out= cut_err=
   if job_at "$id" && job_file "$d/out" && job_file "$d/err"; then job_state; fi
   case $state in
-    running|lost) echo "$id $state ${cap:--} - - 0 0";;
+    starting|running|lost) echo "$id $state ${cap:--} - - 0 0";;
     gone) echo "$id gone - - - 0 0";;
     *) echo "$id $state ${cap:--} $status $over $cut_out $cut_err";;
   esac

@@ -2,6 +2,8 @@
 id=$1 size=$2 eof=$3 nonce=$4 block=$5 blocks=$6 left=$7 limit=$8
 state=gone
 ! job_at "$id" || job_state
+n=0
+while [ "$state" = starting ] && [ "$n" -lt 100 ]; do n=$((n + 1)); sleep 0.05 || sleep 1; job_state; done 2>/dev/null
 if [ "$state" != running ] || [ ! -p "$d/wake" ] || ! cd "$d/in"; then no stdin_closed; fi 2>/dev/null
 umask 077
 t=./.$nonce

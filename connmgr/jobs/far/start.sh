@@ -65,7 +65,10 @@ job_put "$before$job_setting$script" 2>/dev/null | {
     job_become "$@" &
     job_announce "$!"
   else
-    job_announce "$self"
+    # Whoever waits for the answer may be gone; the job begins all the same.
+    trap '' PIPE
+    job_announce "$self" 2>/dev/null
+    trap - PIPE
     kill -PIPE "$parent"
     kill -KILL "$parent" 2>/dev/null
     job_become "$@"

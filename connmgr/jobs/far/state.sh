@@ -48,7 +48,8 @@ job_state() {
   if job_lives; then
     state=running spared=" $status $over $cut_out $cut_err "
   elif ! job_record; then
-    # The runner may have ended between the two looks.
+    # The runner may have ended between the two looks, or has not begun.
     state=lost
+    [ "$pid" ] || [ "$phase" ] || state=starting
   fi
 }
