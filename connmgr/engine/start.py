@@ -15,7 +15,7 @@ from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
 from connmgr.engine.words import FUNCTION_PREFIX
-from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
+from connmgr.errors import ConnectTimeout, ShellLost, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Transport
 
 FACTS_BYTES = 64 << 10
@@ -91,6 +91,11 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
         raise ConnectTimeout(f"Nothing could be started there within {timeout:.0f} s.")
     try:
         return _greet(channel, await_announcement(channel, nonce, boot, deadline), argv[1:], deadline)
+    except (ShellStartFailed, UnsupportedShell) as error:
+        channel.close()
+        if not transport.alive:
+            raise ShellLost("The link broke while the shell was started; try again.") from error
+        raise
     except BaseException:
         channel.close()
         raise

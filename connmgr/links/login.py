@@ -28,6 +28,8 @@ LOGIN_LIMIT = 256 << 10
 KEPT = 8 << 10
 """Bytes at the end of what a program printed in which the reason for its end is looked for."""
 
+ENDED = "The login ended without access."
+
 _ANNOUNCE = Source(__package__, "announce")
 _ANNOUNCE_RAW = Source(__package__, "announce_raw")
 
@@ -181,7 +183,7 @@ class ChannelDialogue:
         except pexpect.TIMEOUT:
             raise ConnectTimeout(self._failure(f"The login did not go on within {seconds:.0f} s.")) from None
         except pexpect.EOF:
-            raise ElevationFailed(self._failure("The login ended without access.")) from None
+            raise ElevationFailed(self._failure(ENDED)) from None
         except _TalksOn:
             size = f"{LOGIN_LIMIT >> 10} KiB"
             raise ElevationFailed(self._failure(f"The login printed more than {size} and was given up.")) from None
@@ -190,7 +192,12 @@ class ChannelDialogue:
 
     def send_secret(self, secret: str) -> None:
         self._secrets.append(secret)
-        self._channel.sendall(secret.encode() + b"\n", self._deadline.left(LEAST_SECONDS))
+        try:
+            self._channel.sendall(secret.encode() + b"\n", self._deadline.left(LEAST_SECONDS))
+        except TimeoutError:
+            raise ConnectTimeout(self._failure("The login does not take its answer.")) from None
+        except (EOFError, OSError):
+            raise ElevationFailed(self._failure(ENDED)) from None
 
     def _failure(self, reason: str) -> str:
         return f"{reason} It printed: {self.printed[-PRINTED_LIMIT:]}" if self.printed else reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connmgr.errors import ElevationFailed
+from connmgr.errors import AuthFailed, ElevationFailed, ShellLost
 from connmgr.links.login import Login
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, TerminalRequired, Transport, Wrapper
 
@@ -51,7 +51,14 @@ class WrappedTransport(Transport):
             channel = self._inner._start(wrapped, deadline, terminal=terminal, raw=False)
         else:
             channel = self._inner.open_channel(wrapped, pty=terminal, timeout=deadline.left(LEAST_SECONDS))
-        return login.hold(channel) if holds_login else channel
+        if not holds_login:
+            return channel
+        try:
+            return login.hold(channel)
+        except (AuthFailed, ElevationFailed) as error:
+            if not self.alive:
+                raise ShellLost("The link broke during the login; try again.") from error
+            raise
 
     def close(self) -> None:
         """Nothing of its own: the chain closes the inner transport."""

@@ -1,0 +1,42 @@
+"""A link that breaks during a login, or while a shell is started, is no refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import pytest
+
+from connmgr.engine.start import start_supervisor
+from connmgr.errors import ElevationFailed, ShellLost, ShellStartFailed, UnsupportedShell
+from connmgr.plugin import Channel
+from connmgr_local.transport import LocalTransport
+from tests.plugins.places import elevate
+
+
+class Ends(LocalTransport):
+    """A link on which every program ends at once, and which is then as ``alive`` as given."""
+
+    def __init__(self, alive: bool) -> None:
+        super().__init__()
+        self._is_alive = alive
+
+    @property
+    def alive(self) -> bool:
+        return self._is_alive
+
+    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+        return super().open_channel(["/bin/sh", "-c", "exit 1"], pty=pty, timeout=timeout)
+
+
+@pytest.mark.parametrize(("alive", "error"), [(True, ElevationFailed), (False, ShellLost)])
+def test_the_end_of_the_link_is_told_from_the_end_of_the_login(alive: bool, error: type[Exception]) -> None:
+    with closing(Ends(alive)) as link, pytest.raises(error):
+        elevate(link).open_channel(["true"], timeout=10)
+
+
+def test_the_end_of_the_link_is_told_from_a_shell_that_cannot_be_used() -> None:
+    with closing(Ends(alive=True)) as link, pytest.raises((ShellStartFailed, UnsupportedShell)):
+        start_supervisor(link, None, 10)
+    with closing(Ends(alive=False)) as link, pytest.raises(ShellLost):
+        start_supervisor(link, None, 10)
