@@ -124,7 +124,7 @@ class Cycle:
             breaking = pool.submit(self._break)
             try:
                 self._check()
-            except FailedError as error:
+            except (FailedError, ClientError) as error:
                 self._outcome.wrong.append(str(error))
             breaking.result(PATIENCE_SECONDS)
         self._outcome.seconds = time.monotonic() - self._begun
@@ -143,7 +143,7 @@ class Cycle:
             if not (_is_beginning(got, whole) if killed else digest(whole) == digest(got)):
                 self._outcome.wrong.append(f"{name} differs: {len(got)} of {len(whole)} bytes, {got[-80:]!r}")
         self._check_remains(job)
-        self._asked("/job/remove", job=job)
+        self._remove(job)
 
     def _check_remains(self, job: str) -> None:
         named = self._asked("/job/query", name=self._mark)["jobs"]
@@ -187,8 +187,14 @@ class Cycle:
         try:
             self._asked("/job/kill", job=job, signal=signal, grace=grace)
         except ClientError as error:
-            # A call whose answer was lost may have done its work.
             if error.code != "job_finished":
+                raise
+
+    def _remove(self, job: str) -> None:
+        try:
+            self._asked("/job/remove", job=job)
+        except ClientError as error:
+            if error.code != "unknown_job" or not self._outcome.refusals:
                 raise
 
     def _asked(self, path: str, before: Callable[[], None] | None = None, **fields: Any) -> Any:
@@ -200,7 +206,8 @@ class Cycle:
                 return self._client.post(path, **fields)
             except ClientError as error:
                 if error.code not in PASSING:
-                    if error.code == "job_finished":
+                    if error.code in ("job_finished", "unknown_job"):
+                        # A call whose answer was lost may have done its work.
                         raise
                     raise FailedError(f"{path}: {error.code}: {error}") from error
                 self._outcome.refusals[error.code] += 1
