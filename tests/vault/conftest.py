@@ -15,6 +15,8 @@ from connmgr.vault import Database, Vault, open_database, principal_rows, record
 from connmgr.vault import rows as connection_rows
 from connmgr.vault.record import fingerprint
 from connmgr.vault.tables import connection
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
 from tests.vault.people import copied, peopled
 from tests.vault.postgres import Postgres
 
@@ -28,6 +30,19 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def daemons(postgres: Postgres, start_daemon: StartDaemon, tmp_path: Path) -> tuple[Daemon, Daemon]:
+    """Two daemons on one database, with one key."""
+    environment = {"CONNMGR_DATABASE_URL": postgres.dsn(postgres.create())}
+    one = start_daemon(home=tmp_path / "one", environment=environment)
+    key = (one.data_dir / "vault.key").read_bytes()
+    data = tmp_path / "other" / "data" / "connmgr"
+    data.mkdir(mode=0o700, parents=True)
+    (data / "vault.key").touch(0o600)
+    (data / "vault.key").write_bytes(key)
+    return one, start_daemon(home=tmp_path / "other", environment=environment)
 
 
 @pytest.fixture(params=BOTH)

@@ -5,32 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.shell.test_shells import add_local, exec_text, gone, supervisor
-from tests.vault.postgres import Postgres
 
 pytestmark = pytest.mark.needs("postgres", "bash")
 
 SECONDS = 20.0
-
-
-@pytest.fixture
-def daemons(postgres: Postgres, start_daemon: StartDaemon, tmp_path: Path) -> tuple[Daemon, Daemon]:
-    """Two daemons on one database, with one key."""
-    environment = {"CONNMGR_DATABASE_URL": postgres.dsn(postgres.create())}
-    one = start_daemon(home=tmp_path / "one", environment=environment)
-    key = (one.data_dir / "vault.key").read_bytes()
-    data = tmp_path / "other" / "data" / "connmgr"
-    data.mkdir(mode=0o700, parents=True)
-    (data / "vault.key").touch(0o600)
-    (data / "vault.key").write_bytes(key)
-    return one, start_daemon(home=tmp_path / "other", environment=environment)
 
 
 def change(client: Client, connection: str) -> None:
