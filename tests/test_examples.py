@@ -109,6 +109,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "36-job-wait.sh": lambda answers: (answers[0]["state"], answers[0]["exitCode"]) == ("exited", 3),
     "37-job-query.sh": lambda answers: answers[0]["jobs"] == [answers[1]],
     "38-job-kill.sh": lambda answers: answers[0]["state"] == "killed",
+    "39-job-orphans.sh": lambda answers: answers == [{"orphans": []}],
     "39-job-remove.sh": nothing,
     "39-shell-exec.sh": keys("job", "stdout", "stderr"),
     "40-fs-mkdir.sh": nothing,

@@ -18,6 +18,7 @@ from connmgr.api import (
     handshake,
     job,
     metrics,
+    orphans,
     record,
     second_vocabulary,
     secret,
@@ -31,7 +32,8 @@ from connmgr.api.services import EXTENSION, Services
 from connmgr.errors import Stopping
 
 GROUPS = tuple(
-    part.group for part in (handshake, category, connection, shell, broadcast, job, fs, secret, vault, daemon, metrics)
+    part.group
+    for part in (handshake, category, connection, shell, broadcast, job, orphans, fs, secret, vault, daemon, metrics)
 )
 
 

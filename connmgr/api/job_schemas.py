@@ -21,7 +21,7 @@ MAX_WAIT = 25
 MAX_BYTES = 4 << 20
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "WINCH", "ALRM")
 
-_AGE = validate.Range(min=0, max=100 * 365 * DAY)
+AGE = validate.Range(min=0, max=100 * 365 * DAY)
 _OFFSET = validate.Range(min=0, max=1 << 52)
 _WAIT: dict[str, Any] = {
     "load_default": 0,
@@ -191,8 +191,8 @@ class JobQueryRequest(Schema):
         Text(validate=validate.OneOf([*UNDER_WAY, *ENDED])), metadata={"description": "In one of these states."}
     )
     name = Text(metadata={"description": "Of this name."})
-    minAge = Number(validate=_AGE, metadata={"description": "Started so many seconds ago or more."})
-    maxAge = Number(validate=_AGE, metadata={"description": "Started so many seconds ago or less."})
+    minAge = Number(validate=AGE, metadata={"description": "Started so many seconds ago or more."})
+    maxAge = Number(validate=AGE, metadata={"description": "Started so many seconds ago or less."})
 
 
 class Command(fields.Field):  # type: ignore[type-arg]

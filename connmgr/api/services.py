@@ -13,6 +13,7 @@ from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
+from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.starting import Starts
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
@@ -33,6 +34,7 @@ class Services:
     shells: Shells
     jobs: Jobs
     starts: Starts
+    orphans: Orphans
     authorisation: Authorisation
     credentials: Credentials
     tokens: Tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import shutil
 import stat
 import time
@@ -18,7 +19,7 @@ import click
 from connmgr import paths
 from connmgr.cli.exits import FAILED
 from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import json_option, print_json, print_table, visible
+from connmgr.cli.output import counted, json_option, print_json, print_table, visible
 from connmgr.errors import ConnmgrError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Finding:
 @json_option
 @setting_options("host", "port", "data_dir", "auth_file", "database_url", "key_store")
 def doctor(*, as_json: bool, **given: Any) -> None:
-    """Check files, key, vault, plugins, programs, clock and port, and say what to do.
+    """Check files, key, vault, plugins, programs, clock, port and leftovers of jobs, and say what to do.
 
     It changes nothing, and a daemon may run meanwhile. It exits with 1 if something is wrong. Warnings are no fault.
     """
@@ -257,6 +258,25 @@ def _holder_runs(lock: Path) -> bool:
     return True
 
 
+def _orphans(settings: Settings) -> Iterator[Finding]:
+    from connmgr.cli.orphans import orphans_of_open
+
+    if not settings.auth_file.exists():
+        return
+    numbers, asked, passed_over = orphans_of_open(settings)
+    for path, number in numbers.items():
+        message = f"{path} keeps {counted(number, 'job')} that the vault does not know"
+        name = shlex.quote(path)
+        advice = (
+            f"`connmgr job orphans {name}` lists them; `connmgr job orphans {name} --remove` clears what has ended."
+        )
+        yield Finding("jobs", WARNING, message, advice)
+    if passed_over:
+        yield Finding("jobs", OK, f"{counted(passed_over, 'connection')} could not be asked what is left there")
+    if asked and not numbers:
+        yield Finding("jobs", OK, f"none is left behind on {counted(asked, 'connection')} with a running shell")
+
+
 CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _files,
     _config,
@@ -265,4 +285,5 @@ CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _programs,
     _clock,
     _daemon,
+    _orphans,
 )

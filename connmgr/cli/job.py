@@ -15,6 +15,7 @@ from connmgr.cli.exec import ExecCommand
 from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.names import is_text
+from connmgr.cli.orphans import orphans
 from connmgr.cli.output import ago, json_option, lasting, print_json, print_table, visible
 from connmgr.client import ClientError
 
@@ -190,6 +191,9 @@ def rm(names: tuple[str, ...], *, force: bool) -> None:
     found = {one.id: one for one in (find_job(client, name) for name in names)}
     for one in found.values():
         one.remove(force=force)
+
+
+job.add_command(orphans)
 
 
 def _so_far(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:

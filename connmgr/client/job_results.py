@@ -82,3 +82,12 @@ class JobOutput(NamedTuple):
             exit_code=answer["exitCode"],
             stale=answer["stale"],
         )
+
+
+class Orphan(NamedTuple):
+    """A job that the vault does not know; ``age`` is in seconds, and None where its machine cannot tell it."""
+
+    job: str
+    state: str
+    age: int | None
+    removed: bool

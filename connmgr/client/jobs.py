@@ -19,10 +19,10 @@ from typing import Any, Final
 from connmgr.client.endpoints import Group, Post, given
 from connmgr.client.errors import Unreachable
 from connmgr.client.http import HttpSession
-from connmgr.client.job_results import JobInfo, JobOutput
+from connmgr.client.job_results import JobInfo, JobOutput, Orphan
 from connmgr.client.patience import RETRY_SECONDS, Patience, Silence, has_done_nothing, may_pass
 
-__all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs"]
+__all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs", "Orphan"]
 
 WAIT_SECONDS = 25.0
 """Longest time for which the daemon lets a request wait for news."""
@@ -101,6 +101,15 @@ class Jobs(Group):
         filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
         more = given(states=None if states is None else list(states), name=name, minAge=min_age, maxAge=max_age)
         return [JobInfo.read(one) for one in self._post("/job/query", **filters, **more)["jobs"]]
+
+    def orphans(self, connection: str, *, remove: bool = False, min_age: float = 0.0) -> list[Orphan]:
+        """Return what a machine keeps of jobs that the vault does not know, begun ``min_age`` seconds ago or earlier.
+
+        With ``remove`` those that do not run are removed, those of other vaults too whose daemons use the same account.
+        """
+        with self._session.answered_within(ANSWER_SECONDS):
+            answer = self._post("/job/orphans", connection=connection, remove=remove, minAge=min_age)
+        return [Orphan(**one) for one in answer["orphans"]]
 
 
 class Job:

@@ -35,6 +35,7 @@ from connmgr.errors import StartupError
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.keeper import Keeper
+from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.starting import JobLimits, Starts
 from connmgr.links.table import LinkTable
@@ -98,6 +99,7 @@ def serve(settings: Settings) -> None:
             shells=shells,
             jobs=jobs,
             starts=starts,
+            orphans=Orphans(vault, reach, starts),
             authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +14,7 @@ from connmgr.vault import rows
 from connmgr.vault.database import Database
 from connmgr.vault.tables import job as table
 from connmgr.vault.tables import now
+from connmgr.vault.tree import chunks
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"
@@ -120,6 +121,14 @@ class StoredJobs:
             conditions.append(table.c.created <= filter.created_before)
         wanted = sa.select(table).where(*conditions).order_by(table.c.created, table.c.id)
         return [StoredJob(**row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Return those of ``ids`` that are jobs of the vault, of whatever connection."""
+
+        def work(tx: sa.Connection) -> set[str]:
+            return {id for some in chunks(ids) for id in tx.scalars(sa.select(table.c.id).where(table.c.id.in_(some)))}
+
+        return self._database.read(work)
 
     def remove(self, id: str) -> None:
         """Remove a job; one that is not there stays so. Commands may hold secrets, so its text leaves the disk too."""

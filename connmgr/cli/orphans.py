@@ -1,0 +1,73 @@
+"""What machines keep of jobs that the vault does not know: ``connmgr job orphans``, and what ``doctor`` tells of it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.output import json_option, lasting, print_json, print_table
+from connmgr.client import Client, ClientError
+from connmgr.client.http import url_of
+
+if TYPE_CHECKING:
+    from connmgr.settings import Settings
+
+DOCTOR_SECONDS = 5.0
+"""Time to ask machines in, all together; who does not answer a request in it is not asked again."""
+
+
+@click.command(name="orphans")
+@click.argument("name", metavar="CONNECTION", type=ConnectionName())
+@click.option("--remove", is_flag=True, help="Remove those that do not run.")
+@click.option(
+    "--min-age",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Only what began so long ago or earlier; a minute at the least.",
+)
+@json_option
+def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
+    """List the jobs that a machine keeps and the vault does not know, with how they are and their age.
+
+    A backup that was put back and a connection that was removed leave such jobs. If other vaults' daemons use the same
+    account of the machine, theirs are among them, and --remove takes from their users what has ended.
+    """
+    client = connect()
+    found = client.jobs.orphans(find(client, name), remove=remove, min_age=min_age)
+    if as_json:
+        print_json([one._asdict() for one in found])
+    elif found:
+        ages = ["-" if one.age is None else lasting(one.age) for one in found]
+        print_table([(one.job, one.state, age, "removed" * one.removed) for one, age in zip(found, ages, strict=True)])
+
+
+def orphans_of_open(settings: Settings) -> tuple[dict[str, int], int, int]:
+    """Ask the machines that the running daemon has shells on, which opens no link.
+
+    Returns the number of orphans by the path of each connection that has some, how many connections were asked, and how
+    many were not or did not answer. Without a daemon that answers nothing is asked.
+    """
+    end = time.monotonic() + DOCTOR_SECONDS
+    numbers: dict[str, int] = {}
+    asked = 0
+    with Client(url_of(settings.host, settings.port), settings.auth_file, timeout=DOCTOR_SECONDS) as client:
+        try:
+            shells = client.daemon.status().shells
+            open_now = dict.fromkeys(shell.connection for shell in shells if shell.state != "lost")
+            paths = {one.id: one.path for one in client.connection.info(list(open_now))}
+        except ClientError:
+            return {}, 0, 0
+        for id, path in paths.items():
+            if time.monotonic() < end:
+                with suppress(ClientError):
+                    found = client.jobs.orphans(id)
+                    asked += 1
+                    if found:
+                        numbers[path] = len(found)
+    return numbers, asked, len(paths) - asked

@@ -1,0 +1,64 @@
+"""Jobs that a far side keeps, and the vault does not know: of a lost vault, a later one than the backup, another one.
+
+A backup that was put back, a connection that was removed and a machine that could not be reached leave such jobs.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from dataclasses import dataclass, replace
+from functools import partial
+
+from connmgr.jobs.jobs import CALL_SECONDS, GONE, far_name
+from connmgr.jobs.reach import Reach
+from connmgr.jobs.spool import Spool
+from connmgr.jobs.starting import Starts
+from connmgr.secrets.principals import Access
+from connmgr.vault import Vault
+from connmgr.vault.jobs import RUNNING
+
+LEAST_AGE_SECONDS = 60
+"""A younger job may be one that another daemon of the vault has begun, and has yet to store."""
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A job that the vault does not know: its state, and its age in seconds where the far side can tell."""
+
+    job: str
+    state: str
+    age: int | None
+    removed: bool = False
+
+
+class Orphans:
+    """Finds orphans, and removes them when asked. Safe to use from several threads."""
+
+    def __init__(self, vault: Vault, reach: Reach, starts: Starts) -> None:
+        self._vault = vault
+        self._reach = reach
+        self._starts = starts
+
+    def find(self, connection: str, access: Access, least_age: float, *, remove: bool) -> list[Orphan]:
+        """Return the orphans that began ``least_age`` seconds ago or earlier, and a minute ago at the least.
+
+        With ``remove`` those that do not run are removed. One that runs stays: another vault's daemon may follow it.
+        :raises connmgr.errors.ConnmgrError: what opening a link raises, or the far side cannot remove one.
+        """
+        age = max(math.ceil(least_age), LEAST_AGE_SECONDS)
+        found = self._reach.ask(connection, access, partial(self._found, age))
+        over = [far_name(one.job) for one in found if remove and one.state != RUNNING]
+        if over:
+            self._reach.ask(connection, access, lambda spool: spool.remove(over, CALL_SECONDS))
+        return [replace(one, removed=remove and one.state != RUNNING) for one in found]
+
+    def _found(self, least_age: int, spool: Spool) -> list[Orphan]:
+        # In this order. A job has its row before its start is over, and is gone from the far side before its row is:
+        # so none is taken for an orphan that is started or removed meanwhile.
+        ages = {str(uuid.UUID(name)): age for name, age in spool.list(CALL_SECONDS, least_age).items()}
+        strange = ages.keys() - self._starts.begun
+        strange -= self._vault.jobs.known(strange)
+        by_name = {far_name(id): id for id in sorted(strange)}
+        seen = spool.look(by_name, CALL_SECONDS)
+        return [Orphan(id, seen[name].state, ages[id]) for name, id in by_name.items() if seen[name].state != GONE]

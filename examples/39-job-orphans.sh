@@ -1,0 +1,8 @@
+#!/bin/sh
+# List what the machine keeps of jobs that no connection of the vault has; "remove": true clears those that have ended.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /job/orphans <<END
+{"connection": "$(cat "$state/connection")", "remove": false, "minAge": 86400}
+END

@@ -1,0 +1,175 @@
+"""``/job/orphans``: jobs of lost vaults, removed connections and other daemons are found, the vault's own never."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from connmgr.client.jobs import Orphan
+from tests.api.wire import LOCAL, client_of
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.fs.far_sides import eventually
+
+HOUR = 3600
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that a job reads; whatever still reads it ends with the test."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    yield path
+    # It has a reader only while a job reads it, and opening it without one would wait.
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_NONBLOCK), "wb", buffering=0) as opened:
+        opened.write(b"end\n" * 8)
+
+
+def waiting(gate: Path) -> str:
+    return f"read line <{gate}"
+
+
+def start(client: Client, command: str, connection: str = LOCAL) -> str:
+    client.shell.start(connection)
+    return client.jobs.start(connection, command).id
+
+
+def done(client: Client, connection: str = LOCAL) -> str:
+    """Return a job that has ended."""
+    job = start(client, "echo done", connection)
+    assert client.jobs.get(job).wait(20).state == "exited"
+    return job
+
+
+def kept(daemon: Daemon) -> Path:
+    """Where the jobs of a daemon's own machine lie."""
+    return daemon.home / "state" / "connmgr" / "jobs"
+
+
+def directory(daemon: Daemon, job: str) -> Path:
+    return kept(daemon) / job.replace("-", "")
+
+
+def age(daemon: Daemon, *jobs: str, seconds: float = HOUR) -> None:
+    """Have jobs look as if they began so long ago."""
+    began = time.time() - seconds
+    for job in jobs:
+        os.utime(directory(daemon, job) / "runner", (began, began))
+
+
+def states(found: Sequence[Orphan]) -> dict[str, tuple[str, bool]]:
+    return {one.job: (one.state, one.removed) for one in found}
+
+
+def audited(daemon: Daemon, path: str) -> dict[str, Any]:
+    """Return the last entry of the audit trail on a request to ``path``."""
+    lines = (daemon.data_dir / "audit.log").read_text().splitlines()
+    entry: dict[str, Any] = [one for one in map(json.loads, lines) if one["path"] == path and "removed" not in one][-1]
+    return entry
+
+
+def test_what_a_lost_vault_left_is_found_and_what_has_ended_is_removed_when_asked(
+    start_daemon: StartDaemon, gate: Path
+) -> None:
+    before = start_daemon()
+    ended, running, young = done(before.client), start(before.client, waiting(gate)), done(before.client)
+    before.stop()
+    age(before, ended, running)
+    shutil.rmtree(before.data_dir)
+    daemon = start_daemon(home=before.home)
+    client = daemon.client
+
+    found = client.jobs.orphans(LOCAL)
+    assert states(found) == {ended: ("exited", False), running: ("running", False)}, "or a young one was listed"
+    assert all(one.age in range(HOUR, HOUR + 300) for one in found)
+    assert client.jobs.orphans(LOCAL, min_age=2 * HOUR, remove=True) == []
+    assert directory(daemon, ended).exists()
+
+    assert states(client.jobs.orphans(LOCAL, remove=True)) == {ended: ("exited", True), running: ("running", False)}
+    assert {path.name for path in kept(daemon).iterdir()} == {job.replace("-", "") for job in (running, young)}
+    entry = audited(daemon, "/job/orphans")
+    assert (entry["connection"], entry["orphans"], entry["orphansRemoved"]) == (LOCAL, 2, 1)
+    age(daemon, young)
+    assert states(client.jobs.orphans(LOCAL, remove=True)) == {young: ("exited", True), running: ("running", False)}
+
+
+def test_the_vaults_own_jobs_are_none_whichever_connection_they_have(own_daemon: Daemon, gate: Path) -> None:
+    client = own_daemon.client
+    other = client.connection.add("same machine", {"type": "shellEnvironment", "host": LOCAL}, validate=False)
+    jobs = [done(client), done(client, other), start(client, waiting(gate)), start(client, waiting(gate), other)]
+    age(own_daemon, *jobs)
+    assert client.jobs.orphans(LOCAL, remove=True) == client.jobs.orphans(other, remove=True) == []
+    assert sorted(one.id for one in client.jobs.query()) == sorted(jobs)
+    assert all(directory(own_daemon, job).exists() for job in jobs)
+
+
+def test_a_job_that_is_being_started_is_none_however_old_it_looks(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.shell.start(LOCAL)
+    done(client)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        client_of(own_daemon) as starting,
+        closing(sqlite3.connect(own_daemon.data_dir / "vault.db", isolation_level=None)) as vault,
+    ):
+        before = set(kept(own_daemon).iterdir())
+        vault.execute("BEGIN IMMEDIATE")
+        # The far side has the job now, and the vault cannot take it.
+        begun = pool.submit(starting.jobs.start, LOCAL, "true")
+        eventually(lambda: any((path / "runner").exists() for path in set(kept(own_daemon).iterdir()) - before), "none")
+        (new,) = set(kept(own_daemon).iterdir()) - before
+        job = str(uuid.UUID(new.name))
+        eventually(lambda: (new / "end").read_text().startswith("exited"), "the job did not end")
+        age(own_daemon, job)
+        assert job not in [one.id for one in client.jobs.query()], "the test must look before the row is there"
+        assert client.jobs.orphans(LOCAL, remove=True) == []
+        assert not begun.done()
+        vault.execute("ROLLBACK")
+        assert begun.result(30).id == job
+    assert client.jobs.orphans(LOCAL, remove=True) == []
+    assert client.jobs.get(job).wait(20).state == "exited"
+
+
+def test_another_vaults_jobs_stay_until_they_are_asked_for(start_daemon: StartDaemon, gate: Path) -> None:
+    theirs = start_daemon()
+    ours = start_daemon(environment={"XDG_STATE_HOME": str(theirs.home / "state")})
+    running, ended = start(theirs.client, waiting(gate)), done(theirs.client)
+    mine = done(ours.client)
+    age(theirs, running, ended, mine)
+    assert states(ours.client.jobs.orphans(LOCAL)) == {running: ("running", False), ended: ("exited", False)}
+    assert states(theirs.client.jobs.orphans(LOCAL)) == {mine: ("exited", False)}
+    ours.client.jobs.orphans(LOCAL, remove=True)
+    assert theirs.client.jobs.get(running).info().state == "running"
+    with pytest.raises(ClientError) as gone:
+        theirs.client.jobs.get(ended).output(0, 0)
+    assert gone.value.code == "output_gone"
+
+
+def test_nothing_is_followed_that_was_put_among_the_jobs(own_daemon: Daemon, tmp_path: Path) -> None:
+    done(own_daemon.client)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "runner").write_text("")
+    (kept(own_daemon) / uuid.uuid4().hex).symlink_to(outside)
+    (kept(own_daemon) / "abc").mkdir()
+    assert own_daemon.client.jobs.orphans(LOCAL, remove=True) == []
+    assert (outside / "runner").exists()
+
+
+def test_a_link_is_opened_for_it_and_an_unknown_connection_is_refused(own_daemon: Daemon) -> None:
+    assert own_daemon.client.jobs.orphans(LOCAL) == []
+    with pytest.raises(ClientError) as refused:
+        own_daemon.client.jobs.orphans(str(uuid.uuid4()))
+    assert refused.value.code == "unknown_connection"

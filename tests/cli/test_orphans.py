@@ -1,0 +1,93 @@
+"""``connmgr job orphans``, and what ``connmgr doctor`` tells of what is left of jobs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE
+from tests.api.wire import client_of
+from tests.cli.program import CommandLine
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.fs.far_sides import eventually
+
+
+def old_job(daemon: Daemon) -> str:
+    """Return a job that has ended, and looks as if it began two days ago."""
+    daemon.client.shell.start(LOCAL_MACHINE)
+    job = daemon.client.jobs.start(LOCAL_MACHINE, "echo done")
+    assert job.wait(20).state == "exited"
+    began = time.time() - 2 * 86400
+    os.utime(daemon.home / "state" / "connmgr" / "jobs" / job.id.replace("-", "") / "runner", (began, began))
+    return job.id
+
+
+@pytest.fixture
+def left(start_daemon: StartDaemon) -> tuple[Daemon, str]:
+    """A daemon whose vault was lost with a job in it, and that job."""
+    before = start_daemon()
+    job = old_job(before)
+    before.stop()
+    shutil.rmtree(before.data_dir)
+    return start_daemon(home=before.home), job
+
+
+def findings(connmgr: CommandLine) -> list[dict[str, Any]]:
+    """What doctor finds about jobs; nothing may be wrong otherwise."""
+    return [one for one in connmgr("doctor", "--json").json if one["subject"] == "jobs"]
+
+
+def test_they_are_listed_and_removed(left: tuple[Daemon, str]) -> None:
+    daemon, job = left
+    connmgr = CommandLine(daemon)
+    assert connmgr("job", "orphans", "local").output.split() == [job, "exited", "2", "d"]
+    (one,) = connmgr("job", "orphans", "local", "--json").json
+    assert (one["job"], one["state"], one["removed"]) == (job, "exited", False)
+    assert connmgr("job", "orphans", "local", "--min-age", "400000", "--remove").output == ""
+    assert connmgr("job", "orphans", "--remove", "local").output.split() == [job, "exited", "2", "d", "removed"]
+    assert connmgr("job", "orphans", "local").output == ""
+    assert connmgr("job", "orphans", "local", "--json").json == []
+    connmgr("job", "orphans", "nowhere", code=5)
+
+
+def test_doctor_tells_of_them_where_a_shell_runs(left: tuple[Daemon, str]) -> None:
+    daemon, job = left
+    connmgr = CommandLine(daemon)
+    assert findings(connmgr) == [], "doctor has opened a link"
+    assert daemon.client.daemon.status().shells == []
+    daemon.client.shell.start(LOCAL_MACHINE)
+    (found,) = findings(connmgr)
+    assert found["result"] == "warning"
+    assert "keeps 1 job " in found["message"]
+    command = "connmgr job orphans 'local machine' --remove"
+    assert command in found["advice"]
+    assert job in connmgr(*command.replace("'local machine'", "local").split()[1:]).output
+    (found,) = findings(connmgr)
+    assert (found["result"], found["message"]) == ("ok", "none is left behind on 1 connection with a running shell")
+
+
+def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--threads", "1")
+    client, gate = daemon.client, tmp_path / "gate"
+    os.mkfifo(gate)
+    client.shell.start(LOCAL_MACHINE)
+    with ThreadPoolExecutor(1) as pool, client_of(daemon) as other:
+        running = pool.submit(other.shell.exec, LOCAL_MACHINE, f"read line <{gate}")
+        eventually(lambda: client.daemon.status().slots_in_use == 1, "the command does not run")
+        (found,) = findings(CommandLine(daemon))
+        gate.write_text("end\n")
+        running.result(20)
+    assert (found["result"], found["message"]) == ("ok", "1 connection could not be asked what is left there")
+
+
+def test_doctor_says_nothing_of_jobs_where_no_daemon_runs(own_daemon: Daemon) -> None:
+    own_daemon.client.shell.start(LOCAL_MACHINE)
+    own_daemon.kill()
+    assert findings(CommandLine(own_daemon)) == []
