@@ -7,8 +7,8 @@ from typing import Any
 from marshmallow import fields
 
 from connmgr import errors
-from connmgr.api.account import removal
 from connmgr.api.group import Group
+from connmgr.api.removal import see_off
 from connmgr.api.schemas import Filter, Id, Ids, UtcTime
 from connmgr.api.services import services
 from connmgr.fields import Boolean, Schema, Text
@@ -163,14 +163,13 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     },
 )
 def remove(request: dict[str, Any]) -> None:
-    """Remove categories, and stop the shells of removed connections. Roots and the default category stay."""
+    """Remove categories, and stop the shells of removed connections. Roots and the default category stay.
+
+    Jobs of removed connections go with them as in `/connection/remove`.
+    """
     removed = services().vault.categories.remove(
         request["categories"],
         children=request["removeChildrenCategories"],
         contents=request["removeContents"],
     )
-    for connection in removed.connections:
-        removal(connection=connection)
-    for category in removed.categories:
-        removal(category=category)
-    services().shells.forget(removed.connections)
+    see_off(removed)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail, removal
+from connmgr.api.account import caller, detail
 from connmgr.api.connection_data import ConnectionData
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
@@ -21,6 +21,7 @@ from connmgr.api.connection_schemas import (
     TypesResponse,
 )
 from connmgr.api.group import Group
+from connmgr.api.removal import see_off
 from connmgr.api.schemas import UtcTime
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
@@ -206,12 +207,12 @@ def update(request: dict[str, Any]) -> None:
     example={"connections": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
 def remove(request: dict[str, Any]) -> None:
-    """Remove connections and all connections over them, and stop their shells. The local machine stays."""
-    removed = services().vault.connections.remove(request["connections"])
-    for connection in removed:
-        if connection not in request["connections"]:
-            removal(connection=connection)
-    services().shells.forget(removed)
+    """Remove connections and all connections over them, and stop their shells. The local machine stays.
+
+    Their jobs are forgotten with them. Those that run go on; what is kept of others is removed where a link is open.
+    """
+    named = request["connections"]
+    see_off(services().vault.connections.remove(named), named)
 
 
 @group.endpoint(

@@ -99,7 +99,7 @@ def serve(settings: Settings) -> None:
             shells=shells,
             jobs=jobs,
             starts=starts,
-            orphans=Orphans(vault, reach, starts),
+            orphans=Orphans(vault, reach, jobs, starts),
             authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,

@@ -188,8 +188,12 @@ class Jobs:
     def forget(self, job: StoredJob) -> None:
         """Remove a job whose far side is clear."""
         self._vault.jobs.remove(job.id)
+        self.drop(job.id)
+
+    def drop(self, id: str) -> None:
+        """Tell whoever waits for a job that the vault has it no more."""
         with self._lock:
-            followed = self._known.pop(job.id, None)
+            followed = self._known.pop(id, None)
         if followed is not None:
             followed.tell_all()
 

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from connmgr.jobs.jobs import CALL_SECONDS, GONE, far_name
+from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, far_name
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.spool import Spool
 from connmgr.jobs.starting import Starts
+from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.jobs import RUNNING
 
 LEAST_AGE_SECONDS = 60
 """A younger job may be one that another daemon of the vault has begun, and has yet to store."""
+
+CLEAR_SECONDS = 5.0
+"""Time to clear the far sides of connections that were removed, all together."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,10 @@ class Orphan:
 class Orphans:
     """Finds orphans, and removes them when asked. Safe to use from several threads."""
 
-    def __init__(self, vault: Vault, reach: Reach, starts: Starts) -> None:
+    def __init__(self, vault: Vault, reach: Reach, jobs: Jobs, starts: Starts) -> None:
         self._vault = vault
         self._reach = reach
+        self._jobs = jobs
         self._starts = starts
 
     def find(self, connection: str, access: Access, least_age: float, *, remove: bool) -> list[Orphan]:
@@ -53,6 +59,19 @@ class Orphans:
             self._reach.ask(connection, access, lambda spool: spool.remove(over, CALL_SECONDS))
         return [replace(one, removed=remove and one.state != RUNNING) for one in found]
 
+    def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:
+        """Remove what is kept of ``jobs``, by connections that are removed already; return how many stay.
+
+        Those stay that run, that are just starting, and whose machine no open link leads to.
+        """
+        deadline, left = Deadline(CLEAR_SECONDS), 0
+        for connection, ids in jobs.items():
+            left_there = self._reach.ask_at_once(connection, partial(self._clear, ids, deadline))
+            left += len(ids) if left_there is None else left_there
+            for id in ids:
+                self._jobs.drop(id)
+        return left
+
     def _found(self, least_age: int, spool: Spool) -> list[Orphan]:
         # In this order. A job has its row before its start is over, and is gone from the far side before its row is:
         # so none is taken for an orphan that is started or removed meanwhile.
@@ -62,3 +81,10 @@ class Orphans:
         by_name = {far_name(id): id for id in sorted(strange)}
         seen = spool.look(by_name, CALL_SECONDS)
         return [Orphan(id, seen[name].state, ages[id]) for name, id in by_name.items() if seen[name].state != GONE]
+
+    def _clear(self, ids: Sequence[str], deadline: Deadline, spool: Spool) -> int:
+        starting = self._starts.begun
+        seen = spool.look(map(far_name, ids), deadline.left())
+        over = [far_name(id) for id in ids if seen[far_name(id)].state != RUNNING and id not in starting]
+        spool.remove(over, deadline.left())
+        return len(ids) - len(over)

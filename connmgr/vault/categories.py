@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -12,7 +12,7 @@ from connmgr.errors import CategoryExists, ProtectedEntry
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import category_rows
 from connmgr.vault.category_rows import Category
-from connmgr.vault.connections import Connections
+from connmgr.vault.connections import Connections, Removed
 from connmgr.vault.database import Database
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.query import CategoryQuery
@@ -21,14 +21,6 @@ from connmgr.vault.tables import category as table
 from connmgr.vault.tables import connection
 from connmgr.vault.tree import chunks, closure
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
-
-
-@dataclass(frozen=True)
-class Removed:
-    """The ids of everything removed."""
-
-    connections: list[str]
-    categories: list[str]
 
 
 class Categories:
@@ -93,12 +85,12 @@ class Categories:
             for category in (ALL_CONNECTIONS, DEFAULT):
                 if category in going:
                     raise ProtectedEntry("All connections and the default category cannot be removed.")
-            removed = self._remove_contents(tx, list(going)) if contents else []
+            removed = self._remove_contents(tx, list(going)) if contents else Removed()
             self._connections.move_within(tx, going, DEFAULT)
             _move_up(tx, going, self._key)
             for some in chunks(going):
                 tx.execute(table.delete().where(table.c.id.in_(some)))
-            return Removed(removed, list(going))
+            return replace(removed, categories=list(going))
 
         return self._database.write(work, erases=contents)
 
@@ -107,7 +99,7 @@ class Categories:
         category_rows.insert(tx, self._key, ALL_CONNECTIONS, "All connections", None, ("all connections",))
         category_rows.insert(tx, self._key, DEFAULT, "Default", ALL_CONNECTIONS, ("all connections", "default"))
 
-    def _remove_contents(self, tx: sa.Connection, categories: list[str]) -> list[str]:
+    def _remove_contents(self, tx: sa.Connection, categories: list[str]) -> Removed:
         ids = [
             id
             for some in chunks(categories)

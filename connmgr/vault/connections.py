@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -44,6 +45,15 @@ def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
     """Refuse to change where any secret goes."""
     if secrets:
         raise SecretLocked("Nothing is unlocked.", principals=[])
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The ids of all that was removed; jobs by the connections that they went with."""
+
+    connections: list[str] = field(default_factory=list)
+    jobs: Mapping[str, list[str]] = field(default_factory=dict)
+    categories: list[str] = field(default_factory=list)
 
 
 class Connections:
@@ -176,15 +186,15 @@ class Connections:
         changes["last_modified"] = now()
         self._database.write(lambda tx: self._change(tx, id, changes, targets, permits), erases=data is not None)
 
-    def remove(self, ids: Iterable[str]) -> list[str]:
-        """Remove the connections ``ids`` and all that run over them; return the ids of all that were removed.
+    def remove(self, ids: Iterable[str]) -> Removed:
+        """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
 
         :raises UnknownConnection: one does not exist; none was removed then.
         :raises ProtectedEntry: the local machine is among them.
         """
         named = list(ids)
 
-        def work(tx: sa.Connection) -> list[str]:
+        def work(tx: sa.Connection) -> Removed:
             rows.require(tx, named)
             return self.remove_within(tx, named)
 
@@ -230,13 +240,12 @@ class Connections:
         local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
         self._insert(tx, local | {"way": way.NOWHERE}, ())
 
-    def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> Removed:
         """As :meth:`remove`, for existing connections within a larger change."""
         removed = dependents(tx, ids)
         if LOCAL in removed:
             raise ProtectedEntry("The local machine cannot be removed.")
-        rows.delete(tx, removed)
-        return removed
+        return Removed(removed, rows.delete(tx, removed))
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
         """Move what is in ``categories`` to the category ``to``, within a larger change."""

@@ -18,7 +18,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import Orphan
-from tests.api.wire import LOCAL, client_of
+from tests.api.wire import LOCAL, ROOT_CATEGORY, client_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually
@@ -173,3 +173,63 @@ def test_a_link_is_opened_for_it_and_an_unknown_connection_is_refused(own_daemon
     with pytest.raises(ClientError) as refused:
         own_daemon.client.jobs.orphans(str(uuid.uuid4()))
     assert refused.value.code == "unknown_connection"
+
+
+class TestRemovedConnections:
+    """What becomes of the jobs of a connection that is removed."""
+
+    @pytest.fixture
+    def other(self, own_daemon: Daemon) -> str:
+        return self.add(own_daemon.client)
+
+    def add(self, client: Client, category: str | None = None) -> str:
+        data = {"type": "shellEnvironment", "host": LOCAL}
+        return client.connection.add("other", data, category=category, validate=False)
+
+    def test_what_has_ended_is_cleared_and_what_runs_is_told_and_goes_on(
+        self, own_daemon: Daemon, other: str, gate: Path
+    ) -> None:
+        client = own_daemon.client
+        ended, running, elsewhere = done(client, other), start(client, waiting(gate), other), done(client)
+        client.connection.remove([other])
+        entry = audited(own_daemon, "/connection/remove")
+        assert (entry["jobs"], entry["jobsLeft"]) == (2, 1)
+        assert [one.id for one in client.jobs.query()] == [elsewhere]
+        assert not directory(own_daemon, ended).exists()
+        age(own_daemon, running)
+        assert states(client.jobs.orphans(LOCAL, remove=True)) == {running: ("running", False)}
+
+    def test_without_a_link_nothing_is_cleared_and_the_trail_says_so(
+        self, start_daemon: StartDaemon, own_daemon: Daemon, other: str
+    ) -> None:
+        job = done(own_daemon.client, other)
+        own_daemon.stop()
+        daemon = start_daemon(home=own_daemon.home)
+        daemon.client.connection.remove([other])
+        entry = audited(daemon, "/connection/remove")
+        assert (entry["jobs"], entry["jobsLeft"]) == (1, 1)
+        age(daemon, job)
+        assert states(daemon.client.jobs.orphans(LOCAL, remove=True)) == {job: ("exited", True)}
+
+    def test_the_contents_of_a_category_take_their_jobs_along(self, own_daemon: Daemon) -> None:
+        client = own_daemon.client
+        category = client.category.add("team", ROOT_CATEGORY)
+        job = done(client, self.add(client, category))
+        client.category.remove([category], contents=True)
+        entry = audited(own_daemon, "/category/remove")
+        assert (entry["jobs"], entry["jobsLeft"]) == (1, 0)
+        assert not directory(own_daemon, job).exists()
+
+    def test_who_waits_for_such_a_job_is_told(self, own_daemon: Daemon, other: str, gate: Path) -> None:
+        job = start(own_daemon.client, waiting(gate), other)
+        with ThreadPoolExecutor(1) as pool, client_of(own_daemon) as waiter:
+            answer = pool.submit(waiter.post, "/job/wait", job=job, wait=25)
+            own_daemon.client.jobs.get(job).info()
+            own_daemon.client.connection.remove([other])
+            with pytest.raises(ClientError) as gone:
+                answer.result(20)
+        assert gone.value.code == "unknown_job"
+
+    def test_a_removal_without_jobs_tells_of_none(self, own_daemon: Daemon, other: str) -> None:
+        own_daemon.client.connection.remove([other])
+        assert "jobs" not in audited(own_daemon, "/connection/remove")

@@ -96,7 +96,7 @@ def test_a_connection_is_removed_with_all_that_run_over_it(vault: Vault, add: Ad
     through = add("through", references=[gateway])
     elevated = add("root", {"host": through}, parent=through)
     other = add("other")
-    assert set(vault.connections.remove([gateway])) == {gateway, through, elevated}
+    assert set(vault.connections.remove([gateway]).connections) == {gateway, through, elevated}
     assert set(vault.connections.query()) == {LOCAL, other}
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_removed_where_one_is_unknown_or_protected(vault: Vault, add:
 def test_many_are_removed_at_once(vault: Vault, add: Add, small_chunks: None) -> None:
     gateway = add("gateway")
     ids = [add(f"n{n}", parent=gateway) for n in range(11)]
-    assert set(vault.connections.remove([gateway])) == {gateway, *ids}
+    assert set(vault.connections.remove([gateway]).connections) == {gateway, *ids}
 
 
 def test_a_wrapper_follows_the_path_of_its_host(vault: Vault, add: Add) -> None:
@@ -131,7 +131,7 @@ def test_a_wrapper_follows_the_path_of_its_host(vault: Vault, add: Add) -> None:
     assert vault.connections.query("*", "host/root/*") == [inner]
     vault.connections.update(root, references=[], parent=None)
     assert vault.connections.get(inner).path == ("root", "in_ner")
-    assert set(vault.connections.remove([twin, host])) == {twin, host, below_twin}
+    assert set(vault.connections.remove([twin, host]).connections) == {twin, host, below_twin}
 
 
 def test_an_update_changes_what_is_given_alone(vault: Vault, add: Add) -> None:
@@ -170,7 +170,7 @@ def test_a_connection_cannot_come_to_run_over_itself(vault: Vault, add: Add) -> 
         with pytest.raises(ConnectionCycle, match=first):
             vault.connections.update(first, references=[], parent=target)
     vault.connections.update(third, references=[first], parent=None)
-    assert set(vault.connections.remove([second])) == {second}
+    assert set(vault.connections.remove([second]).connections) == {second}
 
 
 def test_use_is_noted_once_a_minute(vault: Vault, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_a_bad_record_can_only_be_removed(vault: Vault, add: Add, behind: Databa
             attempt()
     assert stored(behind, bad)["name"] == "bad"
     assert add("new", {"host": "evil"}) != bad
-    assert set(vault.connections.remove([bad])) == {bad, below}
+    assert set(vault.connections.remove([bad]).connections) == {bad, below}
 
 
 def test_a_bad_record_below_one_that_is_renamed_is_not_made_good(vault: Vault, add: Add, behind: Database) -> None:

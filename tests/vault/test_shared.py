@@ -148,7 +148,7 @@ def test_a_commit_that_goes_unanswered_happens_once(
             id = vault.categories.add("New", DEFAULT)
             assert shared.categories.query("default/new") == [id]
         else:
-            assert vault.connections.remove([known]) == [known]
+            assert vault.connections.remove([known]).connections == [known]
             assert shared.connections.query() == [LOCAL]
         assert network.was_cut.is_set()
         vault.close()

@@ -1,0 +1,25 @@
+"""What follows when connections were removed from the vault."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from connmgr.api.account import detail, removal
+from connmgr.api.services import services
+from connmgr.vault.connections import Removed
+
+
+def see_off(removed: Removed, named: Collection[str] = ()) -> None:
+    """Tell the audit trail of all that went besides ``named``, clear the far sides of its jobs, and end its shells.
+
+    :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
+    """
+    for connection in removed.connections:
+        if connection not in named:
+            removal(connection=connection)
+    for category in removed.categories:
+        removal(category=category)
+    if removed.jobs:
+        # Before the shells: with them the links end.
+        detail(jobs=sum(map(len, removed.jobs.values())), jobsLeft=services().orphans.clear(removed.jobs))
+    services().shells.forget(removed.connections)
