@@ -89,8 +89,17 @@ def test_a_removed_job_is_unknown(vault: Vault) -> None:
 def test_the_jobs_of_a_removed_connection_go_with_it(vault: Vault, add: Add) -> None:
     other = add("other")
     job = vault.jobs.add(new(other))
-    vault.connections.remove([other])
+    here = vault.jobs.add(new())
+    removed = vault.connections.remove([other])
+    assert (removed.connections, removed.jobs) == ([other], {other: [job.id]})
     with pytest.raises(UnknownJob):
         vault.jobs.get(job.id)
+    assert vault.jobs.known([job.id, here.id]) == {here.id}
     with pytest.raises(UnknownConnection):
         vault.jobs.add(new(other))
+
+
+def test_of_many_ids_those_are_known_that_are_jobs(vault: Vault, add: Add) -> None:
+    jobs = {vault.jobs.add(new(connection)).id for connection in (LOCAL, LOCAL, add("other"))}
+    assert vault.jobs.known([*(str(uuid.uuid4()) for _ in range(1200)), *jobs]) == jobs
+    assert vault.jobs.known([]) == set()
