@@ -1,0 +1,113 @@
+"""How a response is sent: by the thread that makes it, with its header, and at the pace of its reader."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import Any
+
+from waitress.channel import ClientDisconnected, HTTPChannel
+
+DIRECT_BYTES = 32 * 1024
+"""Smaller pieces of a response go through waitress's buffers; larger ones are sent directly."""
+
+POLL_SECONDS = 1.0
+
+
+class SendingChannel(HTTPChannel):
+    """waitress's channel, which sends as much as it can in the thread that answers."""
+
+    _sending = False
+    _awaits_reader = False
+    """Whether the answer waits for its reader between its pieces, so that the sending of none needs to wait."""
+
+    _header: bytes | None = b""
+    """The header of a response until it is sent with the body; None before there is one."""
+
+    def drained(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the socket has taken what was written; return whether it has.
+
+        Whoever calls this bounds how long a client may read nothing: no limit of this module's does meanwhile. A client
+        that has gone takes nothing.
+        """
+        self._awaits_reader = True
+        deadline = time.monotonic() + seconds
+        while True:
+            self.last_activity = time.time()
+            with self.outbuf_lock:
+                if not self.connected or self.socket is None:
+                    return False
+                if self.total_outbufs_len:
+                    self._flush_exception(self._flush_some, do_close=False)  # type: ignore[attr-defined]
+                if not self.total_outbufs_len:
+                    return True
+            left = deadline - time.monotonic()
+            if left <= 0 or self._broken(left):
+                return False
+
+    def write_soon(self, data: Any) -> int:
+        """Send a piece of the response, the header together with the first piece of the body.
+
+        The main thread sends the rest of a small piece later. Large pieces are sent here, which saves copies and bounds
+        memory.
+        """
+        if self._header is None:
+            self._header = data
+        elif len(data) < DIRECT_BYTES or self._awaits_reader:
+            whole, self._header = self._header + data, b""
+            sent = self._send_now(memoryview(whole))
+            if sent < len(whole):
+                super().write_soon(whole[sent:])
+        else:
+            self._send_header()
+            self._send_all(data)
+        return len(data)
+
+    def _send_header(self) -> None:
+        """Send the header if it still waits for a piece of the body."""
+        if self._header:
+            self.write_soon(b"")
+
+    def _send_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        self.last_activity = time.time()
+        self._sending = True
+        try:
+            while rest := rest[self._send_now(rest) :]:
+                self._await_room()
+        finally:
+            self._sending = False
+
+    def _send_now(self, data: memoryview) -> int:
+        """Send as much of ``data`` as the socket takes, after what is queued."""
+        with self.outbuf_lock:
+            if not self.connected or self.socket is None:
+                raise ClientDisconnected
+            if self.total_outbufs_len:
+                self._flush_some(do_close=False)  # type: ignore[attr-defined]
+            if self.total_outbufs_len:
+                return 0
+            try:
+                sent = self.socket.send(data)
+            except BlockingIOError:
+                return 0
+            except OSError:
+                raise ClientDisconnected from None
+            self.last_activity = time.time()
+            return sent
+
+    def _await_room(self) -> None:
+        if self._broken(POLL_SECONDS):
+            raise ClientDisconnected
+
+    def _broken(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the socket takes data; return whether the connection has broken."""
+        # The main thread times out a client that reads nothing, and may close the socket at any moment. Polling a
+        # descriptor number that was reused is harmless and short.
+        descriptor = self.socket.fileno() if self.socket is not None else -1
+        if descriptor < 0:
+            return True
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        waited = min(seconds, POLL_SECONDS) * 1000
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(waited))
