@@ -88,4 +88,4 @@ REMOVE = _program("remove")
 """``id …``. ``ok``."""
 
 LIST = _program("list")
-"""``seconds``. ``ok``, then a line for each job that began so long ago or earlier: id, and age in seconds or ``-``."""
+"""``seconds``. ``ok``, then lines on jobs that began so long ago or earlier: id, and age in seconds or ``-``."""

@@ -1,18 +1,34 @@
-# The jobs that began $1 seconds ago or more: as stat has it or, where there is none, find, which counts whole days.
+# The jobs that began $1 seconds ago or more, as stat has it or, where there is none, find, which counts whole days.
+# With 0 all are told of before their ages are.
 least=$1
 say ok
 now=$(date +%s)
-for d in "$job_home"/* "$job_spare"/*; do
-  case ${d##*/} in *[!0-9a-f]*|"") continue;; esac
-  [ -O "$d" ] && [ -d "$d" ] && [ ! -L "$d" ] || continue
-  born=$(stat -c %Y -- "$d/runner" || stat -f %m -- "$d/runner") 2>/dev/null
-  age=-
-  case $born in ""|*[!0-9]*) ;; *) age=$((now - born));; esac
-  if [ "$least" = 0 ]; then :
-  elif [ "$age" = - ]; then
-    [ "$(find "$d/runner" -prune -mtime "+$(( (least - 1) / 86400 ))" 2>/dev/null)" ] || continue
-  else
-    [ "$age" -ge "$least" ] || continue
+option= format=
+if stat -c %Y /; then option=-c format='%Y %n'; elif stat -f %m /; then option=-f format='%m %N'; fi >/dev/null 2>&1
+# One program for many jobs.
+job_ages() {
+  [ "$1" ] || return
+  if [ "$least" = 0 ]; then for runner; do echo "${runner%/*} -"; done; fi
+  if [ "$option" ]; then
+    stat "$option" "$format" -- "$@" | while read -r born runner; do
+      age=$((now - born))
+      if [ "$least" = 0 ] || [ "$age" -ge "$least" ]; then echo "${runner%/*} $age"; fi
+    done
+  elif [ "$least" != 0 ]; then
+    find "$@" -prune -mtime "+$(( (least - 1) / 86400 ))" | while read -r runner; do echo "${runner%/*} -"; done
   fi
-  echo "${d##*/} $age"
-done
+}
+job_listed() {
+  [ -d "$1" ] && cd "$1" || return
+  set --
+  for d in *; do
+    case $d in *[!0-9a-f]*) continue;; esac
+    [ -O "$d" ] && [ -d "$d" ] && [ ! -L "$d" ] || continue
+    set -- "$@" "$d/runner"
+    [ "$#" -lt 100 ] || { job_ages "$@"; set --; }
+  done
+  job_ages "$@"
+} 2>/dev/null
+(job_listed "$job_home")
+(job_listed "$job_spare")
+true
