@@ -89,7 +89,7 @@ class ExecResponse(Schema):
     ShellInfo,
     action="shell.start",
     about=("connection", "session"),
-    raises=[*OPENING, errors.ShellBusy, errors.SessionLimit],
+    raises=[*OPENING, errors.ShellLost, errors.ShellBusy, errors.SessionLimit],
     waits=True,
     example={"connection": EXAMPLE},
     answer={
