@@ -211,7 +211,7 @@ def input(request: dict[str, Any]) -> None:
     JobKillRequest,
     action="job.kill",
     about=("job", "signal"),
-    raises=[*REACHING, errors.JobFinished],
+    raises=[*REACHING, errors.JobFinished, errors.PermissionDenied, errors.FileOperationFailed],
     example={"job": JOB, "signal": "TERM", "grace": 5},
 )
 def kill(request: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ def kill(request: dict[str, Any]) -> None:
     JobRemoveRequest,
     action="job.remove",
     about=("job",),
-    raises=[*REACHING, errors.JobRunning],
+    raises=[*REACHING, errors.JobRunning, errors.PermissionDenied, errors.FileOperationFailed],
     example={"job": JOB},
 )
 def remove(request: dict[str, Any]) -> None:

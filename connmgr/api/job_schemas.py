@@ -180,7 +180,7 @@ class JobWaitRequest(JobRequest):
 
 
 class JobRemoveRequest(JobRequest):
-    force = Boolean(load_default=False, metadata={"description": "Kill the job first if it runs."})
+    force = Boolean(load_default=False, metadata={"description": "Kill first what runs of the job."})
 
 
 class JobQueryRequest(Schema):

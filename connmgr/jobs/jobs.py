@@ -164,9 +164,10 @@ class Jobs:
 
         def work(spool: Spool) -> None:
             seen = self.seen(spool, id)
-            if seen.state == RUNNING or _may_begin(followed.stored, seen):
-                if not force:
-                    raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
+            if not force and (seen.state == RUNNING or _may_begin(followed.stored, seen)):
+                raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
+            if force and seen.state in (STARTING, RUNNING, LOST, GONE):
+                # Where the far side lost track of a job, its processes may run all the same.
                 spool.kill(far_name(id), "KILL", 0, CALL_SECONDS)
             spool.remove([far_name(id)], CALL_SECONDS)
 
@@ -234,11 +235,14 @@ class Jobs:
     def _watched(self, connection: str, jobs: Mapping[str, Followed]) -> bool | None:
         try:
             return self._reach.ask(connection, self._access[connection], partial(self._look_at, jobs))
-        except errors.ConnmgrError:
-            # Those who wait are told the reason when their time is over.
+        except UNREACHABLE:
             for followed in jobs.values():
                 followed.unreachable()
-            return None
+        except errors.ConnmgrError:
+            # Whoever waits asks again, and is told the reason, which may be another caller's alone.
+            for followed in jobs.values():
+                followed.tell_all()
+        return None
 
     def _look_at(self, jobs: Mapping[str, Followed], spool: Spool) -> bool:
         """Look at jobs of one connection; return whether there were news."""

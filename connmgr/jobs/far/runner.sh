@@ -7,7 +7,8 @@ shift
 [ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" "$@"
 trap : INT QUIT TERM USR1 USR2 ALRM
 umask 077
-record() { echo "$* ." 1<>"$d/end"; }
+# Whatever has taken the place of the directory, or of the file, is another's.
+record() { [ -L "$d" ] || [ -L "$d/end" ] || echo "$* ." 1<>"$d/end"; }
 why=$(mkfifo "$d/1" "$d/2" ${open:+"$d/0"} 2>&1) || { echo "$why" >"$d/err"; record exited 126 over 0 0; exit; }
 # Past the limit of a file's size tee drops what comes, and goes on reading.
 keep() {
@@ -69,14 +70,15 @@ s=$?
 [ "$s" -le 256 ] || s=$((s - 128))
 cd /
 state=exited
-read -r how name rest <"$d/kill"
+how=
+if [ -f "$d/kill" ] && [ ! -L "$d/kill" ]; then read -r how name rest <"$d/kill"; fi
 case $how in
   timed_out|killed) state=$how;;
   signal) [ "$s" -le 128 ] || case $(kill -l "$s") in "$name"|"SIG$name") state=killed;; esac;;
 esac
 record "$state" "$s" open 0 0
 [ "$timer" = 0 ] || [ "$state" = timed_out ] || kill "$timer"
-[ "$feeder" = 0 ] || { kill "$feeder"; rm -rf "$d/wake" "$d/in"; }
+[ "$feeder" = 0 ] || { kill "$feeder"; [ -L "$d" ] || rm -rf "$d/wake" "$d/in"; }
 # A child that the command has left behind may hold its streams for ever: they are over after a second.
 n=0
 [ -e "/proc/$$/stat" ] || n=100

@@ -25,9 +25,10 @@ job_process() {
   fi
   case $alive in ""|[ZX]*) return 1;; esac
 } 2>/dev/null
+job_file() { [ -f "$1" ] && [ ! -L "$1" ]; }
 job_runner_is() {
   pid= start= boot= cap=
-  if [ -f "$d/runner" ] && [ ! -L "$d/runner" ]; then read -r pid start boot cap last <"$d/runner"; fi
+  if job_file "$d/runner"; then read -r pid start boot cap last <"$d/runner"; fi
 }
 job_lives() {
   case $pid in ""|*[!0-9]*) return 1;; esac
@@ -37,7 +38,7 @@ job_lives() {
 }
 job_record() {
   phase= status= over= cut_out= cut_err= last=
-  if [ -f "$d/end" ] && [ ! -L "$d/end" ]; then read -r phase status over cut_out cut_err last <"$d/end"; fi
+  if job_file "$d/end"; then read -r phase status over cut_out cut_err last <"$d/end"; fi
   case "$phase $last" in "exited ."|"killed ."|"timed_out .") state=$phase; return 0;; esac
   return 1
 }
@@ -50,6 +51,6 @@ job_state() {
   elif ! job_record; then
     # The runner may have ended between the two looks, or has not begun.
     state=lost
-    [ "$pid" ] || [ "$phase" ] || state=starting
+    [ "$pid" ] || [ "$phase" ] || ! job_file "$d/runner" || state=starting
   fi
 }

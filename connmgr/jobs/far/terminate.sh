@@ -19,7 +19,7 @@ pause() { sleep 0.05 || sleep 1; } 2>/dev/null
 find_job
 n=0
 while [ "$state" = starting ] && [ "$n" -lt 100 ]; do n=$((n + 1)); pause; find_job; done
-if [ "$state" = running ]; then
+if [ "$state" = running ] && job_file "$d/kill"; then
   read -r noted rest <"$d/kill"
   case $noted in timed_out|killed) ;; *) echo "$why $signal ." 1<>"$d/kill";; esac
 fi
