@@ -19,8 +19,23 @@ from tests.jobs.conftest import Jobs, new_id
 from tests.jobs.test_kill import processes_of, ready
 
 LINES = b"i=0; while [ $i -lt 30000 ]; do echo line $i; i=$((i+1)); done; exit 3"
+SECRET = "of somebody else\n"
+
+
+def link(path: Path) -> None:
+    """Put a link to another file in the place of one."""
+    other = target(path)
+    other.write_text(SECRET)
+    path.symlink_to(other)
+
+
+def target(path: Path) -> Path:
+    """Return where such a link leads."""
+    return path.parent.with_suffix(".other")
+
+
 REPLACEMENTS: list[Callable[[Path], None]] = [
-    lambda path: path.symlink_to("/etc/shadow"),
+    link,
     os.mkfifo,
     Path.mkdir,
 ]
@@ -81,6 +96,8 @@ def test_a_job_is_killed_whatever_has_taken_a_file_s_place(
     replace(home / id / name)
     jobs.spool.kill(id, "KILL", None, 20)
     eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    if replace is link:
+        assert target(home / id / name).read_text() == SECRET, "it was written through the link"
 
 
 @pytest.mark.needs("linux")
