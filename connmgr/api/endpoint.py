@@ -89,7 +89,8 @@ class Endpoint:
             try:
                 response = self._respond(self._result(request))
             except Parked as parked:
-                turns().parked = parked
+                # The frames that its traceback holds would wait with it.
+                turns().parked = parked.with_traceback(None)
                 return flask.Response()
             except Exception:
                 raise

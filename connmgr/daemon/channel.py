@@ -42,7 +42,8 @@ class Server(Protocol):
     @property
     def crowded(self) -> bool: ...
     def add_task(self, channel: Channel) -> None: ...
-    def park(self, channel: Channel, parked: Parked) -> None: ...
+    def park(self, channel: Channel, parked: Parked) -> int: ...
+    def leave(self, place: int) -> None: ...
     def pull_trigger(self) -> None: ...
 
 
@@ -62,6 +63,9 @@ class Channel(SendingChannel):
 
     parked: Parked | None = None
     """What the request that is to be answered first waits for without a thread."""
+
+    _place = -1
+    """Where the server keeps it while it waits so."""
 
     _known = False
     """Whether the client has shown a valid token."""
@@ -131,7 +135,7 @@ class Channel(SendingChannel):
             self.server.pull_trigger()
 
     def _wait(self, parked: Parked) -> None:
-        self.server.park(self, parked)
+        self._place = self.server.park(self, parked)
         parked.begin(lambda: self.resume(parked))
 
     def resume(self, parked: Parked) -> None:
@@ -140,6 +144,7 @@ class Channel(SendingChannel):
             if self.parked is not parked:
                 return
             self.parked = None
+        self.server.leave(self._place)
         parked.end()
         self.server.add_task(self)
 
@@ -260,6 +265,7 @@ class Channel(SendingChannel):
         if self.request is not None:
             self.request.close()
         if self.parked is not None:
+            self.server.leave(self._place)
             self.parked.end()
         super().handle_close()
 

@@ -102,7 +102,8 @@ class Server(TcpWSGIServer):
         self._waking = threading.RLock()
         self._shut_down = False
         self._next_drop = 0.0
-        self._parked: list[tuple[float, int, Channel, Parked]] = []
+        self._due: list[tuple[float, int]] = []
+        self._parked: dict[int, tuple[Channel, Parked]] = {}
         self._parking = threading.Lock()
         self._numbers = itertools.count()
         adjustments = Adjustments(
@@ -166,16 +167,24 @@ class Server(TcpWSGIServer):
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
 
-    def park(self, channel: Channel, parked: Parked) -> None:
-        """Resume ``channel`` when the time of ``parked`` is over."""
+    def park(self, channel: Channel, parked: Parked) -> int:
+        """Resume ``channel`` when the time of ``parked`` is over; return its place, for :meth:`leave`."""
         with self._parking:
-            heapq.heappush(self._parked, (parked.until, next(self._numbers), channel, parked))
+            place = next(self._numbers)
+            self._parked[place] = channel, parked
+            heapq.heappush(self._due, (parked.until, place))
+        return place
+
+    def leave(self, place: int) -> None:
+        """Keep nothing of what waits at ``place``. Doing so again does nothing."""
+        with self._parking:
+            self._parked.pop(place, None)
 
     def resume_all(self) -> None:
         """Answer all requests again that wait without a thread."""
         with self._parking:
-            waiting, self._parked = self._parked, []
-        for _, _, channel, parked in waiting:
+            waiting, self._parked, self._due = self._parked, {}, []
+        for channel, parked in waiting.values():
             channel.resume(parked)
 
     def _resume_due(self) -> float:
@@ -183,10 +192,12 @@ class Server(TcpWSGIServer):
         now = time.monotonic()
         while True:
             with self._parking:
-                if not self._parked or self._parked[0][0] > now:
-                    return self._parked[0][0] - now if self._parked else POLL_SECONDS
-                _, _, channel, parked = heapq.heappop(self._parked)
-            channel.resume(parked)
+                if not self._due or self._due[0][0] > now:
+                    return self._due[0][0] - now if self._due else POLL_SECONDS
+                found = self._parked.pop(heapq.heappop(self._due)[1], None)
+            if found is not None:
+                channel, parked = found
+                channel.resume(parked)
 
     @property
     def crowded(self) -> bool:

@@ -32,6 +32,7 @@ PASSING = {
     "no_shell",
     "shell_busy",
     "shell_lost",
+    "shell_start_failed",
     "stopping",
     "transfer_failed",
     "unreachable",
