@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.timing import print_table
-from tests.jobs.cycles import Cycle, Outcome, patience, plans
+from tests.jobs.cycles import Cycle, Outcome, plans
+from tests.jobs.patience import patience
 from tests.jobs.world import LOCAL, SSH, dialects, world
 
 REPEAT = "python -m benchmarks.survival"

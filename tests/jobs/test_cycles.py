@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.jobs.cycles import Cycle, patience, plans
+from tests.jobs.cycles import Cycle, plans
+from tests.jobs.patience import patience
 from tests.jobs.world import LOCAL, World, dialects, world
 
 pytestmark = [pytest.mark.needs("sshd", "linux"), pytest.mark.slow]

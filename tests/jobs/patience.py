@@ -1,0 +1,53 @@
+"""A client that gives up before its job ends, and another one that finds it."""
+
+from __future__ import annotations
+
+import time
+
+from connmgr.client import ClientError
+from tests.jobs.cycles import PATIENCE_SECONDS, Outcome, Plan
+from tests.jobs.world import World, new_mark
+
+
+def patience(world: World, connection: str, seconds: float, given_up_after: float) -> Outcome:
+    """Run a command longer than its client waits; another client finds the job, and its result whole."""
+    lines, name = 20, new_mark()
+    outcome = Outcome(Plan(-1, "client", "", "", lines, 5, given_up_after, None))
+    begun = time.monotonic()
+    command = "\n".join([*(f"echo {line}; sleep {seconds / lines}" for line in range(lines)), "exit 5"])
+    with world.client() as client:
+        client.post("/shell/start", connection=connection)
+        started = client.post("/job/start", connection=connection, command=command, name=name, keep=3600)["job"]
+    answered = _waits(world, started, given_up_after)
+    if answered:
+        outcome.wrong.append("the job had ended before its client gave up")
+    with world.client() as client:
+        found = client.post("/job/query", name=name)["jobs"]
+        if [one["job"] for one in found] != [started]:
+            outcome.wrong.append(f"the job is not found again: {found}")
+        state = "running"
+        while state in ("starting", "running") and time.monotonic() < begun + seconds + PATIENCE_SECONDS:
+            state = client.post("/job/wait", job=started, wait=25)["state"]
+        last = client.post("/job/output", job=started)
+        client.post("/job/remove", job=started, force=True)
+    result = last["state"], last["exitCode"], last["stdout"]["data"]
+    if result != ("exited", 5, "".join(f"{line}\n" for line in range(lines))):
+        outcome.wrong.append(f"the result is {result}")
+    outcome.seconds = time.monotonic() - begun
+    return outcome
+
+
+def _waits(world: World, job: str, seconds: float) -> bool:
+    """Wait for the end of a job as a client does that gives up after ``seconds``; return whether it came."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        with world.client(timeout=left) as client:
+            try:
+                answer = client.post("/job/output", job=job, wait=25, until="exit")
+            except ClientError as error:
+                if error.code != "unreachable":
+                    raise
+                return False
+            if answer["state"] not in ("starting", "running"):
+                return True
+    return False
