@@ -1,7 +1,13 @@
 # A link in the place of a job's directory is removed alone.
 for id; do
   for d in "$job_home/$id" "$job_spare/$id"; do
-    if [ -e "$d" ] || [ -L "$d" ]; then why=$(rm -rf -- "$d" 2>&1) || because "$why"; fi
+    [ -e "$d" ] || [ -L "$d" ] || continue
+    # The runner of a job that has just ended may write its last record meanwhile, for which rm fails.
+    n=0
+    until why=$(rm -rf -- "$d" 2>&1); do
+      n=$((n + 1))
+      [ "$n" -lt 3 ] || because "$why"
+    done
   done
 done
 say ok
