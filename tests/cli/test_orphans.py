@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 
 from connmgr.client import LOCAL_MACHINE
 from tests.api.wire import client_of
-from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually
+from tests.plugins.oneself import ssh_server
+from tests.plugins.sshd import Sshd
 
 
 def old_job(daemon: Daemon) -> str:
@@ -94,11 +96,18 @@ def test_doctor_says_nothing_of_jobs_where_no_daemon_runs(own_daemon: Daemon) ->
     assert findings(CommandLine(own_daemon)) == []
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Sshd]:
+    """An sshd whose logins have a home of the test's own, in which no other test has jobs."""
+    (tmp_path / "far").mkdir()
+    with ssh_server(tmp_path / "far") as server:
+        yield server
+
+
 @pytest.mark.needs("sshd")
 def test_over_ssh_what_ran_when_its_connection_was_removed_is_found_by_the_next_one(
-    own_connmgr: CommandLine, start_sshd: StartSshd
+    own_connmgr: CommandLine, server: Sshd
 ) -> None:
-    server = start_sshd()
     jobs = "${XDG_STATE_HOME:-$HOME/.local/state}/connmgr/jobs"
 
     def begin(command: str) -> str:
