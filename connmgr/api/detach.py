@@ -50,7 +50,8 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
         raise Parked(partial(jobs.subscribe, id, access, followed.last.version), turns().began + request["detachAfter"])
     most = services().settings.max_output
     found = jobs.output(id, access, 0, 0, most)
-    if followed.stored.state not in ENDED:
+    # Where the machine went away meanwhile, its output is still there, and nothing may be answered in its place.
+    if found.stale or followed.stored.state not in ENDED:
         shown = {name: output.shown(getattr(found, name)[:most], encoding) for name in ("stdout", "stderr")}
         return as_json({"job": id, **shown})
     result = _result(found, followed.stored.exit_code, most)

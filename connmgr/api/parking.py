@@ -68,13 +68,12 @@ class Turns:
 
     began: float = field(default_factory=time.monotonic)
     kept: dict[str, Any] = field(default_factory=dict)
+    parked: Parked | None = None
+    """Set by a turn that ended without an answer."""
 
     def lasts(self, seconds: float) -> bool:
         """Whether the request came less than ``seconds`` ago."""
         return time.monotonic() < self.began + seconds
-
-    parked: Parked | None = None
-    """Set by a turn that ended without an answer."""
 
 
 def turns() -> Turns:

@@ -105,6 +105,7 @@ class Server(TcpWSGIServer):
         self._due: list[tuple[float, int]] = []
         self._parked: dict[int, tuple[Channel, Parked]] = {}
         self._parking = threading.Lock()
+        self._parks = True
         self._numbers = itertools.count()
         adjustments = Adjustments(
             sockets=[bound],
@@ -172,7 +173,7 @@ class Server(TcpWSGIServer):
         with self._parking:
             place = next(self._numbers)
             self._parked[place] = channel, parked
-            heapq.heappush(self._due, (parked.until, place))
+            heapq.heappush(self._due, (parked.until if self._parks else 0.0, place))
         return place
 
     def leave(self, place: int) -> None:
@@ -181,8 +182,9 @@ class Server(TcpWSGIServer):
             self._parked.pop(place, None)
 
     def resume_all(self) -> None:
-        """Answer all requests again that wait without a thread."""
+        """Answer all requests again that wait without a thread, and those that would begin to wait, at once."""
         with self._parking:
+            self._parks = False
             waiting, self._parked, self._due = self._parked, {}, []
         for channel, parked in waiting.values():
             channel.resume(parked)
