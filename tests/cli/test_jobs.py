@@ -273,11 +273,11 @@ class TestEnds:
 
 class TestNames:
     def test_a_name_a_uuid_and_its_beginning(self, connmgr: CommandLine) -> None:
-        id = begin(connmgr, "exit 3", "--name", "a [name]")
+        id = begin(connmgr, "exit 3", "--name", "my [name]")
         connmgr("job", "wait", id, code=3)
-        for name in (id, id.upper(), "a [name]", id[:13]):
+        for name in (id, id.upper(), "my [name]", id[:13]):
             assert connmgr("job", "info", "--json", name).json["job"] == id
-        for name in ("a", "A [NAME]", "", "*", "zz"):
+        for name in ("my", "MY [NAME]", "", "*", "zz"):
             assert "No job is called" in connmgr("job", "info", name, code=5).errors
 
     def test_a_name_of_several_is_refused_and_they_are_listed(self, connmgr: CommandLine) -> None:
