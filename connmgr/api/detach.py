@@ -14,7 +14,7 @@ from connmgr.api.account import caller, detail
 from connmgr.api.answer import as_json
 from connmgr.api.command import printed_until
 from connmgr.api.launch import begin
-from connmgr.api.parking import Parked, turns
+from connmgr.api.parking import turns
 from connmgr.api.services import services
 from connmgr.engine.running import Result
 from connmgr.jobs.followed import Output
@@ -46,8 +46,8 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
     id, access, jobs = kept[_JOB], caller().access, services().jobs
     detail(job=id)
     followed = jobs.look(id, access)
-    if not followed.over and turns().lasts(request["detachAfter"]):
-        raise Parked(partial(jobs.subscribe, id, access, followed.last.version), turns().began + request["detachAfter"])
+    if not followed.over:
+        turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["detachAfter"])
     most = services().settings.max_output
     found = jobs.output(id, access, 0, 0, most)
     # Where the machine went away meanwhile, its output is still there, and nothing may be answered in its place.

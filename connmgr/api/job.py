@@ -27,7 +27,7 @@ from connmgr.api.job_schemas import (
     JobWaitRequest,
 )
 from connmgr.api.launch import OPEN, begin
-from connmgr.api.parking import Parked, turns
+from connmgr.api.parking import turns
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.jobs.followed import Output
@@ -123,8 +123,8 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     answer = _shown(found, stored, request)
     ended = answer["stdout"]["eof"] and answer["stderr"]["eof"]
     news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
-    if not news and turns().lasts(request["wait"]):
-        raise Parked(partial(jobs.subscribe, id, access, found.version), turns().began + request["wait"])
+    if not news:
+        turns().wait(partial(jobs.subscribe, id, access, found.version), request["wait"])
     return answer
 
 
@@ -142,8 +142,8 @@ def wait(request: dict[str, Any]) -> dict[str, Any]:
     """Wait for the end of a job, and describe it; after `wait` seconds as it is then."""
     jobs, access, id = services().jobs, caller().access, request["job"]
     followed = jobs.look(id, access)
-    if followed.stored.state not in ENDED and turns().lasts(request["wait"]):
-        raise Parked(partial(jobs.subscribe, id, access, followed.last.version), turns().began + request["wait"])
+    if followed.stored.state not in ENDED:
+        turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["wait"])
     return _info(followed.stored, stale=followed.last.stale)
 
 

@@ -1,7 +1,7 @@
 """Requests that wait for news without a thread: the server is given one back, and hands it in again when there is news.
 
-A view that finds nothing yet raises :class:`Parked`. It runs again from its beginning, with all checks, when there is
-news or its time is over.
+A view that finds nothing yet calls :meth:`Turns.wait`, which raises :class:`Parked`. The view runs again from its
+beginning, with all checks, when there is news or its time is over.
 """
 
 from __future__ import annotations
@@ -71,9 +71,14 @@ class Turns:
     parked: Parked | None = None
     """Set by a turn that ended without an answer."""
 
-    def lasts(self, seconds: float) -> bool:
-        """Whether the request came less than ``seconds`` ago."""
-        return time.monotonic() < self.began + seconds
+    def wait(self, subscribe: Subscribe, seconds: float) -> None:
+        """Return only when the request came ``seconds`` ago or earlier.
+
+        :raises Parked: it came later, and waits for what ``subscribe`` tells of.
+        """
+        until = self.began + seconds
+        if time.monotonic() < until:
+            raise Parked(subscribe, until)
 
 
 def turns() -> Turns:
