@@ -94,6 +94,8 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "23-connection-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["example shell"],
     "24-connection-update.sh": nothing,
     "25-connection-refresh.sh": nothing,
+    "26-hostkey-trust.sh": nothing,
+    "27-hostkey-forget.sh": lambda answers: [one["kept"] for one in answers[0]["keys"]] == [""],
     "30-shell-start.sh": keys("shellDialect", "osType", "osName", "ttyState", "temp"),
     "31-shell-exec.sh": lambda answers: answers == [{"exitCode": 3, "stdout": "Linux", "stderr": "oops"}],
     "32-shell-exec.sh": lambda lines: (

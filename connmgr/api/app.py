@@ -16,6 +16,7 @@ from connmgr.api import (
     errors,
     fs,
     handshake,
+    hostkey,
     job,
     metrics,
     orphans,
@@ -33,7 +34,21 @@ from connmgr.errors import Stopping
 
 GROUPS = tuple(
     part.group
-    for part in (handshake, category, connection, shell, broadcast, job, orphans, fs, secret, vault, daemon, metrics)
+    for part in (
+        handshake,
+        category,
+        connection,
+        shell,
+        broadcast,
+        job,
+        orphans,
+        fs,
+        secret,
+        hostkey,
+        vault,
+        daemon,
+        metrics,
+    )
 )
 
 

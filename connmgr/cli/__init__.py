@@ -29,6 +29,7 @@ COMMANDS = {
     "exec": "exec",
     "shell": "shell",
     "job": "job",
+    "trust": "trust",
     "cp": "cp",
     "import-ssh-config": "import_ssh_config",
     "encrypt": "secret",

@@ -10,6 +10,7 @@ import click
 
 from connmgr import paths
 from connmgr.cli.exits import DENIED, Failure
+from connmgr.cli.host_key import Doorkeeper
 from connmgr.cli.kept_session import KeptSession
 from connmgr.client import Client
 from connmgr.client.http import default_auth_file, default_url, url_of
@@ -43,6 +44,7 @@ def connect(timeout: float = ANSWER_SECONDS) -> Client:
     context.call_on_close(client.close)
     if kept:
         context.call_on_close(lambda: None if client.session_token == kept else session.forget())
+    client.remedy(Doorkeeper(client).admits)
     if user:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     return client

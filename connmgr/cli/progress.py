@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
+
 from connmgr.cli.output import visible
 from connmgr.client import Progress
 
@@ -16,6 +18,14 @@ PATIENCE_SECONDS = 1.0
 """Nothing is said of what takes no longer."""
 
 WIPE = "\r\x1b[K"
+_SHOWN = "connmgr.progress"
+
+
+def hush() -> None:
+    """End what this module shows for the running command: something is asked on the terminal."""
+    end = click.get_current_context().meta.pop(_SHOWN, None)
+    if end is not None:
+        end()
 
 
 class Waiting:
@@ -53,6 +63,7 @@ def waiting(what: str) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     shown = Waiting(what)
+    click.get_current_context().meta[_SHOWN] = shown.over
     try:
         yield shown.over
     finally:
@@ -71,5 +82,6 @@ def transferring(name: str, *, quiet: bool) -> Iterator[Progress | None]:
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
     text = TextColumn("{task.description}", markup=False)
     with Progress(text, *columns, console=Console(stderr=True)) as shown:
+        click.get_current_context().meta[_SHOWN] = shown.stop
         task = shown.add_task(Path(name).name, total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -15,16 +15,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
-from connmgr.client.endpoints import Categories, Connections, DaemonItself, Secrets, Shells, Vault
+from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Shells, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
-from connmgr.client.http import HttpSession, default_auth_file, default_url
+from connmgr.client.http import HttpSession, Remedy, default_auth_file, default_url
 from connmgr.client.results import (
     Category,
     Connection,
     ConnectionType,
     DaemonStatus,
     FileEntry,
+    ForgottenKey,
     RawResult,
     Result,
     RunningShell,
@@ -52,6 +53,7 @@ __all__ = [
     "DaemonStatus",
     "Download",
     "FileEntry",
+    "ForgottenKey",
     "Outcome",
     "Piece",
     "Progress",
@@ -113,6 +115,7 @@ class Client:
         self.shell = Shells(self.post, self._session)
         self.fs = Files(self.post, self._session)
         self.secret = Secrets(self.post)
+        self.hostkey = HostKeys(self.post)
         self.vault = Vault(self.post)
         self.daemon = DaemonItself(self.post)
 
@@ -155,6 +158,10 @@ class Client:
     def session_token(self) -> str | None:
         """The token of this session, None before the first request."""
         return self._session.token
+
+    def remedy(self, remedy: Remedy | None) -> None:
+        """Have ``remedy`` told the error of each refused request and its body; where it returns True, send it again."""
+        self._session.remedy = remedy
 
     def post(self, path: str, /, **fields: Any) -> Any:
         """Send ``fields`` as a JSON object to ``path``, return a dict or raw bytes, or raise :class:`ClientError`."""

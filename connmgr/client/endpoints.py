@@ -14,6 +14,7 @@ from connmgr.client.results import (
     Connection,
     ConnectionType,
     DaemonStatus,
+    ForgottenKey,
     ListedShell,
     RawResult,
     Result,
@@ -206,6 +207,20 @@ class Shells(Group):
         """Stop a shell, or all shells of the connection."""
         options = {"all": True} if all else {}
         self._post("/shell/stop", connection=connection, **given(session=session), **options)
+
+
+class HostKeys(Group):
+    """``/hostkey``."""
+
+    def trust(self, connection: str, host: str, key: str) -> None:
+        """Accept ``key`` of ``host``: ``hostKey`` and ``host`` of the details of a ``host_key_unknown``."""
+        self._post("/hostkey/trust", connection=connection, host=host, hostKey=key)
+
+    def forget(self, connection: str, host: str | None = None) -> list[ForgottenKey]:
+        """Remove the known keys of ``host``, by default of the one that the connection leads to, and return them."""
+        more = {} if host is None else {"host": host}
+        found = self._post("/hostkey/forget", connection=connection, **more)["keys"]
+        return [ForgottenKey(one["key"], one["place"], one["kept"]) for one in found]
 
 
 class Secrets(Group):

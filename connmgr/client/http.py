@@ -7,7 +7,7 @@ import json
 import os
 import select
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,9 @@ JSON = "application/json"
 BYTES = "application/octet-stream"
 
 LOOPBACK = {"localhost", "::1"}
+
+Remedy = Callable[[ClientError, bytes], bool]
+"""Is told the error of a request and its body; returns whether to send it again."""
 
 Body = bytes | IO[bytes] | Iterable[bytes]
 
@@ -52,6 +55,7 @@ class HttpSession:
         self.timeout = timeout
         self.token = token
         self.foreign = foreign
+        self.remedy: Remedy | None = None
         self._connection = _connection(base_url, timeout, None if foreign else auth_file)
 
     def close(self) -> None:
@@ -108,6 +112,16 @@ class HttpSession:
         token is tried beforehand. ``accept`` is the media type to ask for.
         :raises ClientError: the answer is an error, or there is none.
         """
+        while True:
+            try:
+                return self._admitted(path, body, content_type, length, accept)
+            except ClientError as error:
+                if not isinstance(body, bytes) or self.remedy is None or not self.remedy(error, body):
+                    raise
+
+    def _admitted(
+        self, path: str, body: Body, content_type: str, length: int | None, accept: str | None
+    ) -> http.client.HTTPResponse:
         fresh = self.token is None
         if self.token is None:
             self.shake_hands()

@@ -133,6 +133,14 @@ class RawResult(NamedTuple):
         return cls(answer["exitCode"], stdout, stderr, answer.get("truncated", False))
 
 
+class ForgottenKey(NamedTuple):
+    """A host key that was known, where it stood, and why it is still there (``""`` if it is gone)."""
+
+    key: str
+    place: str
+    kept: str
+
+
 class FileEntry(NamedTuple):
     """A file on the far side; ``size`` in bytes, ``mode`` its permission bits, ``target`` where a link leads.
 

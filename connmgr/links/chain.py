@@ -57,9 +57,7 @@ def open_chain(vault: Vault, registry: Registry, target: Target, access: Access,
     :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
     """
     deadline = Deadline(timeout)
-    hops = list(_hops(vault, registry, target))
-    sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
-    vault.principals.require(sealed, access)
+    hops, sealed = permitted_hops(vault, registry, target, access)
     with contextlib.ExitStack() as links:
         transport: Transport | None = None
         for hop in reversed(hops):
@@ -75,17 +73,30 @@ def open_chain(vault: Vault, registry: Registry, target: Target, access: Access,
 
 
 @dataclass(frozen=True)
-class _Hop:
-    """A link that is to be opened, as it is stored; ``label`` names all but the one that is asked for."""
+class Hop:
+    """A link of a chain, as it is stored; ``label`` names all but the one that is asked for."""
 
     type: str
     data: Mapping[str, Any]
     label: str = ""
 
 
-def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[_Hop]:
+def permitted_hops(
+    vault: Vault, registry: Registry, target: Target, access: Access
+) -> tuple[list[Hop], list[Mapping[str, Any]]]:
+    """Return the links that lead to ``target``, itself first, and the encrypted form of all their secrets.
+
+    Raises what :func:`open_chain` raises before it opens anything.
+    """
+    hops = list(_hops(vault, registry, target))
+    sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
+    vault.principals.require(sealed, access)
+    return hops, sealed
+
+
+def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
     """Yield what is to be opened, from the connection itself to the one that runs over nothing."""
-    hop, seen = _Hop(target.type, target.data), set[str]()
+    hop, seen = Hop(target.type, target.data), set[str]()
     # What secrets are sent to is what was looked at, whoever changes it meanwhile.
     known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)
     while True:
@@ -103,16 +114,16 @@ def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[_Hop]:
                 f"The vault does not record that something runs over connection {reference}: restore the vault "
                 "from a backup."
             )
-        hop = _Hop(record.type, record.data, "/".join(record.path))
+        hop = Hop(record.type, record.data, "/".join(record.path))
 
 
-def _sealed(registry: Registry, hop: _Hop) -> list[Mapping[str, Any]]:
+def _sealed(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     map_secrets(registry.get(hop.type).schema(), hop.data, lambda secret: found.append(secret))
     return [secret for secret in found if not isinstance(secret, str)]
 
 
-def _opened(vault: Vault, registry: Registry, hop: _Hop, access: Access) -> dict[str, Any]:
+def _opened(vault: Vault, registry: Registry, hop: Hop, access: Access) -> dict[str, Any]:
     def unseal(secret: Any) -> str:
         return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
 

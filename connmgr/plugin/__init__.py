@@ -35,6 +35,7 @@ from connmgr.plugin.types import (
     ConnectionType,
     Described,
     Dialogue,
+    ForgottenKey,
     TerminalRequired,
     Wrapper,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Deadline",
     "Described",
     "Dialogue",
+    "ForgottenKey",
     "Integer",
     "Length",
     "List",

@@ -22,6 +22,15 @@ class Child:
     running: bool = True
 
 
+@dataclass(frozen=True)
+class ForgottenKey:
+    """A host key that was known: ``type SHA256:…``, where it stands, and why it could not be removed, else ``""``."""
+
+    key: str
+    place: str
+    kept: str = ""
+
+
 class Described(ABC):
     """The common part of :class:`ConnectionType` and :class:`Wrapper`: the description of a connection."""
 
@@ -70,6 +79,24 @@ class ConnectionType(Described):
         :raises connmgr.errors.OperationError: it failed or took longer than ``timeout`` seconds; the most specific
             class that says why.
         """
+
+    def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
+        """Accept ``key`` as that of ``host`` from now on, and return True if ``data`` leads to that host.
+
+        By default no data does. :class:`connmgr.errors.HostKeyUnknown` of ``open`` told both: its details are ``host``,
+        ``hostKey`` and ``fingerprint``. ``data`` has no secrets.
+        :raises connmgr.errors.HostKeyChanged: another key is known, or this one is revoked.
+        :raises connmgr.errors.InvalidRequest: ``key`` is none.
+        """
+        return False
+
+    def forget_host_keys(self, data: Mapping[str, Any], host: str | None) -> Sequence[ForgottenKey] | None:
+        """Remove the keys that are known of ``host``, by default of the host that ``data`` leads to, and return them.
+
+        It returns None if ``data`` leads to no such host, or to none that has keys, as by default. ``data`` has no
+        secrets.
+        """
+        return None
 
 
 class TerminalRequired(Exception):

@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from connmgr.errors import InvalidRequest
 from connmgr.plugin import (
     Boolean,
     ConnectionType,
+    Deadline,
+    ForgottenKey,
     Integer,
     Length,
     Nested,
@@ -29,10 +32,14 @@ from connmgr.plugin import (
     hookimpl,
     validates_schema,
 )
-from connmgr_ssh.hostkeys import AcceptedKeys, Pin
-from connmgr_ssh.known_hosts import means_itself
+from connmgr_ssh.accepted_keys import AcceptedKeys
+from connmgr_ssh.config import DEFAULT_PORT
+from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, Judge, Pin
+from connmgr_ssh.known_hosts import HostKey, means_itself
+from connmgr_ssh.way import destination_of, jumps
 
-DEFAULT_PORT = 22
+FILE_SECONDS = 10.0
+"""Longest time to wait for another thread that writes known_hosts files."""
 
 
 def _single_word(value: str) -> None:
@@ -106,9 +113,11 @@ class SshSchema(Schema):
     )
     gateway = Reference(metadata={"description": "The connection to go through."})
     hostKeyChecking = Text(
-        load_default="strict",
-        validate=OneOf(["strict", "acceptNew"]),
-        metadata={"description": "Whether the key of a host seen for the first time is accepted and kept."},
+        validate=OneOf([STRICT, ACCEPT_NEW]),
+        metadata={
+            "description": "Whether the key of a host seen for the first time is refused, or accepted and kept; "
+            "by default as StrictHostKeyChecking of ~/.ssh/config says, refused where that says nothing."
+        },
     )
     hostKey = Text(
         validate=[Length(1, 16384), _host_key],
@@ -154,6 +163,30 @@ class Ssh(ConnectionType):
         from connmgr_ssh.transport import connect
 
         return connect(data, via, self._accepted, timeout)
+
+    def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
+        judge = self._judge(data, host)
+        if judge is None:
+            return False
+        try:
+            shown = HostKey.parse(key)
+        except ValueError as error:
+            raise InvalidRequest(f"hostKey: {error}") from None
+        judge.check(shown.blob, None, Deadline(FILE_SECONDS))
+        return True
+
+    def forget_host_keys(self, data: Mapping[str, Any], host: str | None) -> Sequence[ForgottenKey] | None:
+        judge = self._judge(data, host)
+        return None if judge is None else judge.forget(Deadline(FILE_SECONDS))
+
+    def _judge(self, data: Mapping[str, Any], host: str | None) -> Judge | None:
+        """Return who decides about the keys of ``host``, by default the host of ``data``, if the way leads there."""
+        destination = destination_of(data)
+        pin = data.get("hostKey")
+        judges = [Judge(destination, self._accepted, pin, ACCEPT_NEW)]
+        if not data.get(self.via):
+            judges += [Judge(jump, self._accepted, None, ACCEPT_NEW) for jump in jumps(destination)]
+        return next((judge for judge in judges if host in (None, judge.name)), None)
 
 
 @hookimpl

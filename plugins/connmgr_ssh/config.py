@@ -1,9 +1,9 @@
 """The settings of ``~/.ssh/config`` and ``/etc/ssh/ssh_config`` for a host, read as ssh_config(5) describes.
 
 Honoured: Host, Match (all, host, originalhost, user, localuser, final), Include, HostName, Port, User, IdentityFile,
-CertificateFile, IdentitiesOnly, IdentityAgent, ProxyJump, HostKeyAlias, UserKnownHostsFile and GlobalKnownHostsFile.
-``Match exec`` would run a program and never matches; ProxyCommand would too, and is refused. No setting weakens the
-checking of host keys.
+CertificateFile, IdentitiesOnly, IdentityAgent, ProxyJump, HostKeyAlias, UserKnownHostsFile, GlobalKnownHostsFile and
+StrictHostKeyChecking. ``Match exec`` would run a program and never matches; ProxyCommand would too, and is refused. No
+setting has a changed host key accepted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from pathlib import Path
 from connmgr.errors import TransportUnsupported
 from connmgr_ssh.config_file import Block, ConfigFiles, Criteria, Patterns, home_expanded, shown
 
+DEFAULT_PORT = 22
 SYSTEM = Path("/etc/ssh")
 MAX_NESTING = 16
 """Depth of nested includes, and hosts in a chain of ProxyJump."""
 
 _GATHERED = {"identityfile", "certificatefile"}
+_ACCEPT_NEW = {"accept-new", "no", "off"}
 _NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
 
 
@@ -52,6 +54,8 @@ class Destination:
     agent_socket: str | None
     host_key_alias: str | None
     known_hosts: tuple[Path, ...]
+    accept_new: bool
+    """Whether the key of a host that nothing is known of is accepted, for a connection that does not say."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -164,7 +168,7 @@ class _Options:
 
     def destination(self, port: int | None) -> Destination:
         """Return the options as a destination."""
-        port = port or _port(self._first("port") or "22", f"Port of {self._alias}")
+        port = port or _port(self._first("port") or str(DEFAULT_PORT), f"Port of {self._alias}")
         tokens = self._tokens(port)
         only = (self._first("identitiesonly") or "no").lower() == "yes"
         files = self._values.get("identityfile")
@@ -180,6 +184,7 @@ class _Options:
             agent_socket=self._agent(tokens),
             host_key_alias=self._first("hostkeyalias"),
             known_hosts=tuple(self._known_hosts(tokens)),
+            accept_new=(self._first("stricthostkeychecking") or "").lower() in _ACCEPT_NEW,
         )
 
     def _tokens(self, port: int) -> dict[str, str]:

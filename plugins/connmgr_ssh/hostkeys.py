@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from connmgr.errors import ConnectTimeout, HostKeyChanged, HostKeyUnknown
-from connmgr.plugin import Deadline
-from connmgr_ssh import local_file
+from connmgr.errors import HostKeyChanged, HostKeyUnknown
+from connmgr.plugin import Deadline, ForgottenKey
+from connmgr_ssh.accepted_keys import AcceptedKeys
 from connmgr_ssh.config import Destination
 from connmgr_ssh.config_file import shown
-from connmgr_ssh.known_hosts import Entry, HostKey, host_name, means_itself, read
+from connmgr_ssh.known_hosts import Entry, HostKey, host_name, read
+
+STRICT, ACCEPT_NEW = "strict", "acceptNew"
+"""What ``hostKeyChecking`` may be."""
 
 _FINGERPRINT = "SHA256:"
 
@@ -41,50 +41,17 @@ class Pin:
         return cls(None, text)
 
 
-class AcceptedKeys:
-    """connmgr's own known_hosts file: keys accepted on first sight. Safe to use from several threads."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        # Of two first connections to a host only one may accept, and a rewrite must keep the other's line.
-        self._writing = threading.Lock()
-
-    def accept(self, name: str, key: HostKey, deadline: Deadline) -> Entry | None:
-        """Store ``key`` for ``name`` and return None, or return an entry that another thread stored for ``name``.
-
-        :raises HostKeyUnknown: it cannot be stored, or ``name`` would not mean this host alone in known_hosts.
-        """
-        if not means_itself(name):
-            raise HostKeyUnknown(
-                f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept: that name would be a "
-                "pattern, a list or a mark in known_hosts. Give the host a plain name, or set hostKey.",
-                fingerprint=key.fingerprint,
-                hostKey=str(key),
-            )
-        if self.path is None:
-            raise HostKeyUnknown(f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept anywhere.")
-        if not self._writing.acquire(timeout=deadline.left()):
-            raise ConnectTimeout(f"The key of {name} could not be kept within {deadline.seconds:g} seconds.")
-        try:
-            for entry in read([self.path]):
-                if not entry.marker and entry.speaks_of(name):
-                    return entry
-            _append_line(self.path, f"{name} {key}\n")
-        finally:
-            self._writing.release()
-        return None
-
-
 class Judge:
     """Decides about the keys of one destination, by files, a pin and the mode of checking."""
 
-    def __init__(self, destination: Destination, accepted: AcceptedKeys, pin: str | None, *, accept_new: bool) -> None:
+    def __init__(self, destination: Destination, accepted: AcceptedKeys, pin: str | None, checking: str | None) -> None:
+        """Without ``checking``, the ``hostKeyChecking`` of a connection, ``~/.ssh/config`` decides about new keys."""
         alias = destination.host_key_alias
         self.name = alias.lower() if alias else host_name(destination.host, destination.port)
         self._destination = destination
         self._accepted = accepted
         self._pin = Pin.parse(pin) if pin else None
-        self._accept_new = accept_new
+        self._accept_new = checking == ACCEPT_NEW if checking else destination.accept_new
         own = [accepted.path] if accepted.path else []
         entries = [entry for entry in read([*destination.known_hosts, *own]) if entry.speaks_of(self.name)]
         self._revoked = _marked(entries, "@revoked")
@@ -154,11 +121,21 @@ class Judge:
         return HostKeyChanged(
             f"The key of {self.name} has changed: known is {olds}, got {key.type} {key.fingerprint}. "
             "Someone may be listening in, or the host was set up anew: compare the fingerprint with its administrator, "
-            f"then remove the old key from that file (ssh-keygen -R '{self.name}' -f FILE) or set hostKey. "
+            "then have the old key forgotten (/hostkey/forget; connmgr trust --forget NAME) or set hostKey. "
             "Nothing was sent to the host.",
-            fingerprint=key.fingerprint,
-            hostKey=str(key),
+            **self._details(key),
         )
+
+    def _details(self, key: HostKey) -> dict[str, str]:
+        return {"host": self.name, "fingerprint": key.fingerprint, "hostKey": str(key)}
+
+    def forget(self, deadline: Deadline) -> list[ForgottenKey]:
+        """Remove the keys that are known of the host from their files, and return them."""
+        reasons = self._accepted.remove(self.name, self._known, deadline)
+        return [
+            ForgottenKey(f"{entry.key.type} {entry.key.fingerprint}", self._place(entry), reason)
+            for entry, reason in zip(self._known, reasons, strict=True)
+        ]
 
     def _place(self, entry: Entry) -> str:
         """Return file and line of ``entry`` for clients, without the path of the data directory."""
@@ -172,10 +149,9 @@ class Judge:
         added = f", or add the key to {files[0]} ({scan})" if files else ""
         return HostKeyUnknown(
             f"The key of {self.name} is not known: {key.type} {key.fingerprint}.{certified} Compare the fingerprint "
-            f'with the host\'s administrator, then set hostKey to "{key}", or hostKeyChecking to "acceptNew"'
-            f"{added}.",
-            fingerprint=key.fingerprint,
-            hostKey=str(key),
+            f"with the host's administrator, then have it trusted (/hostkey/trust; connmgr trust NAME), set hostKey to "
+            f'"{key}", or hostKeyChecking to "acceptNew"{added}.',
+            **self._details(key),
         )
 
 
@@ -189,20 +165,3 @@ def _keys(entries: Sequence[Entry]) -> list[HostKey]:
 
 def _type_of(blob: bytes) -> str:
     return blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii", errors="replace")
-
-
-def _append_line(path: Path, line: str) -> None:
-    """Add ``line`` to ``path`` by an atomic and durable replacement."""
-    before = local_file.read(path)[0] if path.exists() else b""
-    if before and not before.endswith(b"\n"):
-        before += b"\n"
-    descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(before + line.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -65,13 +65,15 @@ def _configured(
     destination: Destination, data: Mapping[str, Any], held: list[Identity]
 ) -> tuple[list[Identity], list[str]]:
     names = destination.identity_files
-    if names is None:
-        # A given password is what the user means; the usual keys would only use up the host's attempts.
-        usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
-        names = () if data.get("password") else tuple(name for name in usual if Path(name).exists())
     found: list[Identity] = []
     notes: list[str] = []
-    for name in names:
+    # A given password is what the user means; the usual keys would only use up the host's attempts.
+    if names is None and not data.get("password"):
+        usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
+        names = tuple(name for name in usual if Path(name).exists())
+        if not names:
+            notes.append(f"~/.ssh has no {', '.join(USUAL[:-1])} or {USUAL[-1]}")
+    for name in names or ():
         try:
             found.append(_from_file(name, None, held))
         except AuthFailed as error:

@@ -99,12 +99,13 @@ def read(paths: Sequence[Path]) -> Iterator[Entry]:
         except OSError as error:
             raise TransportUnsupported(f"The known_hosts file {path.name} cannot be read: {error.strerror}.") from error
         for number, line in enumerate(text.splitlines(), 1):
-            entry = _entry(line, path, number)
+            entry = parse_line(line, path, number)
             if entry:
                 yield entry
 
 
-def _entry(line: str, file: Path, number: int) -> Entry | None:
+def parse_line(line: str, file: Path, number: int) -> Entry | None:
+    """Return the entry of a line of ``file``, None if it is a comment or malformed."""
     fields = line.split(None, 1)
     if not fields or fields[0].startswith("#"):
         return None

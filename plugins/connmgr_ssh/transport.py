@@ -6,22 +6,23 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connmgr.errors import ChannelRefused, ShellLost, TransportUnsupported
+from connmgr.errors import ChannelRefused, ShellLost
 from connmgr.plugin import ByteStream, Deadline, Transport
+from connmgr_ssh.accepted_keys import AcceptedKeys
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
 from connmgr_ssh.channel import SessionChannel
-from connmgr_ssh.config import MAX_NESTING, Destination, Hop, resolve
+from connmgr_ssh.config import Destination
 from connmgr_ssh.dial import dial
 from connmgr_ssh.faults import mapped, quoted, refused_stream
-from connmgr_ssh.hostkeys import AcceptedKeys, Judge
+from connmgr_ssh.hostkeys import Judge
 from connmgr_ssh.identities import gather
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import Refused, packed
 from connmgr_ssh.tcp import TcpStream
+from connmgr_ssh.way import destination_of, jumps
 from connmgr_ssh.wire import Wire
 
-_DEFAULT_PORT = 22
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
 """Fields of a connection that apply to its hops too."""
 
@@ -87,38 +88,16 @@ def connect(data: Mapping[str, Any], via: Transport | None, accepted: AcceptedKe
     :raises connmgr.errors.OperationError: the most specific class that says why it failed.
     """
     deadline = Deadline(min(timeout, data["connectTimeout"]))
-    port = data["port"] if data["port"] != _DEFAULT_PORT else None
-    destination = resolve(data["host"], port, data.get("user"))
-    hops = [] if via else _open_hops(destination, data, accepted, deadline, depth=0)
+    destination = destination_of(data)
+    inherited = {name: data[name] for name in _OF_THE_HOST if name in data}
+    hops: list[Transport] = []
     try:
+        for jump in jumps(destination) if via is None else ():
+            hops.append(_connect(jump, inherited, hops[-1] if hops else None, accepted, deadline, ()))
         return _connect(destination, data, hops[-1] if hops else via, accepted, deadline, hops)
     except BaseException:
         _close(hops)
         raise
-
-
-def _open_hops(
-    destination: Destination, data: Mapping[str, Any], accepted: AcceptedKeys, deadline: Deadline, depth: int
-) -> list[Transport]:
-    """Open the chain of ProxyJump hosts, each over the one before; the first may have a chain of its own."""
-    if depth == MAX_NESTING:
-        raise TransportUnsupported(f"~/.ssh/config: ProxyJump of {destination.alias} leads in a circle.")
-    inherited = {name: data[name] for name in _OF_THE_HOST}
-    hops: list[Transport] = []
-    try:
-        for hop in destination.jumps:
-            reached = _resolved(hop)
-            if not hops:
-                hops += _open_hops(reached, inherited, accepted, deadline, depth + 1)
-            hops.append(_connect(reached, inherited, hops[-1] if hops else None, accepted, deadline, ()))
-    except BaseException:
-        _close(hops)
-        raise
-    return hops
-
-
-def _resolved(hop: Hop) -> Destination:
-    return resolve(hop.host, hop.port, hop.user)
 
 
 def _close(transports: Sequence[Transport]) -> None:
@@ -135,7 +114,7 @@ def _connect(
     hops: Sequence[Transport],
 ) -> SshTransport:
     name = str(destination)
-    judge = Judge(destination, accepted, data.get("hostKey"), accept_new=data["hostKeyChecking"] == "acceptNew")
+    judge = Judge(destination, accepted, data.get("hostKey"), data.get("hostKeyChecking"))
     wire = Wire(_stream_to(destination, via, deadline), data["keepAlive"] or None)
     link = Link(wire, name, host_keys=judge.preferred_types, certified=judge.verifies_certificates)
     try:
@@ -162,5 +141,7 @@ def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadl
     wants_agent = data.get("agent", password is None and not data.get("identity"))
     agent = Agent(destination.agent_socket) if wants_agent and destination.agent_socket else None
     identities, notes = gather(destination, data, deadline, agent)
+    if wants_agent and agent is None:
+        notes.append("no ssh-agent was asked, since the daemon knows the socket of none (SSH_AUTH_SOCK, IdentityAgent)")
     login = Login(link, destination.user, deadline, notes=notes)
     login.run(identities, password)

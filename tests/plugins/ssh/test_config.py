@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.errors import TransportUnsupported
+from connmgr.errors import HostKeyChanged, HostKeyUnknown, TransportUnsupported
 from connmgr_ssh import Ssh, local_file
 from connmgr_ssh.config import Hop, resolve
 from connmgr_ssh.config_file import ConfigFiles
@@ -236,10 +236,28 @@ def test_a_connection_may_name_an_alias(sshd: Sshd, ssh: Ssh, config: Path, home
 
 
 @pytest.mark.needs("sshd", "ssh")
-def test_nothing_weakens_the_checking_of_host_keys(sshd: Sshd, connect: Connect, config: Path) -> None:
-    from connmgr.errors import HostKeyUnknown
+@pytest.mark.parametrize("value", ["no", "off", "accept-new"])
+def test_nothing_has_a_changed_host_key_accepted(
+    start_sshd: StartSshd, connect: Connect, config: Path, value: str
+) -> None:
+    server = start_sshd()
+    config.write_text(f"StrictHostKeyChecking {value}\nUserKnownHostsFile /dev/null\n")
+    with pytest.raises(HostKeyUnknown):
+        connect(server, hostKey=None, hostKeyChecking="strict")
+    connect(server, hostKey=None)
+    server.stop()
+    server.host_keys = [keygen(server.directory / "new")]
+    server.start()
+    with pytest.raises(HostKeyChanged):
+        connect(server, hostKey=None)
 
-    config.write_text("StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n")
+
+@pytest.mark.needs("sshd", "ssh")
+@pytest.mark.parametrize("value", ["yes", "ask"])
+def test_a_new_host_key_is_refused_where_the_configuration_says_so(
+    sshd: Sshd, connect: Connect, config: Path, value: str
+) -> None:
+    config.write_text(f"StrictHostKeyChecking {value}\n")
     with pytest.raises(HostKeyUnknown):
         connect(sshd, hostKey=None)
 

@@ -40,7 +40,6 @@ def test_what_is_left_out_gets_its_default() -> None:
     assert SshSchema().load({"host": "h"}) == {
         "host": "h",
         "port": 22,
-        "hostKeyChecking": "strict",
         "connectTimeout": 20.0,
         "keepAlive": 10.0,
     }

@@ -1,0 +1,156 @@
+"""Hosts that are met for the first time, and hosts that were set up anew."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from connmgr.cli.randomart import randomart
+from tests.cli.conftest import StartSshd
+from tests.cli.program import CommandLine, finish
+from tests.plugins.sshd import Sshd, keygen
+
+pytestmark = pytest.mark.needs("sshd", "ssh")
+
+
+def fingerprint(server: Sshd) -> str:
+    return drawn(server.host_keys[0]).split()[1]
+
+
+def drawn(key: Path) -> str:
+    argv = ["ssh-keygen", "-lv", "-f", f"{key}.pub"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout
+
+
+def add(connmgr: CommandLine, name: str, server: Sshd, *fields: str) -> str:
+    data = [f"port={server.port}", f"user={server.user}", f"identity.file={server.client_key}"]
+    connmgr("add", "ssh", name, "host=127.0.0.1", *data, *fields)
+    return name
+
+
+def with_new_key(server: Sshd) -> Sshd:
+    server.stop()
+    server.host_keys = [keygen(server.directory / "new")]
+    server.start()
+    return server
+
+
+def own_known_hosts(connmgr: CommandLine) -> Path:
+    (found,) = connmgr.daemon.home.glob("**/connmgr/known_hosts")
+    return found
+
+
+def test_on_a_terminal_an_unknown_key_is_shown_and_asked_about(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    name = add(connmgr, "met", server)
+    terminal = connmgr.on_terminal("exec", name, "--", "echo", "in", "side")
+    terminal.expect_exact(f"ssh-ed25519 {fingerprint(server)}")
+    for line in drawn(server.host_keys[0]).splitlines()[1:]:
+        terminal.expect_exact(line)
+    terminal.expect_exact("Trust this host?")
+    terminal.sendline("perhaps")
+    terminal.expect_exact("Trust this host?")
+    terminal.sendline("yes")
+    code, rest = finish(terminal)
+    assert code == 0
+    assert "in side" in rest
+    assert connmgr("exec", name, "--", "echo again").output == "again\n"
+
+
+def test_who_says_no_is_refused_and_nothing_is_kept(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    name = add(connmgr, "refused", server)
+    terminal = connmgr.on_terminal("exec", name, "--", "true")
+    terminal.expect_exact("Trust this host?")
+    terminal.sendline("no")
+    code, rest = finish(terminal)
+    assert code == 125
+    assert "is not known" in rest
+    assert "connmgr trust" in connmgr("exec", name, "--", "true", code=125).errors
+
+
+def test_the_fingerprint_is_an_answer(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    name = add(connmgr, "typed", server)
+    terminal = connmgr.on_terminal("trust", name)
+    terminal.expect_exact("Trust this host?")
+    terminal.sendline(fingerprint(server))
+    assert finish(terminal)[0] == 0
+    assert "was known" in connmgr("trust", name).output
+
+
+def test_a_script_names_the_fingerprint(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server, other = start_sshd(), start_sshd()
+    name = add(connmgr, "scripted", server)
+    refused = connmgr("trust", name, "--fingerprint", fingerprint(other), code=1).errors
+    assert fingerprint(server) in refused
+    assert "trusted" in connmgr("trust", name, "--fingerprint", fingerprint(server)).errors
+    assert connmgr("exec", name, "--", "echo in").output == "in\n"
+
+
+def test_each_unknown_host_on_the_way_is_asked_about(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    gateway, server = start_sshd(), start_sshd()
+    add(connmgr, "gate", gateway)
+    name = add(connmgr, "behind", server, "gateway=gate")
+    connmgr("trust", name, "--fingerprint", fingerprint(gateway), code=1)
+    told = connmgr("trust", name, "--fingerprint", fingerprint(gateway), "--fingerprint", fingerprint(server)).errors
+    assert fingerprint(server) in told
+    assert connmgr("exec", name, "--", "echo in").output == "in\n"
+
+
+def test_a_changed_key_is_forgotten_where_it_stands(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    name = add(connmgr, "anew", server)
+    known = connmgr.daemon.home / ".ssh" / "known_hosts"
+    known.parent.mkdir(mode=0o700, exist_ok=True)
+    before = f"# mine\nother.example {server.known_hosts().split(None, 1)[1]}{server.known_hosts()}"
+    known.write_text(before)
+    try:
+        assert connmgr("exec", name, "--", "echo in").output == "in\n"
+        former = fingerprint(server)
+        connmgr("rm", "--yes", name)
+        add(connmgr, name, with_new_key(server))
+        changed = connmgr("exec", name, "--", "true", code=125).errors
+        assert "~/.ssh/known_hosts, line 3" in changed
+        assert "connmgr trust --forget" in changed
+        assert f"{former} (~/.ssh/known_hosts, line 3)" in connmgr("trust", "--forget", name).output
+        assert known.read_text() == before.replace(server.known_hosts("\0").partition(" ")[0], "\0").rpartition("[")[0]
+        assert known.with_name("known_hosts.old").read_text() == before
+        assert "No key" in connmgr("trust", "--forget", name).output
+        connmgr("trust", name, "--fingerprint", fingerprint(server))
+        assert connmgr("exec", name, "--", "echo in").output == "in\n"
+    finally:
+        known.unlink()
+
+
+def test_the_changed_key_of_a_gateway_is_the_one_forgotten(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    gateway, server = start_sshd(), start_sshd()
+    add(connmgr, "gate2", gateway)
+    name = add(connmgr, "behind2", server, "gateway=gate2")
+    former = fingerprint(gateway)
+    connmgr("trust", name, "--fingerprint", former, "--fingerprint", fingerprint(server))
+    with_new_key(gateway)
+    assert former in connmgr("trust", "--forget", name).output
+    assert f"[127.0.0.1]:{server.port}" in own_known_hosts(connmgr).read_text()
+
+
+def test_a_pattern_is_not_removed(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    name = add(connmgr, "pattern", server)
+    known = connmgr.daemon.home / ".ssh" / "known_hosts"
+    known.parent.mkdir(mode=0o700, exist_ok=True)
+    known.write_text(server.known_hosts("[127.0.0.*]:*"))
+    try:
+        assert "speaks of other hosts" in connmgr("trust", "--forget", name, code=1).errors
+        assert known.exists()
+    finally:
+        known.unlink()
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_the_picture_is_that_of_ssh_keygen(tmp_path: Path, kind: str) -> None:
+    key = keygen(tmp_path / kind, kind)
+    text = key.with_name(key.name + ".pub").read_text()
+    assert randomart(text).splitlines() == drawn(key).splitlines()[1:]
