@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import psutil
 import pytest
 
 from connmgr.engine.session import Session
+from connmgr.errors import ConnmgrError
 from connmgr.jobs.launch import OPEN, Launch
+from tests.components import program
 from tests.engine.shells import local_session
-from tests.fs.far_sides import eventually
-from tests.jobs.conftest import Jobs, new_id
+from tests.fs.far_sides import SHELLS, Elsewhere, eventually, shell_called_sh
+from tests.jobs.conftest import WAIT, Jobs, new_id
 from tests.jobs.test_kill import processes_of, ready
 from tests.plugins.oneself import ssh_link, ssh_server
 
@@ -53,6 +57,38 @@ def test_the_end_of_the_link_and_of_its_server(tmp_path: Path, shell: str) -> No
             again.spool.remove([id], 20)
             assert again.spool.list(20) == {}
             again.close()
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_end_of_its_helper_while_it_is_started(tmp_path: Path, shell: str) -> None:
+    (tmp_path / ".local/state/connmgr/jobs").mkdir(parents=True)
+    reached, may_go_on = tmp_path / "reached", tmp_path / "may-go-on"
+    slow = tmp_path / "tools/mkdir"
+    slow.parent.mkdir()
+    wait = f"echo $PPID >{reached}; until [ -e {may_go_on} ]; do sleep 0.01; done"
+    slow.write_text(f'#!/bin/sh\n{wait}\nexec {program("mkdir")} "$@"\n')
+    slow.chmod(0o755)
+    path = f"{slow.parent}:{os.environ['PATH']}"
+    jobs = Jobs(Elsewhere(shell_called_sh(tmp_path, shell), path, tmp_path))
+    id, before = new_id(), set(psutil.Process().children())
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(jobs.start, Launch(id, b"echo done; exit 3"))
+        try:
+            eventually(lambda: reached.exists() and reached.stat().st_size > 0, "the start makes no directory")
+            (helper,) = set(psutil.Process().children()) - before
+            # As sudo does with what it runs when the channel is closed.
+            helper.send_signal(signal.SIGHUP)
+            # Some shells run the start without another process: these are deaf to HUP meanwhile.
+            if helper.pid != int(reached.read_text()):
+                helper.wait(WAIT)
+        finally:
+            may_go_on.touch()
+        with suppress(ConnmgrError):
+            starting.result(WAIT)
+    ended = jobs.ended(id)
+    assert (ended.seen.state, ended.seen.exit_code, ended.stdout) == ("exited", 3, b"done\n")
+    jobs.close()
 
 
 def targets(process: psutil.Process) -> Iterator[str]:

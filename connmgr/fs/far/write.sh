@@ -8,7 +8,7 @@ size=$2 sum=$3 mode=$4 block=$6 blocks=$7 rest=$8
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 alive() {
   if read -r w <"/proc/$1/stat"; then w=${w##*") "}; case $w in [ZX]*) return 1;; esac
-  else kill -0 "$1" || { [ ! -d "/proc/$$" ] && ps -p "$1" >/dev/null; }; fi
+  else kill -0 "$1" || { [ ! -e /proc/self ] && ps -p "$1" >/dev/null; }; fi
 }
 clear_litter() {
   looked=0 dead= silent=

@@ -49,7 +49,7 @@ feed() {
 # Whether the child $1 has ended; bash takes note of that by itself.
 gone() {
   if read -r line <"/proc/$1/stat"; then case ${line##*") "} in [ZX]*) return 0;; esac; return 1; fi
-  [ -e "/proc/$$/stat" ] || case $(ps -o state= -p "$1") in ""|[ZX]*) ;; *) return 1;; esac
+  [ -e /proc/self/stat ] || case $(ps -o state= -p "$1") in ""|[ZX]*) ;; *) return 1;; esac
 }
 keep out 1 7<&- &
 out=$!
@@ -81,7 +81,7 @@ record "$state" "$s" open 0 0
 [ "$feeder" = 0 ] || { kill "$feeder"; [ -L "$d" ] || rm -rf "$d/wake" "$d/in"; }
 # A child that the command has left behind may hold its streams for ever: they are over after a second.
 n=0
-[ -e "/proc/$$/stat" ] || n=100
+[ -e /proc/self/stat ] || n=100
 until { gone "$out" && gone "$err"; } || [ "$n" -ge 120 ]; do
   n=$((n + 1))
   [ "$n" -le 100 ] || sleep 0.05 || { sleep 1; n=120; }

@@ -54,7 +54,6 @@ job_announce() {
   echo "$1 $born $job_boot $cap ." 1<>"$d/runner"
   say ok "$1 $born $job_boot ${job_warning:--} $d"
 }
-job_self() { read -r self rest </proc/self/stat || self=$(exec /bin/sh -c 'echo "$PPID"'); } 2>/dev/null
 job_self
 parent=$self
 # What a shell without job control runs in the background is deaf to INT and QUIT for ever. So the runner begins in the

@@ -13,15 +13,18 @@ job_carries() {
 # What follows a process's name in /proc, and the words of ps.
 job_stat() { alive=$1 born=${20}; }
 job_ps() { alive=$1 born=$2_$3_$4_$5_$6; }
+# The process that reads this: $$ is the shell that it comes from, which may have ended.
+job_self() { read -r self rest </proc/self/stat || self=$(exec /bin/sh -c 'echo "$PPID"'); } 2>/dev/null
 job_process() {
-  if [ -e "/proc/$$/stat" ]; then
+  if [ -e /proc/self/stat ]; then
     read -r line <"/proc/$1/stat" || return 1
     job_stat ${line##*") "}
   else
     # shellcheck disable=SC2046
     job_ps $(ps -o state= -o lstart= -p "$1")
     # Where there is no ps either, nothing more is known of a process.
-    if [ ! "$alive" ] && ! ps -p "$$" >/dev/null && kill -0 "$1"; then alive=R born=-; fi
+    [ "$alive" ] || job_self
+    if [ ! "$alive" ] && ! ps -p "$self" >/dev/null && kill -0 "$1"; then alive=R born=-; fi
   fi
   case $alive in ""|[ZX]*) return 1;; esac
 } 2>/dev/null
