@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
@@ -29,8 +30,11 @@ from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
 from connmgr.vault import Connection
+from connmgr.vault.query import Listed
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
+
+Placed = TypeVar("Placed", Connection, Listed)
 
 SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "correct horse"}
 
@@ -40,19 +44,25 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     ConnectionQueryRequest,
     ConnectionQueryResponse,
     action="connection.query",
+    dumped=True,
     audited=False,
     raises=[errors.IntegrityError],
     example={"categoryFilter": "*", "connectionFilter": "build*", "typeFilter": "ssh"},
     answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
-    """Find connections by category, name and type.
+    """Find connections by category, path, type and name: all filters must match.
 
     Filters ignore case and match the whole path: `*` within one segment, `**` across segments, `?`, `[…]`, `[!…]`,
     `{a,b}`. `*` alone means everything, and `x/**` matches `x` too. A filter has at most 1,000 characters.
     """
     connections = services().vault.connections
-    return {"found": connections.query(request["categoryFilter"], request["connectionFilter"], request["typeFilter"])}
+    filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter", "nameFilter")]
+    if not request["names"]:
+        return {"found": connections.query(*filters)}
+    listed, categories = _in_categories(lambda: connections.listed(*filters))
+    names = [{"category": categories[one.category], "name": list(one.path)} for one in listed]
+    return {"found": [one.id for one in listed], "names": names}
 
 
 @group.endpoint(
@@ -86,27 +96,27 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     """Describe connections. An unknown uuid fails the whole request."""
     ids = request["connections"]
     # Each once: to read one costs more than to name it.
-    connections, paths = _read(list(dict.fromkeys(ids)))
+    distinct = list(dict.fromkeys(ids))
+    connections, categories = _in_categories(lambda: services().vault.connections.infos(distinct))
     usage = {entry.type.name: entry.type.usage_category for entry in services().registry}
     # Without the schema's dump, which takes most of the time where there are thousands.
-    infos = {one.id: _info(one, list(paths[one.category][1:]), usage.get(one.type)) for one in connections}
+    infos = {one.id: _info(one, categories[one.category], usage.get(one.type)) for one in connections}
     return {"infos": [infos[id] for id in ids]}
 
 
-def _read(ids: list[str]) -> tuple[list[Connection], dict[str, tuple[str, ...]]]:
-    """Return connections and the paths of their categories."""
-    vault = services().vault
+def _in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[str, list[str]]]:
+    """Return the connections that ``read`` returns, and the paths of their categories without the root."""
     for last in (False, True):
-        connections = vault.connections.infos(ids)
+        connections = read()
         try:
-            categories = vault.categories.infos(list({connection.category for connection in connections}))
+            categories = services().vault.categories.infos(list({connection.category for connection in connections}))
         except errors.UnknownCategory:
             # It was removed in between; the connections have moved.
             if last:
                 raise
         else:
             break
-    return connections, {category.id: category.path for category in categories}
+    return connections, {category.id: list(category.path[1:]) for category in categories}
 
 
 def _info(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:

@@ -16,10 +16,27 @@ class ConnectionQueryRequest(Schema):
     )
     connectionFilter = Filter(required=True, metadata={"description": "For the path of the connection."})
     typeFilter = Filter(required=True, metadata={"description": "For the type."})
+    nameFilter = Filter(
+        load_default="*",
+        metadata={
+            "description": "For the name as `connmgr ls` prints it: the path alone, or the category's path, `/` and "
+            "the path."
+        },
+    )
+    names = Boolean(load_default=False, metadata={"description": "Answer the `names` too."})
+
+
+class FoundName(Schema):
+    category = fields.List(fields.String(), required=True, metadata={"description": "The path, without the root."})
+    name = fields.List(fields.String(), required=True, metadata={"description": "The connection's path."})
 
 
 class ConnectionQueryResponse(Schema):
     found = fields.List(Id(), required=True, metadata={"description": "In the order of their paths."})
+    names = fields.List(
+        fields.Nested(FoundName),
+        metadata={"description": "Present with `names`: what those of `found` are called, in the same order."},
+    )
 
 
 class ConnectionInfoRequest(Schema):

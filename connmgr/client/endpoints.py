@@ -16,6 +16,7 @@ from connmgr.client.results import (
     DaemonStatus,
     ForgottenKey,
     ListedShell,
+    Name,
     RawResult,
     Result,
     ShellInfo,
@@ -62,10 +63,22 @@ class Categories(Group):
 class Connections(Group):
     """``/connection``."""
 
-    def query(self, connection: str = "*", *, category: str = "*", type: str = "*") -> list[str]:
-        """Return the ids of the connections that all three filters match."""
+    def query(
+        self, connection: str = "*", *, category: str = "*", type: str = "*", name: str | None = None
+    ) -> list[str]:
+        """Return the ids of the connections that all filters match.
+
+        ``name`` is for the name as ``connmgr ls`` prints it: the path, or category and path.
+        """
         filters = {"categoryFilter": category, "connectionFilter": connection, "typeFilter": type}
-        return list(self._post("/connection/query", **filters)["found"])
+        return list(self._post("/connection/query", **filters, **given(nameFilter=name))["found"])
+
+    def names(self, name: str = "*", *, category: str = "*", type: str = "*") -> list[Name]:
+        """Return the names of the connections that all filters match, in the order of their paths."""
+        filters = {"categoryFilter": category, "connectionFilter": "*", "typeFilter": type, "nameFilter": name}
+        answer = self._post("/connection/query", **filters, names=True)
+        found = zip(answer["found"], answer["names"], strict=True)
+        return [Name(id, tuple(one["category"]), tuple(one["name"])) for id, one in found]
 
     def info(self, connections: Sequence[str]) -> list[Connection]:
         """Describe connections; one that is unknown fails the whole request."""

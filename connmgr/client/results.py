@@ -70,6 +70,19 @@ class Connection(NamedTuple):
         )
 
 
+class Name(NamedTuple):
+    """What a connection is called; ``name`` and ``category`` are paths, the latter without the root."""
+
+    id: str
+    category: tuple[str, ...]
+    name: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The name as one text, ``web/root``."""
+        return "/".join(self.name)
+
+
 class ConnectionType(NamedTuple):
     """An installed type of connections; ``schema`` is the JSON Schema of its data."""
 

@@ -18,7 +18,7 @@ from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import record, rows, sealed, way
 from connmgr.vault.database import Database
 from connmgr.vault.path import SEPARATOR
-from connmgr.vault.query import ConnectionQuery
+from connmgr.vault.query import ConnectionQuery, Listed
 from connmgr.vault.record import Connection, Row, canonical
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import now
@@ -108,10 +108,22 @@ class Connections:
 
         return {id: self._load(row) for id, row in self._database.read(work).items()}
 
-    def query(self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*") -> list[str]:
-        """Return the ids of connections that match all three filters (:mod:`connmgr.vault.glob`), ordered by path."""
-        search = ConnectionQuery(category_filter, connection_filter, type_filter)
+    def query(
+        self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
+    ) -> list[str]:
+        """Return the ids of connections that match all filters (:mod:`connmgr.vault.glob`), ordered by path.
+
+        ``name_filter`` is for the path, or for category and path joined by a separator.
+        """
+        search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter)
         return self._database.read(lambda tx: search.run(tx, self._key))
+
+    def listed(
+        self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
+    ) -> list[Listed]:
+        """As :meth:`query`, with what makes the names; records are verified when they are read whole."""
+        search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter)
+        return self._database.read(lambda tx: search.listed(tx, self._key))
 
     def add(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeVar
 
 from connmgr.errors import InvalidRequest
 from connmgr.vault.path import SEPARATOR, fold
@@ -47,6 +48,7 @@ class Many:
 
 Token = str | OneOf | Many
 Alternative = tuple[Token, ...]
+Shape = TypeVar("Shape")
 
 ANY = OneOf()
 WITHIN, ACROSS = Many(across=False), Many(across=True)
@@ -64,13 +66,35 @@ def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | No
         raise InvalidRequest(f"The filter is too long: at most {MAX_CHARACTERS} characters.")
     expanded = map(_merged, _limited(_Parser(fold(pattern)).text()))
     alternatives = dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one)))
-    if below_root:
-        alternatives |= dict.fromkeys((WITHIN, SEPARATOR, *one) for one in list(alternatives))
-    return list(alternatives)
+    return list(alternatives) if not below_root else [one for each in alternatives for one in beneath_root(each)]
 
 
-def _limited(alternatives: Iterable[Alternative]) -> list[Alternative]:
-    kept: list[Alternative] = []
+def beneath_root(alternative: Alternative) -> tuple[Alternative, Alternative]:
+    """Return what matches the paths that ``alternative`` matches, without and with a first segment before them."""
+    return alternative, (WITHIN, SEPARATOR, *alternative)
+
+
+def divided(pattern: str) -> list[tuple[Alternative, Alternative]]:
+    """Return the pairs of alternatives of which one must match the two parts of a path that ``pattern`` matches whole.
+
+    The path is divided at one of its separators, whichever; what it is divided by belongs to neither part. None for a
+    pattern that matches no separator, and none for ``*``, which matches all.
+    :raises InvalidRequest: as :func:`compile`.
+    """
+    pairs = (pair for alternative in compile(pattern) or [] for pair in _divided(alternative))
+    return list(dict.fromkeys(_limited(pairs)))
+
+
+def _divided(tokens: Alternative) -> Iterator[tuple[Alternative, Alternative]]:
+    for at, token in enumerate(tokens):
+        # Any characters across separators may be some of either part, with the separator among them.
+        kept = token == ACROSS
+        if kept or token == SEPARATOR:
+            yield tokens[: at + kept], tokens[at + 1 - kept :]
+
+
+def _limited(alternatives: Iterable[Shape]) -> list[Shape]:
+    kept: list[Shape] = []
     for alternative in alternatives:
         kept.append(alternative)
         if len(kept) > MAX_ALTERNATIVES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import chain, islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -13,7 +13,7 @@ from sqlalchemy.sql.operators import custom_op
 
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import category_rows, glob, patterns
-from connmgr.vault.path import fold
+from connmgr.vault.path import SEPARATOR, fold
 from connmgr.vault.principal_rows import check_key
 from connmgr.vault.tables import category as category_table
 from connmgr.vault.tables import connection as connection_table
@@ -22,6 +22,14 @@ Value = TypeVar("Value")
 
 MAX_GLOBS = 200
 """Above this number of GLOBs a filter, SQLite only narrows down and Python decides."""
+
+
+class Listed(NamedTuple):
+    """A connection that was found, by its uuid, its path and its category's uuid. Nobody has verified its record."""
+
+    id: str
+    path: tuple[str, ...]
+    category: str
 
 
 class CategoryQuery:
@@ -42,18 +50,37 @@ class CategoryQuery:
 
 
 class ConnectionQuery:
-    """A search for connections by category, path and type.
+    """A search for connections by category, path, type and name; a name is the path, or category and path.
 
     :raises InvalidRequest: a malformed filter.
     """
 
-    def __init__(self, category_filter: str, connection_filter: str, type_filter: str) -> None:
+    def __init__(self, category_filter: str, connection_filter: str, type_filter: str, name_filter: str = "*") -> None:
         self._categories = PathFilter(category_table, category_filter, below_root=True)
         self._paths = PathFilter(connection_table, connection_filter)
         self._types = glob.compile(type_filter)
+        self._names = NameFilter(name_filter)
 
     def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
         """Return the ids of the connections that match.
+
+        :raises IntegrityError: a matching category was changed outside of connmgr.
+        :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
+        """
+        return _ids(tx, connection_table, self._conditions(tx, key))
+
+    def listed(self, tx: sa.Connection, key: VaultKey) -> list[Listed]:
+        """Return the connections that match, each with as much of it as makes its name; otherwise as :meth:`run`."""
+        path, id = connection_table.c.path, connection_table.c.id
+        order = path.collate("C") if tx.dialect.name == "postgresql" else path
+        selected = sa.select(id, path, connection_table.c.category).where(*_given(self._conditions(tx, key)))
+        return [
+            Listed(id, tuple(path.split(SEPARATOR)), category)
+            for id, path, category in tx.execute(selected.order_by(order, id))
+        ]
+
+    def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
+        """Return the conditions on a row.
 
         The categories compared are verified here, since using a connection does not read its category. Connections
         are verified when they are read.
@@ -61,7 +88,7 @@ class ConnectionQuery:
         :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
         """
         check_key(tx, key)
-        conditions = [self._paths.condition(tx)]
+        conditions = [self._paths.condition(tx), self._names.condition(tx, key)]
         in_categories = self._categories.condition(tx)
         ids = sa.select(category_table.c.id)
         # A condition that excludes nothing is omitted: testing every connection would cost more than the search.
@@ -73,7 +100,7 @@ class ConnectionQuery:
             matching = [type for type in types if matches(fold(type))]
             if matching != types:
                 conditions.append(_scanned(tx, connection_table.c.type).in_(matching))
-        return _ids(tx, connection_table, conditions)
+        return conditions
 
 
 class PathFilter:
@@ -85,27 +112,60 @@ class PathFilter:
 
     def condition(self, tx: sa.Connection) -> sa.ColumnElement[bool] | None:
         """Return the condition on a row, or None if every row fulfils it."""
-        if self._alternatives is None:
-            return None
-        path, depth = self._table.c.path, self._table.c.depth
-        if tx.dialect.name == "postgresql":
-            return path.regexp_match(patterns.regex(self._alternatives))
-        mixed = any(map(patterns.mixed, self._alternatives))
-        deepest = tx.scalar(sa.select(sa.func.max(depth))) if mixed else None
-        found = chain.from_iterable(patterns.globs(one, deepest or 0) for one in self._alternatives)
-        globs = set(islice(found, MAX_GLOBS + 1))
-        if len(globs) > MAX_GLOBS:
-            return self._decided_here(tx, self._alternatives)
-        scanned = _scanned(tx, depth)
-        return sa.or_(sa.false(), *(_matches(path, scanned, at, pattern) for at, pattern in globs))
+        return None if self._alternatives is None else _on_path(tx, self._table, self._alternatives)
 
-    def _decided_here(self, tx: sa.Connection, alternatives: list[glob.Alternative]) -> sa.ColumnElement[bool]:
-        path = self._table.c.path
-        loose = sa.or_(*(path.op("GLOB")(pattern) for pattern in set(map(patterns.loose_glob, alternatives))))
-        candidates = tx.execute(sa.select(self._table.c.id, path).where(loose))
-        matches = glob.Matcher(alternatives)
-        matching = json.dumps([id for id, path in candidates if matches(path)])
-        return self._table.c.id.in_(sa.select(sa.func.json_each(matching).table_valued("value").c.value))
+
+class NameFilter:
+    """A filter over the names of connections: the path alone, or category and path, the former with or without root."""
+
+    def __init__(self, pattern: str) -> None:
+        self._paths = PathFilter(connection_table, pattern)
+        self._within = [(glob.beneath_root(category), [path]) for category, path in glob.divided(pattern)]
+
+    def condition(self, tx: sa.Connection, key: VaultKey) -> sa.ColumnElement[bool] | None:
+        """Return the condition on a row, or None if every row fulfils it.
+
+        :raises IntegrityError: a category that it compares was changed outside of connmgr.
+        """
+        alone = self._paths.condition(tx)
+        if alone is None:
+            return None
+        return sa.or_(alone, *(self._both(tx, key, *pair) for pair in self._within))
+
+    def _both(
+        self,
+        tx: sa.Connection,
+        key: VaultKey,
+        categories: Iterable[glob.Alternative],
+        paths: Iterable[glob.Alternative],
+    ) -> sa.ColumnElement[bool]:
+        in_categories = _on_path(tx, category_table, categories)
+        category_rows.verify(tx, key, in_categories)
+        ids = sa.select(category_table.c.id).where(in_categories)
+        return sa.and_(_on_path(tx, connection_table, paths), _scanned(tx, connection_table.c.category).in_(ids))
+
+
+def _on_path(tx: sa.Connection, table: sa.Table, alternatives: Iterable[glob.Alternative]) -> sa.ColumnElement[bool]:
+    """Return the condition on a row of ``table``: one of ``alternatives`` matches its path."""
+    some = list(alternatives)
+    path, depth = table.c.path, table.c.depth
+    if tx.dialect.name == "postgresql":
+        return path.regexp_match(patterns.regex(some))
+    deepest = tx.scalar(sa.select(sa.func.max(depth))) if any(map(patterns.mixed, some)) else None
+    found = chain.from_iterable(patterns.globs(one, deepest or 0) for one in some)
+    globs = set(islice(found, MAX_GLOBS + 1))
+    if len(globs) > MAX_GLOBS:
+        return _decided_here(tx, table, some)
+    scanned = _scanned(tx, depth)
+    return sa.or_(sa.false(), *(_matches(path, scanned, at, pattern) for at, pattern in globs))
+
+
+def _decided_here(tx: sa.Connection, table: sa.Table, alternatives: list[glob.Alternative]) -> sa.ColumnElement[bool]:
+    loose = sa.or_(*(table.c.path.op("GLOB")(pattern) for pattern in set(map(patterns.loose_glob, alternatives))))
+    candidates = tx.execute(sa.select(table.c.id, table.c.path).where(loose))
+    matches = glob.Matcher(alternatives)
+    matching = json.dumps([id for id, path in candidates if matches(path)])
+    return table.c.id.in_(sa.select(sa.func.json_each(matching).table_valued("value").c.value))
 
 
 def _matches(
@@ -126,7 +186,7 @@ def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Va
 
 
 def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnElement[bool] | None]) -> list[str]:
-    given = [condition for condition in conditions if condition is not None]
+    given = _given(conditions)
     if tx.dialect.name == "postgresql":
         order = postgresql.aggregate_order_by(sa.literal(" "), table.c.path.collate("C"), table.c.id)
         found = tx.scalar(sa.select(sa.func.string_agg(table.c.id, order)).where(*given))
@@ -134,6 +194,10 @@ def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnEleme
         matching = sa.select(table.c.id).where(*given).order_by(table.c.path, table.c.id).subquery()
         found = tx.scalar(sa.select(sa.func.group_concat(matching.c.id, " ")))
     return found.split(" ") if found else []
+
+
+def _given(conditions: Iterable[sa.ColumnElement[bool] | None]) -> list[sa.ColumnElement[bool]]:
+    return [condition for condition in conditions if condition is not None]
 
 
 def _types(tx: sa.Connection) -> list[str]:

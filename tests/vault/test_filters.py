@@ -18,7 +18,7 @@ from connmgr.errors import InvalidRequest
 from connmgr.vault import Database, Vault, glob, open_database, query
 from connmgr.vault.path import fold, segment
 from connmgr.vault.tables import connection, now
-from connmgr.vault.wellknown import DEFAULT, LOCAL
+from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
 from tests.vault.conftest import BOTH, KEY, Add
 from tests.vault.postgres import Postgres
 
@@ -256,3 +256,49 @@ def test_a_long_filter_finds_a_long_path(tmp_path: Path) -> None:
     assert found(database, "**/a/**/a*/**/b*") == ["a/" * 30 + "b" * 255]
     assert found(database, "**/" + "[!c]" * 240 + "*") == ["a/" * 30 + "b" * 255]
     vault.close()
+
+
+@examined
+@example(pattern="x/**", path="x/a")
+@example(pattern="{a/b,c}/*", path="a/b/c")
+@given(
+    pattern=pieces | rich, path=st.lists(st.text("abä.", min_size=1, max_size=3), min_size=2, max_size=4).map("/".join)
+)
+def test_a_divided_filter_matches_both_parts_of_what_the_whole_one_matches(pattern: str, path: str) -> None:
+    try:
+        matches, pairs = matcher(pattern), glob.divided(pattern)
+    except InvalidRequest:
+        return
+    if glob.compile(pattern) is None:
+        assert pairs == []
+        return
+    for at in (at for at, character in enumerate(path) if character == "/"):
+        parts = fold(path[:at]), fold(path[at + 1 :])
+        divided = any(all(glob.Matcher([one])(part) for one, part in zip(pair, parts, strict=True)) for pair in pairs)
+        assert divided is matches(fold(path)), parts
+
+
+def test_a_name_is_the_path_or_category_and_path(vault: Vault, add: Add) -> None:
+    fleet = vault.categories.add("Fleet", ALL_CONNECTIONS)
+    eu = vault.categories.add("eu", fleet)
+    ids = {"web1": add("web1", category=fleet), "eu/web2": add("web2", category=eu), "spare": add("spare")}
+    for pattern, names in {
+        "fleet/*": ["web1"],
+        "fleet/**": ["web1", "eu/web2"],
+        "FLEET/eu/web?": ["eu/web2"],
+        "**/web*": ["web1", "eu/web2"],
+        "**web*": ["web1", "eu/web2"],
+        "eu/web2": [],
+        "**/eu/*": ["eu/web2"],
+        "{fleet/eu,nowhere}/web*": ["eu/web2"],
+        "web*": ["web1", "eu/web2"],
+        "default/*": ["spare", "local machine"],
+        "f**2": ["eu/web2"],
+        "fleet": [],
+    }.items():
+        expected = {ids.get(name, LOCAL) for name in names}
+        assert set(vault.connections.query(name_filter=pattern)) == expected, pattern
+        assert {one.id for one in vault.connections.listed(name_filter=pattern)} == expected, pattern
+    assert vault.connections.query("default", name_filter="**/web*") == []
+    (one,) = vault.connections.listed(name_filter="**/eu/*")
+    assert (one.path, one.category) == (("web2",), eu)
