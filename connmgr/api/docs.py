@@ -1,4 +1,4 @@
-"""The pages for people: the API's description, rendered without scripts and from nothing outside of the daemon."""
+"""The page for people: the API's description, with a script that only searches it, and nothing from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from connmgr.api.description import describe
 from connmgr.api.group import Group
 
 _CODE = re.compile(r"`([^`]+)`")
-_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_OWN = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
+_HANDSHAKE = """\
+umask 077
+curl -sS {url}/handshake -H 'Content-Type: application/json' --data-binary @- <<END |
+{{"auth": {{"type": "local", "authFileContent": "$(cat "{auth_file}")"}}, "client": {{"type": "api", "name": "me"}}}}
+END
+sed 's/.*"sessionToken": *"\\([^"]*\\)".*/Authorization: Bearer \\1/' >headers"""
+_AUTH_FILE = "${CONNMGR_AUTH_FILE:-${XDG_RUNTIME_DIR:-$HOME/.local/state}/connmgr/auth}"
+_URL = "http://127.0.0.1:${CONNMGR_PORT:-21721}"
 
 
 def group_of(groups: Sequence[Group]) -> Group:
@@ -31,11 +39,10 @@ def group_of(groups: Sequence[Group]) -> Group:
 
     @cache
     def rendered() -> tuple[str, str]:
-        html = flask.render_template("docs.html", **view(json.loads(described())), rich=rich)
-        style = _STYLE.search(html)
-        digest = hashlib.sha256((style[1] if style else "").encode()).digest()
-        allowed = f"'sha256-{base64.b64encode(digest).decode()}'"
-        return html, f"default-src 'none'; style-src {allowed}; frame-ancestors 'none'"
+        handshake = _HANDSHAKE.format(url=_URL, auth_file=_AUTH_FILE)
+        html = flask.render_template("docs.html", **view(json.loads(described())), rich=rich, handshake=handshake)
+        own = "".join(f" {kind}-src 'sha256-{_digest(text)}';" for kind, text in _OWN.findall(html))
+        return html, f"default-src 'none';{own} base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
     public: dict[str, Any] = {
         "action": "docs.read",
@@ -88,11 +95,23 @@ def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
         "response_raw": _raw(operation["responses"]["200"]),
         "request": list(_rows(request.get("schema", {}), schemas)),
         "request_example": _pretty(request.get("example")),
+        "curl": _curl(path, request.get("example"), operation),
         "response": list(_rows(response.get("schema", {}), schemas)),
         "response_example": _pretty(response.get("example")),
         "lines": list(_rows(_content(operation["responses"]["200"], LINES).get("schema", {}), schemas)),
         "errors": [(status, answer["description"]) for status, answer in sorted(responses.items())],
     }
+
+
+def _curl(path: str, example: object, operation: Mapping[str, Any]) -> str:
+    """Return a shell command that sends the example of a request."""
+    command = f"curl -sS {_URL}{path} -H @headers"
+    if _raw(operation.get("requestBody")):
+        return f"{command} -H 'Content-Type: application/octet-stream' --data-binary @FILE"
+    if example is None:
+        return f"{command} -X POST"
+    # Quoted by its end, so that the shell changes nothing of it.
+    return f"{command} -H 'Content-Type: application/json' --data-binary @- <<'END'\n{_pretty(example)}\nEND"
 
 
 def _raw(body: Mapping[str, Any] | None) -> str:
@@ -135,6 +154,10 @@ def _type(schema: Mapping[str, Any], item: Mapping[str, Any]) -> str:
 
 def _pretty(example: object) -> str:
     return json.dumps(example, indent=2, ensure_ascii=False) if example is not None else ""
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def rich(text: str) -> Markup:

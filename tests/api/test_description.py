@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 import runpy
+import subprocess
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -121,29 +123,59 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-def test_the_page_shows_every_operation_without_scripts_or_anything_from_outside(
+def test_the_page_shows_every_operation_and_takes_nothing_from_outside(
     daemon: Daemon, description: dict[str, Any], path: str
 ) -> None:
     answer = send(daemon.url, path, method="GET")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     html = answer.body.decode()
     page = Page(html)
-    assert not {"script", "link", "img", "iframe", "object", "form", "base"} & page.tags
+    assert not {"link", "img", "iframe", "object", "form", "base"} & page.tags
     assert all(reference.startswith(("#", "/openapi.json")) for reference in page.references)
     assert {reference[1:] for reference in page.references if reference.startswith("#")} <= page.anchors
     for each in description["paths"]:
         assert f"</small>{each}</h3>" in html
     for word in ("`", "{{", "{%"):
-        assert word not in re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+        assert word not in re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)
 
 
-def test_the_page_allows_its_own_style_and_nothing_else(daemon: Daemon) -> None:
+def test_the_page_allows_its_own_style_and_script_and_nothing_else(daemon: Daemon) -> None:
     answer = send(daemon.url, "/", method="GET")
-    style = re.search(r"<style>(.*?)</style>", answer.body.decode(), re.DOTALL)
-    assert style
-    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
-    policy = answer.headers["Content-Security-Policy"]
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'"
+    own = re.findall(r"<(style|script)>(.*?)</\1>", answer.body.decode(), re.DOTALL)
+    assert [kind for kind, _ in own] == ["style", "script"]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for _, text in own]
+    assert answer.headers["Content-Security-Policy"] == (
+        f"default-src 'none'; style-src 'sha256-{digests[0]}'; script-src 'sha256-{digests[1]}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+@pytest.mark.needs("curl")
+@pytest.mark.parametrize("runtime", [True, False])
+def test_the_commands_of_the_page_run(daemon: Daemon, tmp_path: Path, runtime: bool) -> None:
+    html = send(daemon.url, "/", method="GET").body.decode()
+    commands = [unescape(text) for text in re.findall(r"<pre>(.*?)</pre>", html, re.DOTALL)]
+    handshake, *others = [text for text in commands if "curl" in text]
+    environment = daemon.environment | {"CONNMGR_PORT": daemon.url.rpartition(":")[2]}
+    if not runtime:
+        del environment["XDG_RUNTIME_DIR"]
+        place = tmp_path / ".local" / "state" / "connmgr"
+        place.mkdir(parents=True)
+        (place / "auth").write_text(daemon.auth_file.read_text())
+        environment["HOME"] = str(tmp_path)
+
+    def run(command: str) -> str:
+        argv = ["sh", "-eu", "-c", command]
+        return subprocess.run(
+            argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+
+    assert run(handshake) == ""
+    assert (tmp_path / "headers").stat().st_mode & 0o077 == 0
+    for path, member in (("/connection/query", "found"), ("/secret/encrypt", "encrypted"), ("/vault/lock", None)):
+        (command,) = (text for text in others if f"{path} " in text)
+        answer = run(command)
+        assert list(json.loads(answer)) == [member] if member else answer == ""
 
 
 def test_the_reference_in_the_documentation_is_this_description(description: dict[str, Any]) -> None:
