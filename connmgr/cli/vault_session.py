@@ -56,7 +56,14 @@ def user() -> None:
 @click.argument("name", metavar="USER")
 def add(name: str) -> None:
     """Add a user, and ask for the passphrase. The first user locks the vault for everybody else."""
-    connect().vault.add_user(name, ask_passphrase(f"Passphrase of {name}", confirm=True))
+    client = connect()
+    if not client.vault.status().has_users:
+        click.echo(
+            "This is the vault's first user. From now on every script and session that needs a secret must unlock "
+            f"one: `connmgr vault unlock {name}`, `connmgr --unlock {name} …`, or /vault/unlock.",
+            err=True,
+        )
+    client.vault.add_user(name, ask_passphrase(f"Passphrase of {name}", confirm=True))
 
 
 @user.command()

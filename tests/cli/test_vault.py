@@ -38,7 +38,8 @@ def test_users_lock_the_vault_and_commands_share_what_is_unlocked(own_connmgr: C
     connmgr = own_connmgr
     assert connmgr("vault", "status").output.startswith("users     none")
     for_all = connmgr("encrypt", stdin="for all").output
-    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    warned = connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n").errors
+    assert "must unlock" in warned, "nobody is told that scripts need to unlock from now on"
 
     refusal = connmgr("decrypt", stdin=for_all, code=4).errors
     assert "connmgr vault unlock" in refusal
@@ -94,7 +95,7 @@ def test_passphrases_change_and_users_go(own_connmgr: CommandLine) -> None:
     connmgr("vault", "user", "passphrase", "alice", stdin=f"{PASSPHRASE}\n{OTHER}\n")
     connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n", code=4)
     connmgr("vault", "unlock", "alice", stdin=f"{OTHER}\n")
-    connmgr("vault", "user", "add", "bob", stdin=f"{PASSPHRASE}\n")
+    assert "must unlock" not in connmgr("vault", "user", "add", "bob", stdin=f"{PASSPHRASE}\n").errors
     connmgr("--unlock", "bob", "add", "ssh", "web", "host=w", "--secret", "password", stdin=f"{PASSPHRASE}\nsecret\n")
     connmgr("vault", "user", "rm", "bob", code=1)
     removed = connmgr("vault", "user", "rm", "bob", "--force").output
