@@ -12,18 +12,21 @@ from connmgr.plugin import Deadline, Transport
 TREE = Source(__package__, "tree")
 """The functions that find processes and kill them."""
 
+RESUME = Source(__package__, "resume")
+"""The function that continues who has stopped."""
+
 _KILL_TREE = Source(__package__, "kill_tree")
 _SUPERVISOR = Source(__package__, "kill_supervisor")
 
 
 def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
     """Kill all processes below ``root``, and all with ``cookie`` in their environment; return whether none is left."""
-    return _run(transport, script_argv(TREE.text + _KILL_TREE.text, (str(root), cookie, word)), timeout)
+    return _run(transport, script_argv(TREE.text + RESUME.text + _KILL_TREE.text, (str(root), cookie, word)), timeout)
 
 
 def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:
     """Kill the supervisor ``pid``, started with ``word``; return whether that succeeded. Needs /proc."""
-    return _run(transport, script_argv(_SUPERVISOR.text, (str(pid), word)), timeout)
+    return _run(transport, script_argv(RESUME.text + _SUPERVISOR.text, (str(pid), word)), timeout)
 
 
 def _run(transport: Transport, argv: list[str], timeout: float) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from connmgr.engine.fair_lock import FairLock
 from connmgr.engine.frame import Command, build_frame, build_plain_frame, enter_directory
 from connmgr.engine.helper import Helpers
-from connmgr.engine.kill import kill_supervisor, kill_tree
+from connmgr.engine.kill import RESUME, kill_supervisor, kill_tree
 from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import nonces
 from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, Running
@@ -259,7 +259,7 @@ class Session:
             with self._command_lock.take(wait_seconds):
                 if not self._lost:
                     # A terminal has no EOF.
-                    self._channel.sendall(self._tidying() + b"exit 0\n", max(0.1, deadline - time.monotonic()))
+                    self._channel.sendall(self._farewell(), max(0.1, deadline - time.monotonic()))
                     self._channel.shutdown_write()
                     self._channel.exit_status(max(0.1, deadline - time.monotonic()))
         except (EOFError, OSError) as error:
@@ -321,8 +321,9 @@ class Session:
                 return plain
         return build_frame(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)
 
-    def _tidying(self) -> bytes:
-        return b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b";" if self._temporary else b""
+    def _farewell(self) -> bytes:
+        tidying = b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b"\n" if self._temporary else b""
+        return tidying + RESUME.text.encode() + b"p=$$;resume;exit 0\n"
 
     def _discard_late_output(self) -> None:
         """Drop what background jobs of earlier commands have printed: it is not the next command's."""

@@ -174,6 +174,15 @@ class Machine:
                 return lines
             time.sleep(0.05)
 
+    def stopped(self, *users: Inhabitant) -> list[str]:
+        """Return the command lines of the users' processes that a signal has stopped."""
+        found = []
+        for process in self._processes({user.uid for user in users}):
+            with suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    found.append(" ".join(process.cmdline()))
+        return found
+
     def _processes(self, uids: set[int]) -> list[psutil.Process]:
         # In a small user namespace users of other test processes may have the same uids.
         namespace = _mounts(self._holder.pid)

@@ -1,1 +1,3 @@
-grep -qsF "CONNMGR_BOOT=$2" "/proc/$1/environ" && kill -KILL "$1"
+p=$1
+grep -qsF "CONNMGR_BOOT=$2" "/proc/$p/environ" && kill -KILL "$p" || exit
+resume

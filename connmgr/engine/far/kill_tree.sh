@@ -4,7 +4,8 @@ root=$1 carried=CONNMGR_COMMAND=$2 word=$3 spared=
   # A process that has got the number since does not carry the word.
   [ ! -r "/proc/$root/environ" ] || grep -qsF "CONNMGR_BOOT=$word" "/proc/$root/environ" || exit 1
   kill_all
-  kill -CONT "$root" 2>/dev/null
+  p=$root
+  resume
   [ -z "$found" ]
 ) &
 wait $!

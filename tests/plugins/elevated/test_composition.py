@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
+from connmgr.engine.frame import Command
 from connmgr.engine.session import Session
-from connmgr.errors import AuthFailed, ElevationFailed
+from connmgr.errors import AuthFailed, CommandTimeout, ElevationFailed
 from tests.engine.shells import assert_usable, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.places import LOCAL, PLACES, SSH, Places, elevate, session_on
@@ -130,4 +132,29 @@ def test_sessions_one_after_the_other_leave_nothing(
         for _ in range(10):
             with session_on(elevate(inner, method=method, password=password)) as session:
                 assert run(session, "true").exit_code == 0
+    assert machine.remains(user) == []
+
+
+# What it does, and the seconds that it has.
+STOPPING = {
+    "woken by the killer": ("kill -STOP $$; echo on", 0.5),
+    "woken by the command": ("(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo on", 20),
+}
+
+
+@pytest.mark.parametrize("steps", [("sudo", "sudo"), ("su", "su")])
+@pytest.mark.parametrize("case", STOPPING)
+def test_what_stopped_with_the_shell_ends_with_it(
+    machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, case: str, steps: tuple[str, str]
+) -> None:
+    machine.allow(f"{user.name} ALL=(ALL) ALL", f"{other.name} ALL=(ALL) ALL")
+    command, seconds = STOPPING[case]
+    with nested(places, SSH, user, other, steps) as session:
+        with suppress(CommandTimeout):
+            session.exec(Command(command.encode()), seconds)
+        assert out(session, "id -un") == "root\n"
+        begun = time.monotonic()
+        session.stop(20)
+        assert time.monotonic() - begun < 5, "the shell did not exit by itself"
+    assert machine.stopped(machine.root, user, other) == []
     assert machine.remains(user) == []
