@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import flask
@@ -153,20 +153,16 @@ class _Lines:
         self._encoding = encoding
         self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
 
-    def all(self, ids: list[str], outcomes: Iterator[Outcome]) -> Iterator[dict[str, Any]]:
-        """Yield a line for each connection of ``ids``, and then the counts."""
+    def all(self, ids: list[str], outcomes: Iterator[list[Outcome]]) -> Iterator[Iterable[dict[str, Any]]]:
+        """Yield lines for all connections of ``ids``, those together that come together, and then the counts."""
         # Until all was sent.
         self._known.code = errors.CommandCancelled.code
         try:
-            for id in ids:
-                if id not in self._stored:
-                    yield self._line(Outcome(id, 0.0, errors.UnknownConnection(id)))
-                elif isinstance(refused := self._stored[id], errors.IntegrityError):
-                    yield self._line(Outcome(id, 0.0, refused))
-            for outcome in outcomes:
-                yield self._line(outcome)
+            yield map(self._line, self._refused(ids))
+            for ended in outcomes:
+                yield map(self._line, ended)
             self._known.code = None
-            yield self._counts
+            yield [self._counts]
         except errors.CommandCancelled:
             return
         except Exception as error:  # noqa: BLE001 - the status is sent; an answer without counts is not whole
@@ -174,6 +170,13 @@ class _Lines:
         finally:
             # `connections` is in the account already, with all their ids.
             self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
+
+    def _refused(self, ids: list[str]) -> Iterator[Outcome]:
+        """Yield the outcomes on connections that do not exist, or were tampered with."""
+        for id in ids:
+            stored = self._stored.get(id)
+            if not isinstance(stored, Connection):
+                yield Outcome(id, 0.0, stored or errors.UnknownConnection(id))
 
     def _line(self, outcome: Outcome) -> dict[str, Any]:
         stored, result = self._stored.get(outcome.connection), outcome.result

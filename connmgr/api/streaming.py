@@ -35,6 +35,7 @@ class ExecLine(Schema):
 
 
 Line = dict[str, Any]
+Burst = list[Line]
 Encode = Callable[[bytes, bool], str]
 """Turns output into text; keeps back an incomplete character, unless told that it is the last."""
 
@@ -64,12 +65,12 @@ def respond(running: Running, encoding: str) -> flask.Response:
     return as_lines(_resumed(next(lines), lines))
 
 
-def _resumed(first: Line, lines: Iterator[Line]) -> Iterator[Line]:
+def _resumed(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:
     yield first
     yield from lines
 
 
-def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug: bool) -> Iterator[Line]:
+def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug: bool) -> Iterator[Burst]:
     printed = dict.fromkeys(NAMES, 0)
     encoders = {name: _encoder(encoding) for name in NAMES}
     last: Line
@@ -78,7 +79,7 @@ def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug
             for name, data in zip(NAMES, piece, strict=True):
                 printed[name] += len(data)
                 if data and (text := encoders[name](data, False)):
-                    yield {name: text}
+                    yield [{name: text}]
         last = {"exitCode": running.exit_code}
         known.details.update(last)
     except GeneratorExit:
@@ -92,10 +93,8 @@ def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug
         last = body if "error" in body else {"error": body}
     finally:
         known.details.update({f"{name}Bytes": size for name, size in printed.items()})
-    for name, encode in encoders.items():
-        if text := encode(b"", True):
-            yield {name: text}
-    yield last
+    rest = [{name: text} for name, encode in encoders.items() if (text := encode(b"", True))]
+    yield [*rest, last]
 
 
 def _encoder(encoding: str) -> Encode:

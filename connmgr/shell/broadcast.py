@@ -75,7 +75,7 @@ class Broadcast:
     shells and reads from all of them in turn. Whatever is waited for has a thread of its own: a shell that starts,
     earlier commands of other clients, a command that is not quick.
 
-    Each connection takes up room from its beginning until the reader of :meth:`outcomes` asks for the outcome after
+    Each connection takes up room from its beginning until the reader of :meth:`outcomes` asks for the outcomes after
     its own: a slow reader delays what has not begun, and few outcomes are held for it.
     """
 
@@ -95,8 +95,8 @@ class Broadcast:
         self._pool = ThreadPoolExecutor(order.parallel, "broadcast")
         self._driver = threading.Thread(target=self._drive, name="broadcast", daemon=True)
 
-    def outcomes(self, gone: Callable[[], bool]) -> Iterator[Outcome]:
-        """Yield the outcome on each connection as it comes; kill what runs if the iteration is left.
+    def outcomes(self, gone: Callable[[], bool]) -> Iterator[list[Outcome]]:
+        """Yield the outcomes as they come, those together that come together; kill what runs if the iteration is left.
 
         ``gone`` is called about once a second while nothing comes.
         :raises CommandCancelled: it returned True.
@@ -105,10 +105,10 @@ class Broadcast:
         self._driver.start()
         try:
             while left:
-                for outcome in self._next(gone):
-                    yield outcome
-                    left -= 1
-                    self._room.release()
+                ended = self._next(gone)
+                yield ended
+                left -= len(ended)
+                self._room.release(len(ended))
         finally:
             self._cancelled.set()
             # The driver may be waiting for it.
