@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from connmgr.client.errors import Answer, ClientError, Unreachable, from_member
 from connmgr.client.results import RawResult, Result
+from connmgr.client.stream import lines_of
 
 
 class Outcome(NamedTuple):
@@ -63,6 +64,7 @@ class Broadcast(Generic[Read]):
         self, response: http.client.HTTPResponse, read: Callable[[Answer], Read], close: Callable[[], None]
     ) -> None:
         self._response = response
+        self._lines = lines_of(response)
         self._read: Callable[[Answer], Read] = read
         self._close = close
         self._whole = False
@@ -97,9 +99,8 @@ class Broadcast(Generic[Read]):
 
     def _line(self) -> Answer:
         try:
-            line = self._response.readline()
-            found = json.loads(line, object_hook=Answer) if line else None
-        except (OSError, ValueError, http.client.HTTPException) as error:
+            found = json.loads(next(self._lines), object_hook=Answer)
+        except (OSError, ValueError, EOFError, http.client.HTTPException, StopIteration) as error:
             raise self._broken() from error
         if not isinstance(found, Answer):
             raise self._broken()

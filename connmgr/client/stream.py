@@ -78,21 +78,24 @@ class Stream:
             self._response.read()
 
     def _lines(self) -> Iterator[bytes]:
-        held = b""
-        while True:
-            try:
-                data = self._response.read1(READ_BYTES)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                raise _broken() from error
-            if not data:
-                raise _broken()
-            *lines, held = (held + data).split(b"\n")
-            yield from lines
+        try:
+            yield from lines_of(self._response)
+        except (OSError, http.client.HTTPException, ValueError, EOFError) as error:
+            message = "The answer broke off before the command's end; its exit code is not known."
+            raise Unreachable(message, sent=True) from error
+
+
+def lines_of(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of an answer as they come.
+
+    :raises OSError | http.client.HTTPException | ValueError | EOFError: the answer ends, or breaks off.
+    """
+    held = b""
+    while data := response.read1(READ_BYTES):
+        *lines, held = (held + data).split(b"\n")
+        yield from lines
+    raise EOFError
 
 
 def _bytes(told: dict[str, Any], name: str) -> bytes:
     return base64.b64decode(told.get(name, ""))
-
-
-def _broken() -> Unreachable:
-    return Unreachable("The answer broke off before the command's end; its exit code is not known.", sent=True)
