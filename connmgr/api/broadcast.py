@@ -135,7 +135,7 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
         request.get("session"),
     )
     sound = [one for one in stored.values() if isinstance(one, Connection)]
-    ready = dict.fromkeys(one.id for one in found.shells.admitted(sound, caller().access))
+    ready = dict.fromkeys(one.id for one in found.shells.admitted(sound, caller().access, order.session))
     # All in one change, since each would cost an fsync.
     found.vault.connections.touch(*ready)
     others = [one.id for one in sound if one.id not in ready]

@@ -199,12 +199,16 @@ def test_no_more_run_at_a_time_than_parallel_says(hosts: Hosts, tmp_path: Path, 
     assert (running, most, len(lines_of(log))) == (0, 2, 12)
 
 
-def test_shells_that_run_begin_before_those_that_are_to_be_started(hosts: Hosts) -> None:
-    hosts.run("true")
-    for id in hosts.ids[:10]:
-        hosts.client.shell.stop(id)
-    order = [one.connection for one in hosts.run("true", parallel=1)]
-    assert set(order[:10]) == set(hosts.ids[10:])
+@pytest.mark.parametrize("session", [None, "second"])
+def test_shells_that_run_begin_before_those_that_are_to_be_started(hosts: Hosts, session: str | None) -> None:
+    named: dict[str, Any] = {"session": session} if session else {}
+    hosts.run("true", 6, **named)
+    for id in hosts.ids[:3]:
+        hosts.client.shell.stop(id, **named)
+    order = [one.connection for one in hosts.run("true", 6, parallel=1, **named)]
+    for id in hosts.ids[:6]:
+        hosts.client.shell.stop(id, **named)
+    assert set(order[:3]) == set(hosts.ids[3:6])
 
 
 def test_without_start_a_connection_without_a_shell_is_told(hosts: Hosts) -> None:
