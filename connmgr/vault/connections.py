@@ -66,6 +66,7 @@ class Connections:
     def __init__(self, database: Database, key: VaultKey) -> None:
         self._database = database
         self._key = key
+        self._seen: dict[str, tuple[Row, Connection]] = {}
         self._touched: dict[str, float] = {}
         self._touching = threading.Lock()
 
@@ -79,13 +80,21 @@ class Connections:
         return [self._load(found[id]) for id in ids]
 
     def each(self, ids: Iterable[str]) -> dict[str, Connection | IntegrityError]:
-        """Return those of ``ids`` that exist; in place of one that was changed outside of connmgr, the error."""
+        """Return those of ``ids`` that exist; in place of one that was changed outside of connmgr, the error.
+
+        To verify and parse a row takes three times as long as to read it. So a row that is the same in all its columns
+        as at the last call stands for the same connection, which nobody changes.
+        """
         found: dict[str, Connection | IntegrityError] = {}
+        before, seen = self._seen, dict[str, tuple[Row, Connection]]()
         for id, row in self._database.read(lambda tx: rows.existing(tx, ids)).items():
             try:
-                found[id] = self._load(row)
+                same = id in before and before[id][0] == row
+                seen[id] = before[id] if same else (row, self._load(row))
+                found[id] = seen[id][1]
             except IntegrityError as error:
                 found[id] = error
+        self._seen = seen
         return found
 
     def way(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError
-from connmgr.vault import Database, Vault
+from connmgr.vault import Connection, Database, Vault
 from connmgr.vault.record import AUTHENTICATED, fingerprint
 from connmgr.vault.tables import connection
 from connmgr.vault.wellknown import ALL_CONNECTIONS, LOCAL
@@ -66,6 +66,35 @@ def test_one_bad_record_fails_all_that_were_asked_for_with_it(vault: Vault, add:
     with pytest.raises(IntegrityError, match=bad):
         vault.connections.infos([good, bad])
     assert vault.connections.get(good).name == "good"
+
+
+def test_a_record_that_was_sound_is_refused_once_any_of_its_columns_was_changed(
+    vault: Vault, add: Add, behind: Database
+) -> None:
+    sound, changed = add("sound", {"host": "s"}), add("changed", {"host": "h"})
+    team, row = vault.categories.add("Team", ALL_CONNECTIONS), stored(behind, changed)
+    seen = vault.connections.each([sound, changed])
+    moved = {"name": "x", "path": "x", "type": "x", "category": team, "way": "x", "depth": 2}
+    others = {"data": '{"host":"evil"}', "mac": b"x", "state": "[]", "cache": "{", **moved}
+    for column, other in others.items():
+        change(behind, changed, **{column: other})
+        found = vault.connections.each([sound, changed])
+        assert isinstance(found[changed], IntegrityError), column
+        assert found[sound] == seen[sound]
+        change(behind, changed, **{column: row[column]})
+        assert vault.connections.each([sound, changed]) == seen
+
+
+def test_records_that_are_asked_for_again_are_as_they_are_stored(vault: Vault, add: Add) -> None:
+    id, other = add("before"), add("other")
+    vault.connections.each([id, other])
+    vault.connections.set_state(id, {"seen": 1})
+    found = vault.connections.each([id, other])[id]
+    assert isinstance(found, Connection)
+    assert found == vault.connections.get(id)
+    assert found.state == {"seen": 1}
+    vault.connections.remove([other])
+    assert list(vault.connections.each([id, other])) == [id]
 
 
 def test_a_bad_record_can_only_be_removed(vault: Vault, add: Add, behind: Database) -> None:
