@@ -80,7 +80,8 @@ SECTIONS = {
 }
 
 ENVIRONMENT = {
-    "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` or config.toml says it.",
+    "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` says it. Without both, the daemon tells by "
+    "the file `daemon.json` beside the auth file. Without that file, config.toml tells.",
     "CONNMGR_AUTH_FILE": "The file that authenticates local clients, if it is not in its usual place.",
     "CONNMGR_CONFIG": "Another file than config.toml. Every setting of docs/OPERATIONS.md is a variable too.",
 }
@@ -122,7 +123,11 @@ def _described(command: click.Command, context: click.Context) -> Described:
 
 
 def _options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
-    found = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    found = [
+        one
+        for one in command.get_params(context)
+        if isinstance(one, click.Option) and not one.hidden and "--help" not in one.opts
+    ]
     return [(_names(one), _meaning(one)) for one in found]
 
 
@@ -166,7 +171,13 @@ def markdown() -> str:
     lines += [
         f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |" for names, text in ENVIRONMENT.items()
     ]
-    lines += ["", "## Options of every command", "", "They stand before the command: `connmgr --unlock alice ls`.", ""]
+    lines += [
+        "",
+        "## Options of every command",
+        "",
+        "They stand before the command or after it: `connmgr --json ls`, `connmgr ls --json`.",
+        "",
+    ]
     lines += _markdown_options(_options(main, click.Context(main, info_name="connmgr")))
     lines += ["", "## Commands", ""]
     for one in all_commands:

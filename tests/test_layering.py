@@ -18,6 +18,7 @@ ORDER = [
     "errors",
     "paths",
     "peers",
+    "whereabouts",
     "settings",
     "fields",
     "plugin",
@@ -39,8 +40,8 @@ ORDER = [
 
 SIDES = {
     "__main__": {"cli"},
-    "client": {"errors", "paths", "peers"},
-    "cli": {"client", "errors", "paths", "settings", "__init__"},
+    "client": {"errors", "paths", "peers", "whereabouts"},
+    "cli": {"client", "errors", "paths", "settings", "whereabouts", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }
 """Modules beside that order, and what they may import at the top of a file."""

@@ -41,6 +41,13 @@ class BlobUse(Schema):
     bytes = fields.Integer(required=True, metadata={"description": "Their size together."})
 
 
+class Surroundings(Schema):
+    path = fields.String(required=True, metadata={"description": "`PATH`, where it and its shells find programs."})
+    agentSocket = fields.String(
+        metadata={"description": "`SSH_AUTH_SOCK`, the socket of the SSH agent that it asks for keys. Absent: none."}
+    )
+
+
 class DaemonStatusResponse(Schema):
     version = fields.String(required=True, metadata={"description": "connmgr's own version."})
     runtime = fields.String(required=True, metadata={"description": "The Python that runs it."})
@@ -55,6 +62,9 @@ class DaemonStatusResponse(Schema):
     blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Blobs of all client sessions."})
     auditLost = fields.Integer(
         required=True, metadata={"description": "Entries of the audit trail that could not be written."}
+    )
+    environment = fields.Nested(
+        Surroundings, required=True, metadata={"description": "What the daemon has of the environment it started in."}
     )
 
 
@@ -107,6 +117,7 @@ def version() -> dict[str, Any]:
         ],
         "blobs": {"count": 1, "bytes": 1048576},
         "auditLost": 0,
+        "environment": {"path": "/usr/local/bin:/usr/bin:/bin", "agentSocket": "/run/user/1000/agent"},
     },
 )
 def status() -> dict[str, Any]:
@@ -123,7 +134,13 @@ def status() -> dict[str, Any]:
         "sessions": found.shells.status(),
         "blobs": {"count": found.blobs.number, "bytes": found.blobs.used},
         "auditLost": found.audit.lost,
+        "environment": _environment(),
     }
+
+
+def _environment() -> dict[str, str]:
+    agent = os.environ.get("SSH_AUTH_SOCK")
+    return {"path": os.environ.get("PATH", os.defpath)} | ({"agentSocket": agent} if agent else {})
 
 
 def _runtime() -> str:

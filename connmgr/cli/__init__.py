@@ -13,6 +13,7 @@ import click
 
 from connmgr import __version__
 from connmgr.cli import exits
+from connmgr.cli.common_options import take_common_options
 from connmgr.errors import ConnmgrError
 
 COMMANDS = {
@@ -58,6 +59,7 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"connmgr.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        take_common_options(command, self)
         # connmgr/__main__.py switched it off.
         gc.enable()
         return command
@@ -121,10 +123,13 @@ def _told(error: click.ClickException) -> int:
     "With --url the daemon may be another user's.",
 )
 @click.option("--unlock", metavar="USER", help="Unlock a vault user for this command; asks for the passphrase.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, where the command has any.")
 @click.version_option(__version__, prog_name="connmgr", message="%(prog)s %(version)s")
 def main(**_: object) -> None:
     """Manage connections to machines, and work on them.
 
     Name a CONNECTION by its path (web/root), by the end of the path, or by its uuid. A part of its last name (ro) will
     do if no other connection has it there. A category may stand before the path.
+
+    Each option below may stand before the command or after it.
     """

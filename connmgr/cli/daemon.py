@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +14,11 @@ from connmgr.cli.exits import DENIED, Failure
 from connmgr.cli.host_key import Doorkeeper
 from connmgr.cli.kept_session import KeptSession
 from connmgr.client import Client
-from connmgr.client.http import default_auth_file, default_url, url_of
+from connmgr.client.http import default_auth_file, default_url, is_address_named
+from connmgr.whereabouts import find, url_of
+
+if TYPE_CHECKING:
+    from connmgr.settings import Settings
 
 CLIENT_NAME = "connmgr"
 ANSWER_SECONDS = 86400.0 + 60.0
@@ -76,14 +81,21 @@ def _address(url: str | None) -> tuple[str, Path]:
     if url is not None:
         return url.rstrip("/"), default_auth_file()
     if not paths.config_file(os.environ).exists():
+        auth_file = default_auth_file()
         try:
-            return default_url(), default_auth_file()
+            return default_url(auth_file), auth_file
         except ValueError as error:
             raise Failure(str(error)) from error
     from connmgr.settings import load
 
     settings = load({})
-    return url_of(settings.host, settings.port), settings.auth_file
+    return address(settings, named=is_address_named()), settings.auth_file
+
+
+def address(settings: Settings, *, named: bool) -> str:
+    """Return the URL of the daemon with these ``settings``; if host and port are not ``named``, where it says it is."""
+    running = None if named else find(settings.auth_file)
+    return running.url if running else url_of(settings.host, settings.port)
 
 
 def _api_key(path: str | None) -> str | None:

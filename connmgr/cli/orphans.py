@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
@@ -12,10 +12,6 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.output import json_option, lasting, print_json, print_table
 from connmgr.client import Client, ClientError
-from connmgr.client.http import url_of
-
-if TYPE_CHECKING:
-    from connmgr.settings import Settings
 
 DOCTOR_SECONDS = 5.0
 """Time to ask machines in, all together; who does not answer a request in it is not asked again."""
@@ -47,8 +43,8 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
         print_table([(one.job, one.state, age, "removed" * one.removed) for one, age in zip(found, ages, strict=True)])
 
 
-def orphans_of_open(settings: Settings) -> tuple[dict[str, int], int, int]:
-    """Ask the machines that the running daemon has shells on, which opens no link.
+def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int]:
+    """Ask the machines that the daemon at ``url`` has shells on, which opens no link.
 
     Returns the number of orphans by the path of each connection that has some, how many connections were asked, and how
     many were not or did not answer. Without a daemon that answers nothing is asked.
@@ -56,7 +52,7 @@ def orphans_of_open(settings: Settings) -> tuple[dict[str, int], int, int]:
     end = time.monotonic() + DOCTOR_SECONDS
     numbers: dict[str, int] = {}
     asked = 0
-    with Client(url_of(settings.host, settings.port), settings.auth_file, timeout=DOCTOR_SECONDS) as client:
+    with Client(url, auth_file, timeout=DOCTOR_SECONDS) as client:
         try:
             shells = client.daemon.status().shells
             open_now = dict.fromkeys(shell.connection for shell in shells if shell.state != "lost")

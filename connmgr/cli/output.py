@@ -23,7 +23,12 @@ def visible(text: str) -> str:
 
 def json_option(command: Command) -> Command:
     """Give a command the flag ``--json``, as its argument ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, callback=_asked_anywhere, help="Print JSON.")(command)
+
+
+def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> bool:
+    """Whether ``--json`` stands after the command or before it."""
+    return given or bool(context.find_root().params.get("as_json"))
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

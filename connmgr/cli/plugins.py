@@ -7,11 +7,11 @@ import json
 
 import click
 
-from connmgr.cli.output import print_table, visible
+from connmgr.cli.output import json_option, print_table, visible
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def plugins(*, as_json: bool) -> None:
     """List the connection types, and the plugins that cannot be used."""
     from connmgr.registry import Registry

@@ -84,9 +84,10 @@ TIMEOUT_SECONDS = 86400.0 + 60.0
 class Client:
     """A session with the daemon over one kept-alive connection, for one thread; :meth:`clone` makes another thread's.
 
-    Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, by default 127.0.0.1:21721, and prefers
-    the Unix socket beside the auth file. It authenticates with ``api_key``, or else with the auth file: ``auth_file``,
-    ``CONNMGR_AUTH_FILE``, or the one of this user's daemon. ``session_token`` continues another client's session.
+    Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, or else to where the daemon says that it
+    listens, by ``daemon.json`` beside the auth file, or else to 127.0.0.1:21721. It prefers the Unix socket there.
+    It authenticates with ``api_key``, or else with the auth file: ``auth_file``, ``CONNMGR_AUTH_FILE``, or the one of
+    this user's daemon. ``session_token`` continues another client's session.
 
     It sends nothing to a program of another user on this machine, which may have taken a dead daemon's port; only Linux
     tells who owns a port. ``foreign`` allows a daemon of another user, whose API key you have.
@@ -107,8 +108,8 @@ class Client:
         session_token: str | None = None,
         foreign: bool = False,
     ) -> None:
-        self.base_url = (base_url or default_url()).rstrip("/")
         credential = Path(auth_file or default_auth_file())
+        self.base_url = (base_url or default_url(credential)).rstrip("/")
         self._session = HttpSession(
             self.base_url, credential, api_key, name=name, timeout=timeout, token=session_token, foreign=foreign
         )

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from connmgr import paths
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import connect_beside, read_auth_file, stranger
+from connmgr.whereabouts import find, url_of
 
 BLOCK_BYTES = 256 * 1024
 JSON = "application/json"
@@ -263,26 +264,27 @@ def _connection(url: str, timeout: float, auth_file: Path | None) -> _Connection
     raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {url}")
 
 
-def default_url() -> str:
-    """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, by default that of a daemon without settings.
+def default_url(auth_file: Path) -> str:
+    """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, or else that of the daemon with ``auth_file``.
 
+    Where none runs it is the URL of a daemon without settings.
     :raises ValueError: ``CONNMGR_PORT`` is no port.
     """
     port = os.environ.get("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).")
-    return url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", port)
+    running = None if is_address_named() else find(auth_file)
+    return running.url if running else url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", port)
+
+
+def is_address_named() -> bool:
+    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 is none, a daemon takes a free one then."""
+    return bool(os.environ.get("CONNMGR_HOST") or (os.environ.get("CONNMGR_PORT") or "0").strip("0"))
 
 
 def default_auth_file() -> Path:
     """Return the path of the auth file: ``CONNMGR_AUTH_FILE``, or that of this user's daemon."""
     return Path(os.environ.get("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
-
-
-def url_of(host: str, port: int | str) -> str:
-    """Return the URL of a daemon that listens on ``host``; a wildcard address is reached over loopback."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _reason(error: Exception) -> str:

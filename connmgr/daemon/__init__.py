@@ -23,6 +23,7 @@ from connmgr.api.services import Services
 from connmgr.api.slots import STOPS, RequestSlots
 from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
+from connmgr.daemon.daemon_file import DaemonFile
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.process import prepare_process
@@ -46,6 +47,7 @@ from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.vault import Vault, VaultLock, open_database
+from connmgr.whereabouts import url_of as reached_at
 
 FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs")
 """The packages whose programs for the far side are read at the start: later another version may be in their place."""
@@ -62,8 +64,10 @@ def serve(settings: Settings) -> None:
     prepare_process(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as cleanup:
         private_directory(settings.data_dir, "data directory")
-        cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
+        lock = cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
         bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
+        url = reached_at(*bound.getsockname()[:2])
+        lock.tell(url)
         vault = _open_vault(settings, cleanup)
         registry = _prepared(Registry.load(), settings.data_dir)
         for package in FAR_SIDE:
@@ -114,6 +118,7 @@ def serve(settings: Settings) -> None:
         server = _open_server(services, bound, socket_file.bound)
         cleanup.callback(server.shut_down)
         stop.wake = server.wake
+        found_by.callback(DaemonFile(settings.auth_file, url).remove)
         _announce(settings, url_of(bound))
         server.run(until=lambda: stop.requested)
         logger.info("Stopping.")

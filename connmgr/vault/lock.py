@@ -10,9 +10,12 @@ from types import TracebackType
 
 from connmgr.errors import StartupError
 
+HOLDER_BYTES = 400
+
 
 class VaultLock:
-    """Holds the lock file ``path`` until :meth:`release`; the file stays, and names its last holder.
+    """Holds the lock file ``path`` until :meth:`release`; the file stays, and names its last holder
+    and where that one listened.
 
     Daemons share a vault on PostgreSQL, which needs no lock.
     :raises StartupError: another process holds it, or the file cannot be opened.
@@ -27,13 +30,19 @@ class VaultLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
+            holder = os.pread(self._descriptor, HOLDER_BYTES, 0).decode("ascii", "replace").splitlines()
             os.close(self._descriptor)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise StartupError(f"The lock file {path} cannot be locked: {error.strerror}.") from error
-            raise StartupError(f"Another connmgr daemon (pid {holder or 'unknown'}) uses this vault.") from None
+            pid, url = [*holder, "", ""][:2]
+            where = f" and listens on {url}" if url else ""
+            raise StartupError(f"Another connmgr daemon (pid {pid or 'unknown'}) uses this vault{where}.") from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def tell(self, url: str) -> None:
+        """Write where the holder listens into the file, for whoever finds the lock taken."""
+        os.pwrite(self._descriptor, f"{os.getpid()}\n{url}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock; calling it again does nothing."""

@@ -146,6 +146,44 @@ def test_the_auth_file_of_a_daemon_with_another_vault_is_not_called_left_over(
     assert own_daemon.client.daemon.version().build
 
 
+def test_a_daemon_is_found_by_what_it_tells_and_its_address_is_shown(own_daemon: Daemon) -> None:
+    code, findings = _doctor(own_daemon.home)
+    assert code == 0, findings
+    told = {one["subject"]: one["message"] for one in findings["ok"]}
+    assert told["port"] == f"connmgr answers at {own_daemon.url}"
+    assert told["daemon"] == f"process {own_daemon.pid} has the vault open and listens on {own_daemon.url}"
+    assert str(own_daemon.pid) in told["daemon.json"]
+
+
+def test_a_daemon_file_that_is_not_believed_is_a_warning_that_says_why(own_daemon: Daemon) -> None:
+    own_daemon.auth_file.with_name("daemon.json").chmod(0o644)
+    code, findings = _doctor(own_daemon.home, "--port", own_daemon.url.rpartition(":")[2])
+    assert code == 0
+    (found,) = [one for one in findings["warning"] if one["subject"] == "daemon.json"]
+    assert "open to others" in found["message"]
+
+
+def test_programs_and_agent_are_looked_for_where_the_daemon_does(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").touch(0o700)
+    dead, alive = tmp_path / "dead", tmp_path / "alive"
+    daemon = start_daemon(environment={"PATH": str(tmp_path / "bin"), "SSH_AUTH_SOCK": str(dead)})
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(alive))
+        agent.listen()
+        _, findings = _doctor(daemon.home, SSH_AUTH_SOCK=str(alive))
+        assert {one["message"] for one in findings["ok"] if one["subject"] == "ssh"} == {
+            f"{tmp_path}/bin/ssh in the daemon's PATH"
+        }
+        warned = {one["subject"]: one["message"] for one in findings["warning"]}
+        assert "in the daemon's PATH" in warned["ssh-keygen"]
+        assert warned["ssh agent"] == f"the daemon's SSH_AUTH_SOCK names {dead}, where no agent answers"
+        other = start_daemon()
+        _, findings = _doctor(other.home, SSH_AUTH_SOCK=str(alive))
+        warned = {one["subject"]: one["message"] for one in findings["warning"]}
+        assert warned["ssh agent"].startswith("the daemon has no SSH_AUTH_SOCK")
+
+
 def test_files_from_the_future_show_a_wrong_clock(start_daemon: StartDaemon) -> None:
     daemon = _stopped(start_daemon)
     ahead = (daemon.data_dir / "vault.db").stat().st_mtime + 86400

@@ -41,6 +41,7 @@ def test_status_describes_a_daemon_at_rest(own_daemon: Daemon) -> None:
     assert status["sessions"] == []
     assert status["blobs"] == {"count": 0, "bytes": 0}
     assert (status["clients"], status["auditLost"]) == (1, 0)
+    assert status["environment"] == {"path": own_daemon.environment["PATH"]}
 
 
 def test_status_shows_a_busy_shell_and_the_commands_that_wait_for_it(own_daemon: Daemon) -> None:

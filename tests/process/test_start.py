@@ -72,7 +72,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 def test_another_daemon_on_the_same_vault(own_daemon: Daemon) -> None:
     line = refusal(own_daemon.home)
-    assert f"Another connmgr daemon (pid {own_daemon.pid})" in line
+    assert f"Another connmgr daemon (pid {own_daemon.pid}) uses this vault and listens on {own_daemon.url}." in line
     assert own_daemon.auth_file.exists()
 
 

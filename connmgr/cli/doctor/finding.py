@@ -1,0 +1,30 @@
+"""What ``connmgr doctor`` examines, and what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from connmgr.settings import Settings
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about ``subject``, and ``advice`` if something is to be done."""
+
+    subject: str
+    result: str
+    message: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The settings, the ``url`` of their daemon, and its answer to /daemon/status, None where none lets us in."""
+
+    settings: Settings
+    url: str
+    status: dict[str, Any] | None

@@ -1,0 +1,37 @@
+"""The file beside the auth file that tells clients where the daemon listens."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from connmgr import __version__
+from connmgr.daemon.files import replace_private
+from connmgr.errors import StartupError
+from connmgr.whereabouts import Whereabouts, file_of, read, start_of
+
+logger = logging.getLogger("connmgr.daemon")
+
+
+class DaemonFile:
+    """A file, mode 0600, that tells where this daemon listens, from construction to :meth:`remove`.
+
+    The caller holds ``auth_file``, so a file of another daemon is a leftover and is replaced. If none can be written,
+    clients need to be told the ``url``.
+    """
+
+    def __init__(self, auth_file: Path, url: str) -> None:
+        self._path = file_of(auth_file)
+        self._content = Whereabouts(url, os.getpid(), start_of(os.getpid()), __version__)
+        try:
+            replace_private(self._path, self._content.text())
+        except StartupError as error:
+            logger.warning("%s Clients look for the daemon where the settings say.", error.message)
+
+    def remove(self) -> None:
+        """Remove the file if it is still this daemon's; calling it again does nothing."""
+        with suppress(OSError):
+            if read(self._path) == self._content:
+                self._path.unlink()
