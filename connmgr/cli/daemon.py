@@ -24,12 +24,13 @@ CLIENT_NAME = "connmgr"
 ANSWER_SECONDS = 86400.0 + 60.0
 
 
-def connect(timeout: float = ANSWER_SECONDS) -> Client:
+def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Client:
     """Return a client for the running command, closed when the command ends.
 
-    It continues the session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins its own. ``timeout`` is in
+    Unless it never ``offers_start``, it asks a person at the terminal whether to start a daemon where none runs. It
+    continues the session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins its own. ``timeout`` is in
     seconds an answer.
-    :raises Failure: the API key cannot be read, or the file of the kept session is not to be trusted.
+    :raises Failure: the API key cannot be read, the file of the kept session is not to be trusted, or no daemon starts.
     :raises ClientError: the user could not be unlocked.
     """
     context = click.get_current_context()
@@ -37,6 +38,8 @@ def connect(timeout: float = ANSWER_SECONDS) -> Client:
     url, auth_file = _address(options["url"])
     user = options["unlock"]
     key = _api_key(options["api_key_file"])
+    if offers_start and options["url"] is None and key is None and _started(auth_file):
+        url, auth_file = _address(None)
     session = KeptSession(auth_file, url)
     # Without its auth file the daemon has ended, and its sessions with it.
     kept = session.token() if not user and (key or auth_file.exists()) else None
@@ -53,6 +56,15 @@ def connect(timeout: float = ANSWER_SECONDS) -> Client:
     if user:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     return client
+
+
+def _started(auth_file: Path) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    # Only a person waits for its modules.
+    from connmgr.cli.starting import started_on_request
+
+    return started_on_request(auth_file)
 
 
 def kept_session() -> KeptSession:

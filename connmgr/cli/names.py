@@ -112,7 +112,7 @@ def offered(context: click.Context, names: Callable[[Client], list[str]]) -> lis
 
     try:
         with context.scope(cleanup=False):
-            client = connect(COMPLETION_SECONDS)
+            client = connect(COMPLETION_SECONDS, offers_start=False)
         found = names(client)
         client.close()
     except (ClientError, click.ClickException, OSError):

@@ -15,7 +15,7 @@ ANSWER_SECONDS = 10.0
 @json_option
 def status(*, as_json: bool) -> None:
     """Show whether the daemon runs, and how it is. Exits with 3 if none answers."""
-    client = connect(ANSWER_SECONDS)
+    client = connect(ANSWER_SECONDS, offers_start=False)
     answer = client.post("/daemon/status")
     vault = client.vault.status()
     connections = len(client.connection.query())

@@ -17,7 +17,7 @@ POLL_SECONDS = 0.05
 @click.command()
 def stop() -> None:
     """Stop the daemon, and wait for its end. Running commands get 5 seconds."""
-    client = connect(STOP_SECONDS)
+    client = connect(STOP_SECONDS, offers_start=False)
     client.daemon.stop()
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
