@@ -437,9 +437,13 @@ class ShellStartFailed(OperationError):
 
 
 class ShellLost(OperationError):
-    """The shell died or its link broke; start it again."""
+    """The shell died or its link broke; start it again. ``sent`` is false if nothing of a command went there."""
 
     code = "shell_lost"
+
+    def __init__(self, message: str, *, sent: bool = True, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.sent = sent
 
 
 class ShellStopped(OperationError):

@@ -18,7 +18,7 @@ from connmgr.api.group import Group
 from connmgr.api.schemas import Filter, Id, Ids
 from connmgr.api.services import services
 from connmgr.api.shell import client_is_gone
-from connmgr.api.shell_schemas import ShellName
+from connmgr.api.shell_schemas import Restarted, ShellName
 from connmgr.engine.running import Result
 from connmgr.fields import Boolean, Integer, Schema
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
@@ -53,7 +53,10 @@ class BroadcastRequest(CommandFields):
     )
     start = Boolean(
         load_default=True,
-        metadata={"description": "Start the shells that do not run; otherwise these connections get `no_shell`."},
+        metadata={
+            "description": "Start the shells that do not run, or are lost; otherwise these connections get `no_shell` "
+            "or `shell_lost`."
+        },
     )
 
     @validates_schema
@@ -78,6 +81,7 @@ class BroadcastLine(Schema):
     truncated = fields.Boolean(
         metadata={"description": "Present, and true, if output beyond `max-output` was dropped."}
     )
+    restarted = Restarted()
     error = fields.Dict(
         metadata={
             "description": "In place of an exit code: what kept the command from its end, with `code`, `message` and "
@@ -181,22 +185,26 @@ class _Lines:
     def _line(self, outcome: Outcome) -> dict[str, Any]:
         stored, result = self._stored.get(outcome.connection), outcome.result
         name = list(stored.path) if isinstance(stored, Connection) else None
-        shown = self._shown(result) if isinstance(result, Result) else {"error": self._error(result)}
+        if isinstance(result, Result):
+            shown = self._shown(result, restarted=outcome.restarted)
+        else:
+            shown = {"error": self._error(result)}
         self._counts["connections"] += 1
         self._counts["errors" if "error" in shown else "failed" if shown["exitCode"] else "succeeded"] += 1
         return {"connection": outcome.connection, "name": name, **shown, "ms": round(outcome.seconds * 1000, 3)}
 
-    def _shown(self, result: Result) -> dict[str, Any]:
+    def _shown(self, result: Result, *, restarted: bool) -> dict[str, Any]:
         texts = {
             "stdout": output.shown(result.stdout, self._encoding),
             "stderr": output.shown(result.stderr, self._encoding),
         }
-        return {"exitCode": result.exit_code, **texts, **({"truncated": True} if result.truncated else {})}
+        found = {"truncated": result.truncated, "restarted": restarted}
+        return {"exitCode": result.exit_code, **texts, **{name: True for name, is_so in found.items() if is_so}}
 
     def _error(self, exception: BaseException) -> dict[str, Any]:
         error = as_error(exception, self._known.id)
         if isinstance(error, errors.CommandTimeout):
-            error.details = printed_until(error, self._encoding)
+            error.details |= printed_until(error, self._encoding)
         body = body_of(error)
         shown: dict[str, Any] = body.get("error", body)
         return shown

@@ -13,7 +13,7 @@ from connmgr.api import output
 from connmgr.api.account import caller, detail
 from connmgr.api.answer import as_json
 from connmgr.api.command import printed_until
-from connmgr.api.launch import begin
+from connmgr.api.launch import begin, start_shell
 from connmgr.api.parking import turns
 from connmgr.api.services import services
 from connmgr.engine.running import Result
@@ -32,6 +32,7 @@ RAISES = (
 """What can be said of a command beyond what is said of those that run in the shell."""
 
 _JOB = "job"
+_RESTARTED = "restarted"
 
 
 def respond(request: Mapping[str, Any]) -> flask.Response:
@@ -42,6 +43,7 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
     """
     kept, encoding = turns().kept, request["encoding"]
     if _JOB not in kept:
+        kept[_RESTARTED] = request["start"] and start_shell(request)
         kept[_JOB] = begin(request)[0].id
     id, access, jobs = kept[_JOB], caller().access, services().jobs
     detail(job=id)
@@ -53,7 +55,7 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
     # Where the machine went away meanwhile, its output is still there, and nothing may be answered in its place.
     if found.stale or followed.stored.state not in ENDED:
         shown = {name: output.shown(getattr(found, name)[:most], encoding) for name in ("stdout", "stderr")}
-        return as_json({"job": id, **shown})
+        return as_json({"job": id, **shown} | ({"restarted": True} if kept[_RESTARTED] else {}))
     result = _result(found, followed.stored.exit_code, most)
     jobs.remove(id, access, force=False)
     if followed.stored.state == "timed_out":
@@ -64,7 +66,7 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
     if followed.stored.exit_code is None:
         raise errors.ShellLost("The command's machine was restarted, or what it printed was removed there.")
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
-    return output.respond(result, encoding)
+    return output.respond(result, encoding, restarted=kept[_RESTARTED])
 
 
 def _result(found: Output, exit_code: int | None, most: int) -> Result:

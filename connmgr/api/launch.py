@@ -21,6 +21,11 @@ OPEN = "open"
 KEEP_SECONDS = 86400
 
 
+def start_shell(request: Mapping[str, Any]) -> bool:
+    """Start the shell of a request unless it runs, and return whether it had been lost."""
+    return services().shells.start(request["connection"], caller().access, request.get("session")).restarted
+
+
 def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
     """Start a job, or find the one that has the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
     job = StoredJob(

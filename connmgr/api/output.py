@@ -20,9 +20,9 @@ _PIECE = 96 * 1024
 Encode = Callable[[bytes | bytearray], Iterator[bytes]]
 
 
-def respond(result: Result, encoding: str) -> flask.Response:
+def respond(result: Result, encoding: str, *, restarted: bool = False) -> flask.Response:
     """Return the response with ``result``'s exit code and output, as text or in base64."""
-    pieces = _pieces(result, _base64 if encoding == "base64" else _text)
+    pieces = _pieces(result, _base64 if encoding == "base64" else _text, restarted=restarted)
     whole = len(result.stdout) + len(result.stderr) <= WHOLE
     return flask.Response(b"".join(pieces) if whole else pieces, mimetype="application/json")
 
@@ -34,12 +34,13 @@ def shown(output: bytes | bytearray, encoding: str) -> str:
     return output.removesuffix(b"\n").decode(errors="replace")
 
 
-def _pieces(result: Result, encode: Encode) -> Iterator[bytes]:
+def _pieces(result: Result, encode: Encode, *, restarted: bool) -> Iterator[bytes]:
     yield b'{"exitCode":%d,"stdout":"' % result.exit_code
     yield from encode(result.stdout)
     yield b'","stderr":"'
     yield from encode(result.stderr)
-    yield b'","truncated":true}' if result.truncated else b'"}'
+    yield b'","truncated":true' if result.truncated else b'"'
+    yield b',"restarted":true}' if restarted else b"}"
 
 
 def _text(output: bytes | bytearray) -> Iterator[bytes]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any
 
 import flask
@@ -18,14 +19,15 @@ from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.api.shell_schemas import (
     ListRequest,
+    Restarted,
     ShellInfo,
     ShellListResponse,
     ShellNamed,
-    ShellRequest,
+    StartRequest,
     StopRequest,
 )
-from connmgr.engine.running import Running
-from connmgr.fields import Number, Schema
+from connmgr.fields import Boolean, Number, Schema
+from connmgr.shell.commands import Begun, Place, begun
 
 MAX_DETACH_SECONDS = 3600
 
@@ -61,6 +63,13 @@ group = Group(
 
 class ExecRequest(CommandFields, ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
+    start = Boolean(
+        load_default=False,
+        metadata={
+            "description": "True starts the shell if it does not run, or was lost before anything of the command was "
+            "sent; otherwise the answer is `no_shell` or `shell_lost`."
+        },
+    )
     detachAfter = Number(
         validate=validate.Range(min=0, max=MAX_DETACH_SECONDS),
         metadata={"description": "Seconds after which the command is answered as a job that runs on."},
@@ -81,11 +90,12 @@ class ExecResponse(Schema):
     truncated = fields.Boolean(
         metadata={"description": "Present, and true, if output beyond `max-output` was dropped."}
     )
+    restarted = Restarted()
 
 
 @group.endpoint(
     "/start",
-    ShellRequest,
+    StartRequest,
     ShellInfo,
     action="shell.start",
     about=("connection", "session"),
@@ -105,7 +115,9 @@ def start(request: dict[str, Any]) -> object:
 
     A running shell stays as it is, and is described again.
     """
-    return services().shells.start(request["connection"], caller().access, request.get("session"))
+    started = services().shells.start(request["connection"], caller().access, request.get("session"))
+    told = {"restarted": True} if started.restarted and request["tellRestarted"] else {}
+    return {**asdict(started.info), **told}
 
 
 @group.endpoint(
@@ -116,15 +128,15 @@ def start(request: dict[str, Any]) -> object:
     action="shell.exec",
     about=("connection", "session", "command"),
     raises=[
-        errors.UnknownConnection,
+        *OPENING,
         errors.NoShell,
-        errors.SecretLocked,
         errors.NoSuchDirectory,
         errors.ShellLost,
         errors.ShellStopped,
         errors.CommandTimeout,
         errors.CommandCancelled,
         errors.ShellBusy,
+        errors.SessionLimit,
         *detach.RAISES,
     ],
     waits=True,
@@ -145,6 +157,10 @@ def execute(request: dict[str, Any]) -> flask.Response:
     With `Accept: application/x-ndjson` the answer is lines of JSON that come while the command prints, and a last line
     with the exit code or the error. An error that keeps the command from beginning is answered without lines.
 
+    With `start` a shell that does not run is started first, and so is one that was lost while it was idle: the answer
+    then has `restarted`, as a line of its own before the others, or as a member of the error. A command of which
+    anything may have been sent is never run again: the answer is `shell_lost`.
+
     With `detachAfter` the command runs as a job, beside the shell, whose state it does not change. If it ends in time,
     it is answered as any other, and the job is removed. Otherwise the answer has `job` instead of `exitCode`, with the
     output so far, and the command runs on. Neither the client's leaving nor the end of its shell kills it.
@@ -153,15 +169,16 @@ def execute(request: dict[str, Any]) -> flask.Response:
     if "detachAfter" in request:
         return detach.respond(request)
     if streaming.is_wanted():
-        return streaming.respond(account().held.enter_context(_begun(request)), encoding)
-    with _begun(request) as running:
+        running, restarted = account().held.enter_context(_begun(request))
+        return streaming.respond(running, encoding, restarted=restarted)
+    with _begun(request) as (running, restarted):
         try:
             result = running.result()
         except errors.CommandTimeout as error:
             error.details = printed_until(error, encoding)
             raise
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
-    return output.respond(result, encoding)
+    return output.respond(result, encoding, restarted=restarted)
 
 
 @group.endpoint(
@@ -218,14 +235,10 @@ def stop(request: dict[str, Any]) -> None:
         shells.stop(request["connection"], caller().access, request.get("session"))
 
 
-@contextmanager
-def _begun(request: dict[str, Any]) -> Iterator[Running]:
+def _begun(request: dict[str, Any]) -> AbstractContextManager[Begun]:
     timeout = request.get("timeout", services().settings.command_timeout)
-    with (
-        services().shells.using(request["connection"], caller().access, request.get("session")) as session,
-        session.begin(command_of(request), timeout, client_is_gone()) as running,
-    ):
-        yield running
+    place = Place(request["connection"], caller().access, request.get("session"), request["start"])
+    return begun(services().shells, place, command_of(request), timeout, client_is_gone())
 
 
 def client_is_gone() -> Callable[[], bool]:

@@ -32,8 +32,23 @@ class ShellNamed(Located):
     )
 
 
+class Restarted(fields.Boolean):
+    """What tells that a shell was lost, and a new one is in its place."""
+
+    def __init__(self) -> None:
+        text = "Present, and true, if the shell had been lost and was started anew: directory and variables are new."
+        super().__init__(metadata={"description": text})
+
+
 class ShellRequest(ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
+
+
+class StartRequest(ShellRequest):
+    tellRestarted = Boolean(
+        load_default=False,
+        metadata={"description": "True adds `restarted` to the answer if the shell had been lost."},
+    )
 
 
 class ShellInfo(Schema):
@@ -62,6 +77,7 @@ class ShellInfo(Schema):
         required=True,
         metadata={"description": "The far side's directory for temporary files: `$TMPDIR` or `/tmp`."},
     )
+    restarted = Restarted()
 
 
 class StopRequest(ShellRequest):

@@ -14,6 +14,7 @@ from connmgr.api.account import Account, account
 from connmgr.api.answer import LINES, as_lines
 from connmgr.api.errors import told
 from connmgr.api.services import services
+from connmgr.api.shell_schemas import Restarted
 from connmgr.engine.running import Room, Running
 from connmgr.errors import CommandCancelled, NoSuchDirectory
 from connmgr.fields import Schema
@@ -26,6 +27,7 @@ NAMES = ("stdout", "stderr")
 
 
 class ExecLine(Schema):
+    restarted = Restarted()
     stdout = fields.String(metadata={"description": "What the command printed, whole characters."})
     stderr = fields.String(metadata={"description": "What it printed on standard error."})
     exitCode = fields.Integer(metadata={"description": "The exit code, in the last line of a command that has ended."})
@@ -54,15 +56,17 @@ def is_wanted() -> bool:
     return 0 < qualities[LINES] >= qualities[JSON]
 
 
-def respond(running: Running, encoding: str) -> flask.Response:
+def respond(running: Running, encoding: str, *, restarted: bool = False) -> flask.Response:
     """Return the response with the output of ``running`` as it comes, and its exit code or what went wrong.
 
+    Before that, a line tells where the shell was ``restarted``.
     :raises NoSuchDirectory: the command did not begin.
     """
     room: Room = flask.request.environ.get(ROOM, lambda _: True)
     lines = _lines(running, encoding, room, account(), debug=services().settings.debug)
     # The header is sent with the first line, so that nothing is lost by waiting for it.
-    return as_lines(_resumed(next(lines), lines))
+    first: Burst = [{"restarted": True}] if restarted else []
+    return as_lines(_resumed([*first, *next(lines)], lines))
 
 
 def _resumed(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:

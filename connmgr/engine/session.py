@@ -158,7 +158,7 @@ class Session:
         runs when the block ends, it is killed.
         :raises ShellBusy: earlier commands took ``patience`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
-        :raises ShellLost: the shell is gone; whether the command ran is not known.
+        :raises ShellLost: the shell is gone; where it says that it was ``sent``, nobody knows whether the command ran.
         """
         with (
             self._turn(timeout if patience is None else patience),
@@ -168,8 +168,9 @@ class Session:
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
             self._running, self.running_since = cookie, time.time()
             try:
-                with self.guarded():
+                with self.guarded(sent=False):
                     self._discard_late_output()
+                with self.guarded():
                     try:
                         self._channel.sendall(frame, SEND_SECONDS)
                     except TimeoutError:
@@ -196,12 +197,12 @@ class Session:
             if self._stopping.is_set():
                 raise ShellStopped("The shell was stopped before the command ran.")
             if self._lost:
-                raise ShellLost("The shell is gone; start it again.")
+                raise ShellLost("The shell is gone; start it again.", sent=False)
             yield
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Turn the shell's end within the ``with`` block into the error that says why.
+    def guarded(self, *, sent: bool = True) -> Iterator[None]:
+        """Turn the shell's end within the ``with`` block into the error that says why, and whether anything was sent.
 
         :raises ShellStopped: it was stopped.
         :raises ShellLost: it is gone, or in an unknown state.
@@ -219,7 +220,7 @@ class Session:
                 raise
             if self._stopping.is_set():
                 raise ShellStopped("The shell was stopped while the command ran.") from error
-            raise ShellLost("The shell or its link ended before the command did; start it again.") from error
+            raise ShellLost("The shell or its link ended before the command did; start it again.", sent=sent) from error
 
     def probe(self, timeout: float) -> bool:
         """Return whether the shell answers; one that is running a command counts as answering."""
@@ -230,7 +231,9 @@ class Session:
 
     def stop(self, timeout: float) -> None:
         """Kill what runs, let the shell exit, and release the channel, in about ``timeout`` seconds."""
-        self._stopping.set()
+        if not self._lost:
+            # Who waits for a lost shell hears that it was lost: it may be started anew for them.
+            self._stopping.set()
         try:
             self._end(timeout)
         finally:

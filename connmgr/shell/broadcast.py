@@ -16,8 +16,9 @@ from typing import NoReturn
 from connmgr.engine.frame import Command
 from connmgr.engine.running import CLIENT_POLL_SECONDS, Result, Running
 from connmgr.engine.session import FRAME_INPUT_BYTES
-from connmgr.errors import CommandCancelled, NoShell, ShellBusy
+from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.secrets.principals import Access
+from connmgr.shell.commands import Begun, Place, begun
 from connmgr.shell.shells import Shells
 
 QUICK_SECONDS = 0.05
@@ -43,11 +44,15 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the command went on one connection, and how many seconds it took."""
+    """How the command went on one connection, and how many seconds it took.
+
+    ``restarted`` says that its shell had been lost, and is a new one.
+    """
 
     connection: str
     seconds: float
     result: Result | BaseException
+    restarted: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Broadcast:
         self._ready = deque(ready)
         self._others = deque(others)
         self._begun = list[_Begun]()
+        self._restarted = set[str]()
         self._small = _is_small(order.command)
         self._room = threading.Semaphore(order.parallel)
         self._outcomes = queue.SimpleQueue[list[Outcome]]()
@@ -148,11 +154,14 @@ class Broadcast:
     def _begin(self, connection: str) -> None:
         at, held = time.monotonic(), contextlib.ExitStack()
         try:
-            running = held.enter_context(self._running(connection, patience=0.0))
+            running = held.enter_context(self._running(connection, start=False, patience=0.0)).running
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
-            self._outcomes.put([Outcome(connection, time.monotonic() - at, error)])
+            if self._order.start and isinstance(error, ShellLost) and not error.sent:
+                self._wait_for(connection, at, partial(self._run, connection))
+            else:
+                self._outcomes.put([Outcome(connection, time.monotonic() - at, error)])
         else:
             self._begun.append(_Begun(connection, at, running, held))
 
@@ -174,44 +183,34 @@ class Broadcast:
                 # To end a lost shell takes a while.
                 self._wait_for(one.connection, one.at, partial(one.fail, error))
         if ended:
-            self._outcomes.put([_outcome(one.connection, one.at, one.result) for one in ended])
+            self._outcomes.put([self._outcome(one.connection, one.at, one.result) for one in ended])
 
     def _wait_for(self, connection: str, at: float, work: Callable[[], Result]) -> None:
-        self._pool.submit(lambda: self._outcomes.put([_outcome(connection, at, work)]))
+        self._pool.submit(lambda: self._outcomes.put([self._outcome(connection, at, work)]))
 
-    @contextlib.contextmanager
-    def _running(self, connection: str, patience: float | None = None) -> Iterator[Running]:
+    def _running(
+        self, connection: str, *, start: bool, patience: float | None = None
+    ) -> contextlib.AbstractContextManager[Begun]:
         order = self._order
-        with (
-            self._shells.using(connection, self._access, order.session) as session,
-            session.begin(order.command, order.timeout, self._cancelled.is_set, patience=patience) as running,
-        ):
-            yield running
+        place = Place(connection, self._access, order.session, start)
+        return begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set, patience=patience)
 
     def _run(self, connection: str) -> Result:
         """Run the command and wait for it, and for the start of the shell where that is ordered."""
-        try:
-            with self._running(connection) as running:
-                return running.result()
-        except NoShell:
-            if not self._order.start:
-                raise
-        self._shells.start(connection, self._access, self._order.session)
-        if self._cancelled.is_set():
-            raise CommandCancelled("The client went away before the command began.")
-        with self._running(connection) as running:
+        with self._running(connection, start=self._order.start) as (running, restarted):
+            if restarted:
+                self._restarted.add(connection)
             return running.result()
+
+    def _outcome(self, connection: str, at: float, work: Callable[[], Result]) -> Outcome:
+        try:
+            result: Result | BaseException = work()
+        except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
+            result = error
+        return Outcome(connection, time.monotonic() - at, result, connection in self._restarted)
 
 
 def _is_small(command: Command) -> bool:
     """Whether a far side takes the command at once."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
     return len(command.text) + len(command.stdin) + variables <= FRAME_INPUT_BYTES
-
-
-def _outcome(connection: str, at: float, work: Callable[[], Result]) -> Outcome:
-    try:
-        result: Result | BaseException = work()
-    except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
-        result = error
-    return Outcome(connection, time.monotonic() - at, result)

@@ -52,6 +52,7 @@ class Opener:
                 shell.admission.check(access)
                 if shell.session.probe(PROBE_SECONDS):
                     return shell
+                entry.lost = True
             self.empty(entry)
         shell = entry.shell = self._open(
             lambda timeout, without: self._links.lease(connection, access, timeout, without)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
@@ -26,6 +27,13 @@ from connmgr.vault import Connection, Vault
 from connmgr.vault.admission import Outdated, admitted
 
 logger = logging.getLogger("connmgr.shell")
+
+
+class Started(NamedTuple):
+    """A shell that runs; ``restarted`` says that the one before it was lost, and its directory and variables too."""
+
+    info: ShellInfo
+    restarted: bool
 
 
 class Shells:
@@ -55,8 +63,8 @@ class Shells:
         self._describing = threading.Lock()
         self._idle_closer = IdleCloser(self._table, self._opener.empty, idle_timeout)
 
-    def start(self, connection: str, access: Access, session: str | None = None) -> ShellInfo:
-        """Start the shell, unless it runs, and describe it.
+    def start(self, connection: str, access: Access, session: str | None = None) -> Started:
+        """Start the shell, unless it runs and answers.
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
@@ -67,15 +75,16 @@ class Shells:
         with self._holding(ShellName(connection, session), make=True) as entry:
             running = entry.shell
             info = self._started(connection, entry, access).session.info
+            started, entry.lost = Started(info, entry.lost), False
             if entry.shell is running:
-                return info
+                return started
         self._vault.connections.touch(connection)
         try:
             self._vault.connections.set_state(connection, state_of(info))
         except VaultUnavailable as error:
             # The shell runs, and can be used.
             logger.warning("The state of connection %s is not stored: %s", connection, error.message)
-        return info
+        return started
 
     @contextlib.contextmanager
     def using(self, connection: str, access: Access, session: str | None = None) -> Iterator[Session]:
@@ -91,7 +100,7 @@ class Shells:
                 yield shell.session
         finally:
             if not shell.session.alive:
-                self._discard(name, shell)
+                self._discard(name, shell, lost=True)
             self._vault.connections.touch(connection)
 
     def admitted(
@@ -195,7 +204,7 @@ class Shells:
     def _renew(self, entry: Entry) -> None:
         if entry.stale:
             self._opener.empty(entry)
-            entry.stale = False
+            entry.stale = entry.lost = False
 
     def _end_stale(self, name: ShellName) -> None:
         try:
@@ -250,9 +259,10 @@ class Shells:
                 return session.info
         return self.probe(Target.stored(record), access)
 
-    def _discard(self, name: ShellName, lost: Shell) -> None:
+    def _discard(self, name: ShellName, shell: Shell, *, lost: bool = False) -> None:
         with self._holding(name) as entry:
-            if entry.shell is lost:
+            if entry.shell is shell:
+                entry.lost = lost
                 self._opener.empty(entry)
 
     def _end_named(self, name: ShellName) -> None:

@@ -28,12 +28,14 @@ class Entry:
     """The place of one shell; ``lock`` is held while it is started or stopped.
 
     ``stale`` says that the connection was changed or removed after its data was read for the shell. Nobody finds a
-    stale shell; the thread that holds its entry ends it.
+    stale shell; the thread that holds its entry ends it. ``lost`` says that a shell of this name was lost, and none was
+    started since.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     shell: Shell | None = None
     stale: bool = False
+    lost: bool = False
 
 
 class ShellTable:
@@ -49,7 +51,7 @@ class ShellTable:
 
     @contextlib.contextmanager
     def holding(self, name: ShellName, patience: float | None = None, *, make: bool = False) -> Iterator[Entry]:
-        """Hold the entry of a shell, and drop it where it is left empty.
+        """Hold the entry of a shell, and drop it where it is left empty, unless a shell was lost there.
 
         Where there is none, one is made with ``make``; else an empty one is held that is not in the table.
         :raises ShellBusy: another thread holds it for longer than ``patience`` seconds, by default the table's.
@@ -82,12 +84,15 @@ class ShellTable:
         with self._lock:
             entries = self._entries.setdefault(name.connection, {})
             if name.session not in entries and len(entries) >= MAX_SHELLS:
-                raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
+                left = [one for one, entry in entries.items() if entry.lost and not entry.lock.locked()]
+                if not left:
+                    raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
+                del entries[left[0]]
             return entries.setdefault(name.session, Entry())
 
     def _drop_empty(self, name: ShellName, entry: Entry) -> None:
         with self._lock:
-            if entry.shell is None:
+            if entry.shell is None and not entry.lost:
                 del self._entries[name.connection][name.session]
                 if not self._entries[name.connection]:
                     del self._entries[name.connection]

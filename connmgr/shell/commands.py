@@ -1,0 +1,76 @@
+"""Begins commands in the shells of connections, and starts a shell first where that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from connmgr.engine.frame import Command
+from connmgr.engine.running import Running
+from connmgr.errors import CommandCancelled, ConnmgrError, NoShell, ShellLost
+from connmgr.secrets.principals import Access
+from connmgr.shell.shells import Shells
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command runs: in the shell ``session`` of ``connection``, used by ``access``.
+
+    ``start`` says that the shell is started if it does not run, or is lost before anything was sent to it.
+    """
+
+    connection: str
+    access: Access
+    session: str | None = None
+    start: bool = False
+
+
+class Begun(NamedTuple):
+    """A command that has begun; ``restarted`` says that the shell was lost before, and is a new one."""
+
+    running: Running
+    restarted: bool
+
+
+@contextlib.contextmanager
+def begun(
+    shells: Shells,
+    place: Place,
+    command: Command,
+    timeout: float,
+    abandoned: Callable[[], bool],
+    *,
+    patience: float | None = None,
+) -> Iterator[Begun]:
+    """Begin a command as :meth:`connmgr.engine.session.Session.begin` does, which tells of the arguments.
+
+    A command of which anything may have been sent is never begun again. Errors that follow the loss of a shell have the
+    member ``restarted``.
+    :raises NoShell: the shell does not run, and is not to be started; what starting it raises otherwise.
+    :raises CommandCancelled: it was abandoned while the shell started.
+    """
+
+    def begin() -> Running:
+        session = held.enter_context(shells.using(place.connection, place.access, place.session))
+        return held.enter_context(session.begin(command, timeout, abandoned, patience=patience))
+
+    restarted = False
+    try:
+        with contextlib.ExitStack() as held:
+            try:
+                running = begin()
+            except (NoShell, ShellLost) as error:
+                if not place.start or (isinstance(error, ShellLost) and error.sent):
+                    raise
+                held.close()
+                restarted = shells.start(place.connection, place.access, place.session).restarted
+                if abandoned():
+                    raise CommandCancelled("The client went away before the command began.") from None
+                running = begin()
+            yield Begun(running, restarted)
+    except ConnmgrError as error:
+        if restarted:
+            error.details = {**error.details, "restarted": True}
+        raise
