@@ -31,8 +31,14 @@ SECTIONS = {
         connmgr lists them and does nothing. A category may stand before the path (`customers/web`). The uuid always
         works. Letter case makes no difference.
 
-        A GLOB matches whole paths: `*` within one segment, `**` across segments, `?`, `[abc]`, `[!abc]`, `{a,b}`.
-        Quote it, so that your own shell leaves it alone.
+        A GLOB matches whole names, with the category or without it: `web*` and `customers/web*` match
+        `customers/web1`. `*` stands for any characters within one segment, and `**` for any across segments:
+        `fleet/*` matches what is in the category `fleet` itself, `fleet/**` also what is in the categories below it
+        and what runs in its connections. There are `?`, `[abc]`, `[!abc]` and `{a,b}` too. Quote a GLOB, so that your
+        own shell leaves it alone.
+
+        `connmgr ls` and `connmgr exec --all` take several GLOBs, and `--category`, `--type`, `--failed` and `--limit`
+        narrow down what these match. A GLOB that matches nothing is an error, and then nothing runs at all.
         """,
     "Secrets": """
         `connmgr add ssh web host=web.example --secret password < password-file`
@@ -58,8 +64,8 @@ SECTIONS = {
         Output appears as it is printed. The command reads nothing without `--stdin`. Ctrl-C, or any
         other end of `connmgr exec`, kills the command with all that it started.
 
-        `connmgr exec --all 'web*' -j 20 -- uptime` runs a command on every connection that the GLOB matches, twenty
-        at a time. Each has one line when it finishes: its name, `ok`, the exit code or the error, the time, and the
+        `connmgr exec --all 'web*' db -j 20 -- uptime` runs a command on every connection that one of the GLOBs
+        matches, twenty at a time. `--` must stand before the command. Each connection has one line when it finishes: its name, `ok`, the exit code or the error, the time, and the
         first line of output. The summary goes to standard error.
         """,
     "Jobs": """

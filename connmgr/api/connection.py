@@ -61,7 +61,16 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     if not request["names"]:
         return {"found": connections.query(*filters)}
     listed, categories = _in_categories(lambda: connections.listed(*filters))
-    names = [{"category": categories[one.category], "name": list(one.path)} for one in listed]
+    usage = _usage()
+    names = [
+        {
+            "category": categories[one.category],
+            "name": list(one.path),
+            "type": one.type,
+            "usageCategory": usage.get(one.type),
+        }
+        for one in listed
+    ]
     return {"found": [one.id for one in listed], "names": names}
 
 
@@ -98,9 +107,12 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     # Each once: to read one costs more than to name it.
     distinct = list(dict.fromkeys(ids))
     connections, categories = _in_categories(lambda: services().vault.connections.infos(distinct))
-    usage = {entry.type.name: entry.type.usage_category for entry in services().registry}
+    usage = _usage()
     # Without the schema's dump, which takes most of the time where there are thousands.
     infos = {one.id: _info(one, categories[one.category], usage.get(one.type)) for one in connections}
+    if request["created"]:
+        for one in connections:
+            infos[one.id]["created"] = UtcTime.text(one.created)
     return {"infos": [infos[id] for id in ids]}
 
 
@@ -117,6 +129,10 @@ def _in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict
         else:
             break
     return connections, {category.id: list(category.path[1:]) for category in categories}
+
+
+def _usage() -> dict[str, str]:
+    return {entry.type.name: entry.type.usage_category for entry in services().registry}
 
 
 def _info(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class ConnectionQueryRequest(Schema):
 class FoundName(Schema):
     category = fields.List(fields.String(), required=True, metadata={"description": "The path, without the root."})
     name = fields.List(fields.String(), required=True, metadata={"description": "The connection's path."})
+    type = fields.String(required=True, metadata={"description": "Its type."})
+    usageCategory = fields.String(required=True, allow_none=True, metadata={"description": "As in `/connection/info`."})
 
 
 class ConnectionQueryResponse(Schema):
@@ -41,6 +43,7 @@ class ConnectionQueryResponse(Schema):
 
 class ConnectionInfoRequest(Schema):
     connections = Ids(required=True, metadata={"description": "Connections to describe."})
+    created = Boolean(load_default=False, metadata={"description": "Answer when each was `created`, too."})
 
 
 class ConnectionInfo(Schema):
@@ -67,6 +70,11 @@ class ConnectionInfo(Schema):
     lastModified = UtcTime(required=True, metadata={"description": "When its name, data or category was last changed."})
     state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
     cache = fields.Dict(required=True, metadata={"description": "Empty in this version."})
+    created = UtcTime(
+        metadata={
+            "description": "Present with `created`: when it was made. One never used since then has it as `lastUsed`."
+        }
+    )
 
 
 class ConnectionInfoResponse(Schema):

@@ -14,6 +14,7 @@ import click
 from connmgr import __version__
 from connmgr.cli import exits
 from connmgr.cli.common_options import take_common_options
+from connmgr.cli.group import Group
 from connmgr.errors import ConnmgrError
 
 COMMANDS = {
@@ -48,7 +49,7 @@ COMPLETION_VARIABLE = "_CONNMGR_COMPLETE"
 """The completion scripts of ``connmgr completion`` set it to ask for completions."""
 
 
-class Commands(click.Group):
+class Commands(Group):
     """Loads a command when it is asked for, and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

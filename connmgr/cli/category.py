@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.group import Group
 from connmgr.cli.names import find_category
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.client import ROOT_CATEGORY, Category
 
 
-@click.group()
+@click.group(cls=Group)
 def category() -> None:
     """Look after the categories, named by their paths."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import math
+import shlex
 import sys
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
@@ -16,10 +18,19 @@ from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.outcome import KILLED, as_object, in_shell, session_option, write
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
+from connmgr.cli.selection import Choice, choosing, chosen
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
 
 DEFAULT_JOBS, MAX_JOBS = 16, 128
+
+
+class Target(ConnectionName):
+    """A connection that is to run the command; what follows a single one, or ``--``, is the command."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        begun = ctx.params["command"] is not None or (ctx.params["names"] and not ctx.params["everywhere"])
+        return [] if begun else super().shell_complete(ctx, param, incomplete)
 
 
 class ExecCommand(click.Command):
@@ -48,33 +59,38 @@ class ExecCommand(click.Command):
             raise exits.coded(exits.io_failure(error), exits.NOT_RUN) from error
 
 
+class _WithCommand(ExecCommand):
+    """Takes all that stands after ``--`` as the argument ``command``, which is None without a ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:at])
+        ctx.params["command"] = tuple(args[at + 1 :]) if at < len(args) else None
+        return rest
+
+
 def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> float | None:
     if seconds is not None and not math.isfinite(seconds):
         raise click.BadParameter("Not a finite number.")
     return seconds
 
 
-@click.command(cls=ExecCommand)
-@click.argument("connection", type=ConnectionName())
-@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True)
+@click.command(cls=_WithCommand)
+@click.argument("names", metavar="CONNECTION... -- COMMAND...", type=Target(), nargs=-1)
 @click.option(
-    "--all", "everywhere", is_flag=True, help="Run it on all connections that match; CONNECTION is then a GLOB."
+    "--all", "everywhere", is_flag=True, help="Run it on all connections that match; each CONNECTION is then a GLOB."
 )
+@choosing
 @click.option(
     "-j",
     "--jobs",
+    "--parallel",
+    "jobs",
     metavar="N",
     type=click.IntRange(1, MAX_JOBS),
     default=DEFAULT_JOBS,
     show_default=True,
     help="With --all: how many at once.",
-)
-@click.option(
-    "--retry-failed",
-    "earlier",
-    metavar="FILE",
-    type=click.File(encoding="utf-8"),
-    help="With --all: only where an earlier run failed, whose --json output is in FILE; - is standard input.",
 )
 @click.option(
     "--timeout",
@@ -103,13 +119,13 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 )
 @json_option
 def exec(
-    connection: str,
-    command: tuple[str, ...],
+    names: tuple[str, ...],
+    command: tuple[str, ...] | None,
     env: tuple[str, ...],
     *,
     everywhere: bool,
+    choice: Choice,
     jobs: int,
-    earlier: IO[str] | None,
     timeout: float | None,
     cwd: str | None,
     reads: bool,
@@ -125,35 +141,64 @@ def exec(
     command's. After --timeout the command is killed. Ctrl-C kills it, and so does the end of what reads its output,
     when it prints more.
 
-    With --all each connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed.
-    With --json there is one object, or one a line, with the whole output, when the command has ended. --retry-failed
-    takes such lines, and repeats the command where it failed.
+    With --all it runs on all connections that one of the GLOBs matches, and -- must stand before the command. Each
+    connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed. With --json there
+    is one object, or one a line, with the whole output, when the command has ended. --failed takes such lines, and
+    repeats the command where it failed. --category, --type, --failed and --limit go with --all.
 
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     `connmgr job` looks after it.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads)
+    targets, joined = _parted(names, command, choice, everywhere=everywhere)
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
     if reads:
         options["stdin"] = sys.stdin.buffer.read()
     client = connect()
-    joined = " ".join(command)
     if everywhere:
         from connmgr.cli.fan_out import run_everywhere
 
-        run_everywhere(client, connection, joined, options, jobs, as_json=as_json, earlier=earlier)
+        run_everywhere(client, chosen(client, targets, choice, usage="shell"), joined, options, jobs, as_json=as_json)
         return
-    if earlier is not None:
-        raise click.UsageError("--retry-failed goes with --all.")
-    id = find(client, connection)
+    id = find(client, targets[0])
     if detach:
         from connmgr.cli.detach import start_job
 
         start_job(client, id, joined, **options, **of_job, as_json=as_json)
         return
     run = _print_object if as_json else _print_as_it_comes
-    with waiting(connection) as over:
+    with waiting(targets[0]) as over:
         raise click.exceptions.Exit(run(client, id, joined, options, over))
+
+
+def _parted(
+    names: tuple[str, ...], command: tuple[str, ...] | None, choice: Choice, *, everywhere: bool
+) -> tuple[tuple[str, ...], str]:
+    """Return the connections that are named, and the command.
+
+    :raises click.UsageError: it cannot be told which is which, or one is missing.
+    """
+    if everywhere:
+        if command is None:
+            shown = shlex.join(names) or "GLOB..."
+            raise click.UsageError(
+                "With --all write -- between the connections and the command, as in "
+                f"`connmgr exec --all {shown} -- COMMAND...`."
+            )
+        if not names and choice.given in ([], ["--limit"]):
+            raise click.UsageError("Say on which connections: give GLOBs, or '*' for all.")
+    else:
+        if choice.given:
+            raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+        if command is None:
+            names, command = names[:1], names[1:]
+        if len(names) > 1:
+            raise click.UsageError(f"For several connections write `connmgr exec --all {shlex.join(names)} -- …`.")
+        if not names:
+            raise click.UsageError("Missing argument 'CONNECTION'.")
+    if not command:
+        raise click.UsageError("Missing argument '-- COMMAND...'.")
+    return names, " ".join(command)
 
 
 def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool) -> None:

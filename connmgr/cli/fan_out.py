@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import click
 
-from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
-from connmgr.cli.ls import described
-from connmgr.cli.names import qualified
+from connmgr.cli.exits import FAILED
+from connmgr.cli.names import qualified, telling
 from connmgr.cli.outcome import as_object
 from connmgr.cli.output import counted, print_json, visible
-from connmgr.client import Broadcast, Client, ClientError, Connection, RawOutcome
+from connmgr.cli.selection import Chosen
+from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
 
 BUSY_SECONDS = 60.0
 """Seconds to retry while the daemon has no free slot."""
@@ -28,48 +27,24 @@ GIST_CHARACTERS = 100
 
 
 def run_everywhere(
-    client: Client,
-    pattern: str,
-    command: str,
-    options: dict[str, Any],
-    jobs: int,
-    *,
-    as_json: bool,
-    earlier: Iterable[str] | None = None,
+    client: Client, chosen: Chosen, command: str, options: dict[str, Any], jobs: int, *, as_json: bool
 ) -> None:
-    """Run a command on every connection with shells that ``pattern`` matches, ``jobs`` at a time.
+    """Run a command on the connections that were chosen, ``jobs`` at a time.
 
-    With the lines of an ``earlier`` run, printed as JSON, only on those of them on which it failed.
-    :raises Failure: ``pattern`` matches none, or the lines are something else.
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
-    found = [one for one in map(Connection.read, described(client, pattern)) if one.usage == "shell"]
-    if not found:
-        raise Failure(f"No connection matches {pattern!r}.", NOT_FOUND)
-    failed = None if earlier is None else set(_failed(earlier))
-    connections = {one.id: one for one in sorted(found, key=lambda one: one.name) if failed is None or one.id in failed}
+    connections = {one.id: one for one in chosen.names}
+    told = {id: visible(name) for id, name in telling(chosen.names).items()}
     start = time.monotonic()
-    width = max((len(visible(one.path)) for one in connections.values()), default=0)
+    width = max(map(len, told.values()), default=0)
     verdicts = []
     for outcome in _outcomes(client, list(connections), command, {**options, "parallel": jobs}):
-        connection = connections[outcome.connection]
         verdicts.append(_verdict(outcome))
         if as_json:
-            print_json(_object(outcome, connection), indent=None)
+            print_json(_object(outcome, connections[outcome.connection]), indent=None)
         else:
-            click.echo(_line(outcome, visible(connection.path).ljust(width)))
-    _sum_up(verdicts, time.monotonic() - start)
-
-
-def _failed(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the connections on which an earlier run failed: with an error, or with another exit code than 0."""
-    for number, line in enumerate(lines, 1):
-        try:
-            outcome = json.loads(line)
-            if "error" in outcome or outcome["exitCode"]:
-                yield outcome["connection"]
-        except (ValueError, TypeError, KeyError):
-            raise Failure(f"--retry-failed: line {number} is none that `connmgr exec --all --json` prints.") from None
+            click.echo(_line(outcome, told[outcome.connection].ljust(width)))
+    _sum_up(verdicts, chosen.of, time.monotonic() - start)
 
 
 def _outcomes(client: Client, ids: list[str], command: str, options: dict[str, Any]) -> Iterator[RawOutcome]:
@@ -123,17 +98,16 @@ def _gist(outcome: RawOutcome) -> str:
     return shown if len(lines) == 1 else f"{shown}  (+{counted(len(lines) - 1, 'line')})"
 
 
-def _object(outcome: RawOutcome, connection: Connection) -> dict[str, Any]:
+def _object(outcome: RawOutcome, connection: Name) -> dict[str, Any]:
     head = {"connection": connection.id, "name": qualified(connection), "seconds": round(outcome.seconds, 3)}
     return {**head, **as_object(outcome.result)}
 
 
-def _sum_up(verdicts: list[str], seconds: float) -> None:
+def _sum_up(verdicts: list[str], of: int, seconds: float) -> None:
     counts = Counter(verdicts)
     failed = len(verdicts) - counts.pop("ok", 0)
     said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    click.echo(
-        f"{counted(len(verdicts), 'connection')} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True
-    )
+    ran = counted(of, "connection") if len(verdicts) == of else f"{len(verdicts)} of {counted(of, 'connection')}"
+    click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)
     if failed:
         raise click.exceptions.Exit(FAILED)

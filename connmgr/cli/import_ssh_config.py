@@ -78,7 +78,7 @@ class _Known:
         kind = next(one for one in client.connection.types() if one.name == "ssh")
         properties = kind.schema["properties"].items()
         self._defaults = {name: one["default"] for name, one in properties if one.get("default") is not None}
-        infos = described(client, "*", kind="ssh")
+        infos = described(client, "ssh")
         self._names = {tuple(info["name"]) for info in infos}
         # Of equal connections the first listed wins.
         self._stored = {self._whole(info["rawData"]): info["connection"] for info in reversed(infos)}

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.ls import used
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.client import Connection
@@ -26,7 +27,7 @@ def info(connection: str, *, refresh: bool, as_json: bool) -> None:
     id = find(client, connection)
     if refresh:
         client.connection.refresh(id)
-    answer = client.post("/connection/info", connections=[id])["infos"][0]
+    answer = client.post("/connection/info", connections=[id], created=True)["infos"][0]
     if as_json:
         print_json(answer)
         return
@@ -37,7 +38,7 @@ def info(connection: str, *, refresh: bool, as_json: bool) -> None:
         ("category", "/".join(one.category)),
         ("type", one.type),
         *((name, value) for name, value in _flat(one.data)),
-        ("last used", ago(one.last_used)),
+        ("last used", used(one)),
         ("last modified", ago(one.last_modified)),
         *((f"seen: {name}", str(value)) for name, value in one.state.items()),
     ]

@@ -13,6 +13,7 @@ import click
 from connmgr.cli.daemon import connect
 from connmgr.cli.exec import ExecCommand
 from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
+from connmgr.cli.group import Group
 from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.names import is_text
 from connmgr.cli.orphans import orphans
@@ -29,7 +30,7 @@ GIST_CHARACTERS = 60
 _named = click.argument("name", metavar="JOB", type=JobName())
 
 
-@click.group()
+@click.group(cls=Group)
 def job() -> None:
     """Look after jobs: commands that `connmgr exec --detach` has begun, and that run on by themselves.
 

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.names import MAX_CANDIDATES, MAX_COMPLETIONS, UUID, is_text, offered
+from connmgr.cli.near import did_you_mean
 from connmgr.cli.output import ago, visible
 from connmgr.client import Client
 
@@ -42,7 +43,9 @@ def find_job(client: Client, name: str) -> Job:
     if len(found) == 1:
         return client.jobs.get(found[0].id)
     if not found:
-        raise Failure(f"No job is called {name!r}; `connmgr job ls` lists them.", NOT_FOUND)
+        names = [one.name for one in client.jobs.query() if one.name] if is_text(name) else []
+        hint = did_you_mean(name, dict(zip(names, names, strict=True)))
+        raise Failure(f"No job is called {name!r}.{hint} `connmgr job ls` lists them.", NOT_FOUND)
     raise Failure(_ambiguous(name, found), NOT_FOUND)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import is_text
+from connmgr.cli.names import UUID, ConnectionName, qualified
 from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised, visible
+from connmgr.cli.selection import Choice, choosing, chosen
 from connmgr.client import Client, Connection
 
 if TYPE_CHECKING:
@@ -16,39 +17,84 @@ if TYPE_CHECKING:
 
 INFOS_PER_REQUEST = 2000
 
+DEFAULT_PORT = 22
+"""The port of a connection that names none; ~/.ssh/config may name another then."""
+
+HEADING = ("NAME", "TYPE", "ADDRESS", "STATE", "LAST USED")
+MORE = ("CHANGED", "UUID")
+
 
 @click.command()
-@click.argument("pattern", metavar="[GLOB]", default="*")
-@click.option("--category", metavar="GLOB", default="*", help="Only connections in categories with a matching path.")
-@click.option("--type", "kind", metavar="GLOB", default="*", help="Only connections with a matching type.")
+@click.argument("patterns", metavar="[GLOB]...", type=ConnectionName(), nargs=-1)
+@choosing
+@click.option("-l", "--long", "long", is_flag=True, help="Show a line of all columns for each, with its uuid.")
+@click.option(
+    "--format",
+    "shape",
+    metavar="table|names|json",
+    type=click.Choice(["table", "names", "json"]),
+    help="Show a table with a heading, names alone, or JSON.",
+)
 @json_option
-def ls(pattern: str, category: str, kind: str, *, as_json: bool) -> None:
-    """List connections with their type, their last known state and their last use.
+def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
+    """List connections with their address, their last known state and their last use.
 
-    GLOB matches whole paths and ignores case: * within a segment, ** across segments, ? [abc] {a,b}. A terminal shows a
-    tree by category; other output has one line a connection.
+    GLOB matches whole names, with or without the category, and ignores case: * within a segment, ** across segments,
+    ? [abc] {a,b}. A terminal shows a tree by category; other output has one line a connection.
     """
-    infos = described(connect(), pattern, category, kind)
-    if as_json:
+    client = connect()
+    names = chosen(client, patterns, choice, may_be_none=True).names
+    if shape == "names":
+        for one in names:
+            click.echo(visible(qualified(one)))
+        return
+    infos = _infos(client, [one.id for one in names])
+    if as_json or shape == "json":
         print_json(infos)
         return
-    connections = sorted((Connection.read(info) for info in infos), key=lambda one: (one.category, one.name))
-    if on_terminal():
+    connections = [Connection.read(info) for info in infos]
+    if shape is None and not long and on_terminal():
         _print_tree(connections)
-    else:
-        print_table([("/".join([*one.category, *one.name]), *_columns(one)) for one in connections])
+        return
+    rows = [(qualified(one), *_columns(one), *(_more(one) if long else ())) for one in connections]
+    heading = [(*HEADING, *(MORE if long else ()))] if shape == "table" or on_terminal() else []
+    if rows:
+        print_table([*heading, *rows])
 
 
-def described(client: Client, pattern: str, category: str = "*", kind: str = "*") -> list[dict[str, Any]]:
-    """Return the daemon's descriptions of the connections that the filters match."""
-    filters = {"connection": pattern, "category": category, "type": kind}
-    found = client.connection.query(**filters) if all(map(is_text, filters.values())) else []
-    parts = [found[start : start + INFOS_PER_REQUEST] for start in range(0, len(found), INFOS_PER_REQUEST)]
-    return [info for part in parts for info in client.post("/connection/info", connections=part)["infos"]]
+def described(client: Client, kind: str) -> list[dict[str, Any]]:
+    """Return the daemon's descriptions of the connections of a type."""
+    return _infos(client, client.connection.query(type=kind))
 
 
-def _columns(one: Connection) -> tuple[str, str, str]:
-    return one.type, summarised(one.state) or "-", ago(one.last_used)
+def _infos(client: Client, ids: list[str]) -> list[dict[str, Any]]:
+    parts = [ids[start : start + INFOS_PER_REQUEST] for start in range(0, len(ids), INFOS_PER_REQUEST)]
+    return [info for part in parts for info in client.post("/connection/info", connections=part, created=True)["infos"]]
+
+
+def _more(one: Connection) -> tuple[str, str]:
+    return ago(one.last_modified), one.id
+
+
+def _columns(one: Connection) -> tuple[str, str, str, str]:
+    return one.type, _address(one.data), summarised(one.state) or "-", used(one)
+
+
+def used(one: Connection) -> str:
+    """Return when a connection was last used."""
+    return "never used" if one.last_used == one.created else ago(one.last_used)
+
+
+def _address(data: dict[str, Any]) -> str:
+    """Return where ``data`` lead as they say it, ``user@host:port`` without a port that is left to others; or ``-``."""
+    host = data.get("host")
+    if not isinstance(host, str) or UUID.fullmatch(host):
+        # A uuid is that of a connection, whose name begins the path.
+        return "-"
+    user, port = data.get("user"), data.get("port")
+    own_port = port not in (None, DEFAULT_PORT)
+    shown = f"[{host}]:{port}" if own_port and ":" in host else f"{host}:{port}" if own_port else host
+    return f"{user}@{shown}" if user else shown
 
 
 def _print_tree(connections: list[Connection]) -> None:
@@ -68,8 +114,9 @@ def _print_tree(connections: list[Connection]) -> None:
                 branches[category[:depth]] = branches[category[: depth - 1]].add(label)
         table = Table.grid(padding=(0, 2))
         for one in members:
-            kind, seen, used = _columns(one)
+            kind, where, seen, last = _columns(one)
             style = "red" if "error" in one.state else "green"
-            table.add_row(visible(one.path), Text(kind, "cyan"), Text(visible(seen), style), Text(used, "dim"))
+            cells = (Text(kind, "cyan"), Text(visible(where)), Text(visible(seen), style), Text(last, "dim"))
+            table.add_row(Text(visible(one.path)), *cells)
         branches[category].add(table)
     Console(highlight=False).print(branches[()])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.near import did_you_mean
 from connmgr.cli.output import visible
-from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection
+from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection, Name
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 MAX_CANDIDATES = 20
@@ -43,7 +45,8 @@ def find(client: Client, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise Failure(f"No connection is called {name!r}; `connmgr ls` lists them.", NOT_FOUND)
+        hint = suggested(client, name)
+        raise Failure(f"No connection is called {name!r}.{hint} `connmgr ls` lists them.", NOT_FOUND)
     raise Failure(_ambiguous(name, client.connection.info(found[:MAX_CANDIDATES]), len(found)), NOT_FOUND)
 
 
@@ -53,16 +56,29 @@ def _named(client: Client, name: str) -> list[str]:
     if len(found) > 1:
         exact = client.connection.query(literal)
         found = exact or found
-    return found or _in_category(client, name) or client.connection.query(f"**{literal}*")
+    return found or client.connection.query(name=f"**/{literal}") or client.connection.query(f"**{literal}*")
 
 
-def _in_category(client: Client, name: str) -> list[str]:
-    found: list[str] = []
-    segments = name.split("/")
-    for at in range(1, len(segments)):
-        category, connection = (escape("/".join(part)) for part in (segments[:at], segments[at:]))
-        found += client.connection.query(connection, category=f"**/{category}")
-    return found
+def suggested(client: Client, word: str) -> str:
+    """Return a sentence, after a blank, with the connections whose names are most like ``word``; nothing if none is."""
+    if not is_text(word):
+        return ""
+    names = client.connection.names()
+    told = telling(names)
+    meant = {shown: shown for shown in told.values()}
+    if "/" in word:
+        meant |= {qualified(one): told[one.id] for one in names}
+        meant |= {f"{'/'.join(one.category)}/": f"{'/'.join(one.category)}/*" for one in names}
+    else:
+        # Who writes one segment may have left out those before it.
+        meant |= {one.name[-1]: told[one.id] for one in names}
+    return did_you_mean(word, meant)
+
+
+def telling(names: Sequence[Name]) -> dict[str, str]:
+    """Return by uuid what tells each of ``names`` from the others: its path, or where that is another's, all of it."""
+    times = Counter(one.name for one in names)
+    return {one.id: one.path if times[one.name] == 1 else qualified(one) for one in names}
 
 
 def _ambiguous(name: str, candidates: Iterable[Connection], count: int) -> str:
@@ -83,7 +99,10 @@ def find_category(client: Client, name: str) -> str:
         return ROOT_CATEGORY
     found = client.category.query(escape(name.strip("/"))) if is_text(name) else []
     if not found:
-        raise Failure(f"No category is called {name!r}; `connmgr category ls` lists them.", NOT_FOUND)
+        raise Failure(
+            f"No category is called {name!r}.{suggested_category(client, name)} `connmgr category ls` lists them.",
+            NOT_FOUND,
+        )
     if len(found) > 1:
         # Names are queried with and without the root; the full path wins.
         wanted = name.strip("/").lower().split("/")
@@ -91,7 +110,13 @@ def find_category(client: Client, name: str) -> str:
     return found[0]
 
 
-def qualified(connection: Connection) -> str:
+def suggested_category(client: Client, word: str) -> str:
+    """As :func:`suggested`, with categories."""
+    paths = ["/".join(one.name[1:]) for one in client.category.info(client.category.query())]
+    return did_you_mean(word, dict(zip(paths, paths, strict=True))) if is_text(word) else ""
+
+
+def qualified(connection: Connection | Name) -> str:
     """Return a connection's category and path as one text."""
     return "/".join([*connection.category, *connection.name])
 
@@ -121,8 +146,8 @@ def offered(context: click.Context, names: Callable[[Client], list[str]]) -> lis
 
 
 def _completions(client: Client, incomplete: str) -> list[str]:
-    found = client.connection.query(f"{escape(incomplete)}**")[:MAX_COMPLETIONS]
-    connections = client.connection.info(found)
-    paths = [connection.path for connection in connections]
-    unique = {path for path in paths if paths.count(path) == 1}
-    return sorted(one.path if one.path in unique else qualified(one) for one in connections)
+    """Return the names that begin with ``incomplete``: paths where these tell enough, else with the category."""
+    begun = incomplete.lower()
+    names = client.connection.names(f"{escape(incomplete)}**")[:MAX_COMPLETIONS]
+    told = telling(names)
+    return sorted(told[one.id] if told[one.id].startswith(begun) else qualified(one) for one in names)

@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from connmgr.cli.backup import backup, restore
+from connmgr.cli.group import Group
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.vault_session import lock, status, unlock, user
 
 
-@click.group()
+@click.group(cls=Group)
 def vault() -> None:
     """Look after the vault."""
 

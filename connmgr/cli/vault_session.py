@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from connmgr.cli.daemon import ask_passphrase, connect, kept_session
+from connmgr.cli.group import Group
 from connmgr.cli.output import json_option, print_json, print_table
 
 
@@ -47,7 +48,7 @@ def lock() -> None:
     kept_session().forget()
 
 
-@click.group()
+@click.group(cls=Group)
 def user() -> None:
     """Look after the vault's users."""
 

@@ -77,8 +77,7 @@ class Connections(Group):
         """Return the names of the connections that all filters match, in the order of their paths."""
         filters = {"categoryFilter": category, "connectionFilter": "*", "typeFilter": type, "nameFilter": name}
         answer = self._post("/connection/query", **filters, names=True)
-        found = zip(answer["found"], answer["names"], strict=True)
-        return [Name(id, tuple(one["category"]), tuple(one["name"])) for id, one in found]
+        return [Name.read(id, one) for id, one in zip(answer["found"], answer["names"], strict=True)]
 
     def info(self, connections: Sequence[str]) -> list[Connection]:
         """Describe connections; one that is unknown fails the whole request."""

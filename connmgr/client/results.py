@@ -35,7 +35,7 @@ class Connection(NamedTuple):
     """A stored connection.
 
     ``name`` and ``category`` are paths, the latter without the root. ``data`` holds the type's fields, secrets in
-    encrypted form. ``usage`` is None if no installed plugin offers the type.
+    encrypted form. ``usage`` is None if no installed plugin offers the type, ``created`` where it was not asked for.
     """
 
     id: str
@@ -48,6 +48,7 @@ class Connection(NamedTuple):
     last_modified: datetime
     state: dict[str, Any]
     cache: dict[str, Any]
+    created: datetime | None = None
 
     @property
     def path(self) -> str:
@@ -67,20 +68,30 @@ class Connection(NamedTuple):
             last_modified=to_time(info["lastModified"]),
             state=info["state"],
             cache=info["cache"],
+            created=to_time(info["created"]) if "created" in info else None,
         )
 
 
 class Name(NamedTuple):
-    """What a connection is called; ``name`` and ``category`` are paths, the latter without the root."""
+    """What a connection is called; ``name`` and ``category`` are paths, the latter without the root.
+
+    ``usage`` is None if no installed plugin offers the type.
+    """
 
     id: str
     category: tuple[str, ...]
     name: tuple[str, ...]
+    type: str
+    usage: str | None
 
     @property
     def path(self) -> str:
         """The name as one text, ``web/root``."""
         return "/".join(self.name)
+
+    @classmethod
+    def read(cls, id: str, name: Mapping[str, Any]) -> Name:
+        return cls(id, tuple(name["category"]), tuple(name["name"]), name["type"], name["usageCategory"])
 
 
 class ConnectionType(NamedTuple):

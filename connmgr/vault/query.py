@@ -25,11 +25,12 @@ MAX_GLOBS = 200
 
 
 class Listed(NamedTuple):
-    """A connection that was found, by its uuid, its path and its category's uuid. Nobody has verified its record."""
+    """A connection that was found; ``category`` is a uuid. Nobody has verified its record."""
 
     id: str
     path: tuple[str, ...]
     category: str
+    type: str
 
 
 class CategoryQuery:
@@ -73,11 +74,9 @@ class ConnectionQuery:
         """Return the connections that match, each with as much of it as makes its name; otherwise as :meth:`run`."""
         path, id = connection_table.c.path, connection_table.c.id
         order = path.collate("C") if tx.dialect.name == "postgresql" else path
-        selected = sa.select(id, path, connection_table.c.category).where(*_given(self._conditions(tx, key)))
-        return [
-            Listed(id, tuple(path.split(SEPARATOR)), category)
-            for id, path, category in tx.execute(selected.order_by(order, id))
-        ]
+        columns = (id, path, connection_table.c.category, connection_table.c.type)
+        selected = sa.select(*columns).where(*_given(self._conditions(tx, key))).order_by(order, id)
+        return [Listed(id, tuple(path.split(SEPARATOR)), *more) for id, path, *more in tx.execute(selected)]
 
     def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
         """Return the conditions on a row.

@@ -48,7 +48,7 @@ def test_a_connection_is_added_shown_and_removed(connmgr: CommandLine) -> None:
     assert "~/.ssh/key" in text
     assert "default/web" in connmgr("ls", "w*").output
     connmgr("rm", "web", "--yes")
-    assert connmgr("ls", "w*", "--json").json == []
+    assert "No connection matches 'w*'" in connmgr("ls", "w*", "--json", code=5).errors
 
 
 def test_an_equivalent_connection_is_not_stored_twice(connmgr: CommandLine) -> None:
@@ -60,8 +60,44 @@ def test_the_local_machine_is_described(connmgr: CommandLine) -> None:
     kind, *_ = connmgr("ls", "local machine", "--json").json
     assert kind["type"] == "local"
     line = connmgr("ls", "--type", "local").output
-    assert line.startswith("default/local machine  local  ")
+    assert line.startswith("default/local machine  local  -  ")
     assert line.rstrip().endswith(" ago")
+
+
+class TestListing:
+    def test_host_user_and_port_stand_beside_the_name(self, connmgr: CommandLine) -> None:
+        add(connmgr, "web", "user=deploy", "port=2222")
+        add(connmgr, "alias")
+        connmgr("add", "ssh", "six", "host=fe80::1", "port=2222")
+        connmgr("add", "shellEnvironment", "root", "host=web")
+        rows = [line.split() for line in connmgr("ls", "web", "alias", "six", "web/root").output.splitlines()]
+        assert {row[0]: row[2] for row in rows} == {
+            "default/web": "deploy@web.example:2222",
+            "default/alias": "alias.example",
+            "default/six": "[fe80::1]:2222",
+            "default/web/root": "-",
+        }
+
+    def test_a_connection_that_was_never_used_is_not_called_used(self, connmgr: CommandLine) -> None:
+        add(connmgr, "web")
+        connmgr("edit", "web", "port=2222")
+        assert connmgr("ls", "web").output.rstrip().endswith("  never used")
+        assert "  never used\n" in connmgr("info", "web").output
+        connmgr("exec", "local", "--", "true")
+        assert "never" not in connmgr("ls", "local machine").output
+
+    def test_formats(self, connmgr: CommandLine) -> None:
+        id = add(connmgr, "web")
+        assert connmgr("ls", "web", "--format", "names").output == "default/web\n"
+        assert connmgr("ls", "web", "--format", "json").json == connmgr("ls", "web", "--json").json
+        heading, line = connmgr("ls", "web", "--format", "table", "-l").output.splitlines()
+        assert heading.split("  ")[0] == "NAME"
+        assert heading.index("UUID") == line.index(id)
+        assert connmgr("ls", "-l", "web").output.split()[-1] == id
+        assert "names" in connmgr("ls", "--format", "nmaes", code=2).errors
+        code, shown = finish(connmgr.on_terminal("ls", "-l", "web"))
+        assert code == 0
+        assert shown.split()[:2] == ["NAME", "TYPE"]
 
 
 def test_ls_shows_a_tree_on_a_terminal(connmgr: CommandLine) -> None:
@@ -155,7 +191,7 @@ class TestNaming:
         assert r"No connection is called '\udcff'" in connmgr("info", name, code=5).errors
         assert r"No connection matches '\udcff'" in connmgr("exec", "--all", name, "--", "true", code=125).errors
         assert r"No category is called '\udcff'" in connmgr("category", "rm", name, code=5).errors
-        assert connmgr("ls", name).output == ""
+        assert r"No connection matches '\udcff'" in connmgr("ls", name, code=5).errors
 
     def test_an_unknown_name_and_uuid_exit_with_5(self, connmgr: CommandLine) -> None:
         assert "No connection is called 'nowhere'" in connmgr("info", "nowhere", code=5).errors
@@ -182,7 +218,7 @@ class TestFields:
         refusal = connmgr("add", "ssh", "web", "host=web.example", field, code=2).errors
         assert f"--secret {field.partition('=')[0]}" in refusal
         assert "hunter2" not in refusal
-        assert connmgr("ls", "web", "--json").json == []
+        assert connmgr.daemon.client.connection.query("web") == []
 
     def test_a_secret_comes_from_standard_input(self, connmgr: CommandLine) -> None:
         connmgr("add", "ssh", "web", "host=web.example", "--secret", "password", stdin="two\nlines\n")
@@ -217,7 +253,7 @@ class TestFields:
         terminal.expect("password: ")
         terminal.send(key)
         assert finish(terminal)[0] == code
-        assert connmgr("ls", "web", "--json").json == []
+        assert connmgr.daemon.client.connection.query("web") == []
 
     def test_a_reference_takes_the_name_of_a_connection(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "bastion")
@@ -260,7 +296,7 @@ class TestFields:
     def test_a_connection_that_cannot_be_opened_is_not_added_when_validated(self, connmgr: CommandLine) -> None:
         refusal = connmgr("add", "local", "odd", "shell=/nonexistent", "--validate", code=1).errors
         assert "does not exist" in refusal
-        assert connmgr("ls", "odd", "--json").json == []
+        assert connmgr.daemon.client.connection.query("odd") == []
         connmgr("add", "local", "even", "shell=sh", "--validate")
 
 

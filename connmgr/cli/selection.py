@@ -1,0 +1,137 @@
+"""How people choose connections, for all commands that work on several: by names, category, type and an earlier run."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, NamedTuple, TypeVar
+
+import click
+
+from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.names import UUID, is_text, suggested, suggested_category
+from connmgr.cli.output import counted
+from connmgr.client import Client, Name
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+EVERYTHING = "*"
+
+
+class Choice(NamedTuple):
+    """What the options of :func:`choosing` say; ``limit`` and ``failed`` are None where they are not given."""
+
+    category: str
+    kind: str
+    failed: IO[str] | None
+    limit: int | None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that say something, by their names."""
+        others = {"--failed": self.failed, "--limit": self.limit}
+        return [*self.filters, *(name for name, value in others.items() if value is not None)]
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """The filters that leave something out, by their options."""
+        filters = {"--category": self.category, "--type": self.kind}
+        return {name: value for name, value in filters.items() if value != EVERYTHING}
+
+
+def choosing(command: Command) -> Command:
+    """Give a command the options that choose connections, as its argument ``choice``, a :class:`Choice`."""
+    options = [
+        click.option("--category", metavar="GLOB", default=EVERYTHING, help="Only those in a category that matches."),
+        click.option("--type", "kind", metavar="GLOB", default=EVERYTHING, help="Only those of a type that matches."),
+        click.option(
+            "--failed",
+            "--retry-failed",
+            "failed",
+            metavar="FILE",
+            type=click.File(encoding="utf-8"),
+            help="Only those on which an earlier run failed, whose --json output is in FILE; - is standard input.",
+        ),
+        click.option(
+            "--limit",
+            metavar="N",
+            type=click.IntRange(1),
+            help="Only the first N that are chosen, in the order of `connmgr ls`.",
+        ),
+    ]
+
+    @functools.wraps(command)
+    def choose(
+        *arguments: Any, category: str, kind: str, failed: IO[str] | None, limit: int | None, **more: Any
+    ) -> Any:
+        return command(*arguments, choice=Choice(category, kind, failed, limit), **more)
+
+    for option in reversed(options):
+        choose = option(choose)
+    return choose  # type: ignore[return-value] # it takes other keywords than ``command``
+
+
+class Chosen(NamedTuple):
+    """The connections that were chosen, in the order of `connmgr ls`; ``of`` counts those beyond the limit too."""
+
+    names: list[Name]
+    of: int
+
+
+def chosen(
+    client: Client, patterns: Sequence[str], choice: Choice, *, usage: str | None = None, may_be_none: bool = False
+) -> Chosen:
+    """Return the connections that one of ``patterns`` and the whole ``choice`` match; no pattern matches all.
+
+    A pattern is a GLOB for a name as `connmgr ls` prints it, or a uuid. ``usage`` leaves out connections of another.
+    With ``may_be_none`` filters alone may match nothing.
+    :raises Failure: one of ``patterns`` matches nothing, or the file of an earlier run is something else.
+    """
+    found: dict[str, Name] = {}
+    missing: list[str] = []
+    for pattern in patterns or [EVERYTHING]:
+        matching = [one for one in _matching(client, pattern, choice) if usage in (None, one.usage)]
+        found.update((one.id, one) for one in matching)
+        if not matching:
+            missing.append(pattern)
+    if missing and (patterns or not may_be_none):
+        raise Failure("\n".join(_unmatched(client, pattern, choice) for pattern in missing), NOT_FOUND)
+    if choice.failed is not None:
+        failed = set(_failed(choice.failed))
+        if not patterns and (gone := failed - found.keys()):
+            click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run cannot be chosen", err=True)
+        found = {id: one for id, one in found.items() if id in failed}
+    names = sorted(found.values(), key=lambda one: (one.category, one.name))
+    return Chosen(names[: choice.limit], len(names))
+
+
+def _matching(client: Client, pattern: str, choice: Choice) -> list[Name]:
+    if not all(map(is_text, (pattern, choice.category, choice.kind))):
+        return []
+    if not UUID.fullmatch(pattern):
+        return client.connection.names(pattern, category=choice.category, type=choice.kind)
+    everything = client.connection.names(category=choice.category, type=choice.kind)
+    return [one for one in everything if one.id == pattern.lower()]
+
+
+def _unmatched(client: Client, pattern: str, choice: Choice) -> str:
+    """Return what to tell of a pattern that matches nothing."""
+    wanted = [*([] if pattern == EVERYTHING else [repr(pattern)]), *map(" ".join, choice.filters.items())]
+    said = f"No connection matches {' and '.join(wanted)}."
+    if "--category" in choice.filters and is_text(choice.category) and not client.category.query(choice.category):
+        return said + suggested_category(client, choice.category)
+    if choice.filters and _matching(client, pattern, choice._replace(category=EVERYTHING, kind=EVERYTHING)):
+        return said
+    return f"{said}{suggested(client, pattern)} `connmgr ls` lists them."
+
+
+def _failed(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the connections on which an earlier run failed: with an error, or with another exit code than 0."""
+    for number, line in enumerate(lines, 1):
+        try:
+            outcome = json.loads(line)
+            if "error" in outcome or outcome["exitCode"]:
+                yield outcome["connection"]
+        except (ValueError, TypeError, KeyError):
+            raise Failure(f"--failed: line {number} is none that `connmgr exec --all --json` prints.") from None

@@ -1,0 +1,182 @@
+"""Which connections a command works on: GLOBs, categories, types, an earlier run, and what is near a wrong name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE, ROOT_CATEGORY
+from tests.cli.program import CommandLine
+from tests.daemon import Daemon
+
+pytestmark = pytest.mark.needs("bash")
+
+FLEET = {
+    "fleet/eu/web1": "bash",
+    "fleet/eu/web2": "/bin/bash",
+    "fleet/us/web3": "sh",
+    "fleet/us/db": "/bin/sh",
+    "default/spare": "/usr/bin/bash",
+}
+"""Shells of this machine by their names; equal ones would be one connection."""
+
+
+@pytest.fixture(scope="module")
+def connmgr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """A command line whose daemon has the fleet, and a shell within one of its machines."""
+    daemon = Daemon(tmp_path_factory.mktemp("home"), environment={"SHELL": "/bin/bash"})
+    connection, category = daemon.client.connection, daemon.client.category
+    ids = {}
+    for name, shell in FLEET.items():
+        *path, last = name.split("/")
+        place = ROOT_CATEGORY
+        for segment in path:
+            place = category.add(segment, place)
+        ids[name] = connection.add(last, {"type": "local", "shell": shell}, category=place)
+        if last == "db":
+            inside = {"type": "shellEnvironment", "host": ids[name], "commands": ["umask 77"]}
+            connection.add("safe", inside, category=place)
+    yield CommandLine(daemon)
+    daemon.stop()
+
+
+def names(connmgr: CommandLine, *arguments: str, command: str = "true", code: int = 0) -> list[str]:
+    """Return the names of the connections on which ``exec --all`` ran a command, in alphabetical order."""
+    done = connmgr("exec", "--all", "--json", *arguments, "--", command, code=code)
+    return sorted(json.loads(line)["name"] for line in done.output.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("globs", "expected"),
+    [
+        (["web1"], ["fleet/eu/web1"]),
+        (["web*"], ["fleet/eu/web1", "fleet/eu/web2", "fleet/us/web3"]),
+        (["fleet/eu/*"], ["fleet/eu/web1", "fleet/eu/web2"]),
+        (["fleet/us/*"], ["fleet/us/db", "fleet/us/web3"]),
+        (["fleet/us/**"], ["fleet/us/db", "fleet/us/db/safe", "fleet/us/web3"]),
+        (["FLEET/*/web[12]"], ["fleet/eu/web1", "fleet/eu/web2"]),
+        (["{spare,fleet/us/web?}"], ["default/spare", "fleet/us/web3"]),
+        (["db/*"], ["fleet/us/db/safe"]),
+        (["web1", "fleet/us/web3", "web1"], ["fleet/eu/web1", "fleet/us/web3"]),
+        ([LOCAL_MACHINE.upper()], ["default/local machine"]),
+        (["web*", "--category", "fleet/us"], ["fleet/us/web3"]),
+        (["--category", "fleet/eu"], ["fleet/eu/web1", "fleet/eu/web2"]),
+        (["--type", "shellEnv*"], ["fleet/us/db/safe"]),
+        (["fleet/**", "--limit", "2"], ["fleet/eu/web1", "fleet/eu/web2"]),
+    ],
+)
+def test_exec_and_ls_choose_the_same(connmgr: CommandLine, globs: list[str], expected: list[str]) -> None:
+    assert names(connmgr, *globs) == expected
+    assert sorted(f"{'/'.join([*one['category'], *one['name']])}" for one in connmgr("ls", *globs, "--json").json) == (
+        expected
+    )
+
+
+def test_the_summary_tells_what_the_limit_left_out(connmgr: CommandLine) -> None:
+    done = connmgr("exec", "--all", "web*", "--limit", "1", "--", "echo here")
+    assert done.output.startswith("web1  ok ")
+    assert done.errors.startswith("1 of 3 connections in ")
+
+
+class TestTheCommand:
+    """With --all it begins behind ``--``, so that no connection is taken for its first word."""
+
+    def test_without_the_dashes_nothing_runs(self, connmgr: CommandLine, tmp_path: Path) -> None:
+        mark = tmp_path / "mark"
+        for arguments in (("web1", "web2", "touch", str(mark)), ("web1", f"touch {mark}"), ("web*",), ()):
+            done = connmgr("exec", "--all", *arguments, code=125)
+            assert "write -- between the connections and the command" in done.errors
+            assert f"`connmgr exec --all {arguments[0] if arguments else 'GLOB...'}".replace("web*", "'web*'") in (
+                done.errors
+            )
+        assert not mark.exists()
+
+    def test_several_connections_need_all(self, connmgr: CommandLine) -> None:
+        done = connmgr("exec", "web1", "web2", "--", "true", code=125)
+        assert "connmgr exec --all web1 web2 -- …" in done.errors
+        assert connmgr("exec", "web1", "echo", "one").output == "one\n"
+        assert connmgr("exec", "web1", "--", "echo", "--", "-n", "--all").output == "-- -n --all\n"
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--all", "--", "true"], "Say on which connections"),
+            (["--all", "--limit", "3", "--", "true"], "Say on which connections"),
+            (["--all", "web1", "--"], "Missing argument '-- COMMAND...'"),
+            (["web1"], "Missing argument '-- COMMAND...'"),
+            ([], "Missing argument 'CONNECTION'"),
+            (["--", "true"], "Missing argument 'CONNECTION'"),
+            (["web1", "--limit", "1", "--category", "x", "--", "true"], "--category, --limit goes with --all"),
+            (["web1", "--timeot", "1", "--", "true"], "--timeout"),
+        ],
+    )
+    def test_what_is_missing_is_told(self, connmgr: CommandLine, arguments: list[str], said: str) -> None:
+        assert said in connmgr("exec", *arguments, code=125).errors
+
+
+class TestWhatFailed:
+    def test_ls_shows_and_exec_repeats_it(self, connmgr: CommandLine, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        done = connmgr("exec", "--all", "web*", "--json", "--", "case $0 in *bash) ;; *) exit 3;; esac", code=1)
+        log.write_text(done.output)
+        assert connmgr("ls", "--format", "names", "--failed", str(log)).output == "fleet/us/web3\n"
+        assert names(connmgr, "--failed", str(log)) == ["fleet/us/web3"]
+        assert names(connmgr, "**", "--failed", str(log)) == ["fleet/us/web3"]
+        assert names(connmgr, "web1", "--failed", str(log)) == []
+        piped = connmgr("ls", "--format", "names", "--failed", "-", stdin=done.output)
+        assert piped.output == "fleet/us/web3\n"
+
+    def test_one_that_is_no_longer_stored_is_told(self, connmgr: CommandLine, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_text(json.dumps({"connection": LOCAL_MACHINE.replace("f", "a"), "exitCode": 1}) + "\n")
+        done = connmgr("exec", "--all", "--failed", str(log), "--", "true")
+        assert "1 connection of the earlier run cannot be chosen" in done.errors
+
+
+class TestWhatIsNear:
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [
+            ("wbe1", "web1"),
+            ("WEB12", "web1, web2, web3"),
+            ("saef", "db/safe"),
+            ("fleet/eu/wbe2", "web2"),
+        ],
+    )
+    def test_a_name(self, connmgr: CommandLine, name: str, meant: str) -> None:
+        for arguments, code in (
+            (("info", name), 5),
+            (("exec", name, "--", "true"), 125),
+            (("cp", f"{name}:file", "-"), 5),
+            (("exec", "--all", name, "--", "true"), 125),
+            (("ls", name), 5),
+        ):
+            _, _, said = connmgr(*arguments, code=code).errors.partition("Did you mean ")
+            assert set(meant.split(", ")) <= set(said.partition("?")[0].split(", ")), arguments
+
+    def test_a_pattern(self, connmgr: CommandLine) -> None:
+        done = connmgr("exec", "--all", "fleat/eu/*", "web*", "--", "true", code=125)
+        assert "No connection matches 'fleat/eu/*'. Did you mean fleet/eu/*" in done.errors
+        assert done.output == ""
+        narrowed = connmgr("ls", "web*", "--category", "default", code=5).errors
+        assert "No connection matches 'web*' and --category default." in narrowed
+
+    def test_filters_alone_may_list_nothing_and_run_nothing(self, connmgr: CommandLine) -> None:
+        assert connmgr("ls", "--type", "ssh", "--json").json == []
+        assert connmgr("ls", "--type", "ssh").output == ""
+        done = connmgr("exec", "--all", "--category", "fleat/eu", "--", "true", code=125)
+        assert "No connection matches --category fleat/eu. Did you mean fleet/eu" in done.errors
+
+    def test_a_category_and_a_command_and_an_option(self, connmgr: CommandLine) -> None:
+        assert "fleet/eu, " in connmgr("mv", "spare", "--category", "fleet/ue", code=5).errors
+        assert "connmgr has no command 'exce'. Did you mean exec?" in connmgr("exce", code=2).errors
+        assert "connmgr vault has no command 'unlok'. Did you mean unlock" in connmgr("vault", "unlok", code=2).errors
+        assert "--category" in connmgr("ls", "--categry", "x", code=2).errors
+
+    def test_nothing_is_near(self, connmgr: CommandLine) -> None:
+        assert connmgr("info", "xyzzy", code=5).errors == (
+            "Error: No connection is called 'xyzzy'. `connmgr ls` lists them.\n"
+        )
