@@ -84,6 +84,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
         "sessions",
         "blobs",
         "auditLost",
+        "environment",
     ),
     "10-category-query.sh": lambda answers: len(answers[0]["found"]) == 2,
     "11-category-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["all connections"],
