@@ -37,8 +37,8 @@ class SessionChannel(Stream, Channel):
             raise ShellStartFailed("The SSH server refused to run a command.")
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        self._wait(lambda: any(self._arrived) or self._ended, max(0.0, timeout))
-        with self._changed:
+        self._wait(self._has_news, timeout)
+        with self._lock:
             stdout, stderr = self._taken(STDOUT, READ_BYTES), self._taken(STDERR, READ_BYTES)
             if not (stdout or stderr):
                 if self._ended:
@@ -46,6 +46,9 @@ class SessionChannel(Stream, Channel):
                 return b"", b""
         self._consume(len(stdout) + len(stderr))
         return stdout, stderr
+
+    def _has_news(self) -> object:
+        return self._arrived[STDOUT] or self._arrived[STDERR] or self._ended
 
     def expect_bulk(self) -> None:
         self._widen(WINDOW_BYTES)

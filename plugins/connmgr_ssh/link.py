@@ -18,13 +18,16 @@ from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.packets import Packets, Payload
-from connmgr_ssh.stream import PACKET_BYTES, STDOUT, WINDOW_BYTES, Stream, packed
+from connmgr_ssh.stream import PACKET_BYTES, STDERR, STDOUT, WINDOW_BYTES, Stream, packed
 from connmgr_ssh.wire import MAX_SILENCES, Wire
 
 log = logging.getLogger("connmgr_ssh")
 
 JOIN_SECONDS = 2.0
 """Longest wait of close for the reader thread, which was woken before."""
+
+EXTENDED_STDERR = b"\0\0\0\1"
+"""The only type of extended data (RFC 4254, section 5.2)."""
 
 MAX_EXTENSIONS = 64
 """Extensions that a peer may name (RFC 8308); OpenSSH names six."""
@@ -38,6 +41,13 @@ StreamKind = TypeVar("StreamKind", bound=Stream)
 def _to_channel(method: str) -> Callable[[Any, Message], None]:
     # paramiko calls the functions of its own class, whatever the channel's class.
     return lambda channel, message: getattr(channel, method)(message)
+
+
+def _data(payload: bytes, at: int) -> memoryview:
+    """Return the data of a message, whose size stands at ``at``; raise SSHException if it is another."""
+    if int.from_bytes(payload[at : at + 4], "big") != len(payload) - at - 4:
+        raise SSHException("The peer sent data of another size than it said")
+    return memoryview(payload)[at + 4 :]
 
 
 class Link(paramiko.Transport):
@@ -206,9 +216,10 @@ class Link(paramiko.Transport):
         if stream is None:
             return False
         if payload[0] == common.MSG_CHANNEL_DATA:
-            if int.from_bytes(payload[5:9], "big") != len(payload) - 9:
-                raise SSHException("The peer sent data of another size than it said")
-            stream.receive(STDOUT, memoryview(payload)[9:])
+            stream.receive(STDOUT, _data(payload, 5))
+        elif payload[0] == common.MSG_CHANNEL_EXTENDED_DATA:
+            if payload[5:9] == EXTENDED_STDERR:
+                stream.receive(STDERR, _data(payload, 9))
         else:
             self._channel_handler_table[payload[0]](stream, Message(payload[5:]))
         return True

@@ -66,7 +66,7 @@ class Packets(Packetizer):
         self.deliver: Callable[[bytes], bool] = lambda _: False
         self.lends: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
-        self.reading = Reading(wire, self._deliver_next)
+        self.reading = Reading(wire, self._deliver_ahead)
 
     # Attributes that paramiko sets.
 
@@ -193,31 +193,33 @@ class Packets(Packetizer):
         if silent:
             self.when_silent()
 
-    def _deliver_next(self) -> tuple[bool, bytes | None]:
-        """Open and deliver the next packet read ahead; return whether there was one, and the packet if not delivered.
+    def _deliver_ahead(self) -> bytes | None:
+        """Open and deliver the packets read ahead; return the first that was not delivered, None if there is none.
 
-        For threads other than the link's own.
+        It is empty if only the link's own thread may read now. For other threads than that.
         """
-        if self._opening is None or self.need_rekey() or not self.lends():
-            return False, b""
-        payload = self._next(*self._opening)
-        if payload is None:
-            return False, None
-        return True, None if self.deliver(payload) else payload
+        if self._opening is None or not self.lends():
+            return b""
+        cipher, nonces = self._opening
+        while not self.need_rekey():
+            payload = self._next(cipher, nonces)
+            if payload is None or not self.deliver(payload):
+                return payload
+        return b""
 
     def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
         """Open the next packet if it was read completely; return its payload."""
         head = self._wire.peek(4)
-        length = int.from_bytes(head, "big")
         if len(head) < 4:
             return None
+        length = int.from_bytes(head, "big")
         if length > MAX_PACKET_BYTES or length % BLOCK_BYTES or not length:
             raise SSHException("The peer sent a packet of an impossible size")
-        if self._wire.buffered < 4 + length + TAG_BYTES:
+        sealed = self._wire.cut(len(head), length + TAG_BYTES)
+        if sealed is None:
             return None
-        self._wire.take(4)
         try:
-            packet = cipher.decrypt(nonces.next(), self._wire.take(length + TAG_BYTES), head)
+            packet = cipher.decrypt(nonces.next(), sealed, head)
         except InvalidTag:
             raise SSHException("Mismatched MAC") from None
         if not MIN_PADDING_BYTES <= packet[0] < length - 1:

@@ -24,18 +24,21 @@ TURN_SECONDS = 0.25
 class Reading:
     """The turn to read from ``wire``, and what other threads left for the link's own thread.
 
-    ``deliver_next`` delivers one packet that was read ahead. It returns whether there was one, and its payload if the
-    link's own thread must handle it; an empty payload if only that thread may read now.
+    ``deliver_ahead`` delivers the packets that were read ahead. It returns the payload of the first that the link's own
+    thread must handle, an empty one if only that thread may read now, and None if there is none.
     """
 
-    def __init__(self, wire: Wire, deliver_next: Callable[[], tuple[bool, bytes | None]]) -> None:
+    def __init__(self, wire: Wire, deliver_ahead: Callable[[], bytes | None]) -> None:
         self._wire = wire
-        self._deliver_next = deliver_next
+        self._deliver_ahead = deliver_ahead
         self._turn = threading.Lock()
         self._own = False
         self._asked_back = False
         self._spells = 0
         self._waiting: set[object] = set()
+        self.sleeping: set[object] = set()
+        """The waiting threads that do not read, and must be woken."""
+
         self._left: bytes | None = None
         self._refused = False
         self._failure: Exception | None = None
@@ -131,13 +134,17 @@ class Reading:
         """Take note that the calling thread has asked the far side for something, and is about to wait for it."""
         self._spells += 1
 
-    def wait(self, ready: Callable[[], bool], changed: threading.Condition, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until ``ready()``, whose changes notify ``changed``; return whether it is.
+    def wait(self, ready: Callable[[], object], changed: threading.Condition, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until ``ready()``; return whether it is. The thread reads itself for a while.
 
-        The thread reads itself for a while if no other does.
+        Whoever changes what ``ready`` looks at holds the lock of ``changed``, and notifies that if threads sleep.
         """
         if ready():
             return True
+        if timeout <= 0:
+            if self._wire.socket:
+                self._read(ready, 0.0)
+            return bool(ready())
         deadline = time.monotonic() + timeout
         me = object()
         # Registered before asking for the turn, so that its holder sees to whom to leave it.
@@ -147,16 +154,19 @@ class Reading:
                 return True
             left = deadline - time.monotonic()
             if left <= 0:
-                return ready()
+                return bool(ready())
+            # Before the call: whoever has the turn when that comes to nothing calls again for those that sleep.
+            self.sleeping.add(me)
             self.recall()
             with changed:
-                return changed.wait_for(ready, left)
+                return bool(changed.wait_for(ready, left))
         finally:
             self._waiting.discard(me)
+            self.sleeping.discard(me)
 
-    def _read(self, ready: Callable[[], bool], seconds: float) -> bool:
+    def _read(self, ready: Callable[[], object], seconds: float) -> bool:
         if self._asked_back or not self._turn.acquire(blocking=False):
-            return ready()
+            return bool(ready())
         done = self._refused = False
         try:
             done = not self.left and self._read_until(ready, seconds)
@@ -165,23 +175,20 @@ class Reading:
         finally:
             self._spells += 1
             self._turn.release()
-            if self.left or self._refused or len(self._waiting) > 1:
+            if self.left or self._refused or self.sleeping:
                 self.recall()
         return done
 
-    def _read_until(self, ready: Callable[[], bool], seconds: float) -> bool:
+    def _read_until(self, ready: Callable[[], object], seconds: float) -> bool:
         """Return whether all that arrived is handled, and ``ready()``."""
         end = time.monotonic() + seconds
         looked = False
         while True:
-            some = True
-            while some:
-                some, self._left = self._deliver_next()
-                if self._left is not None:
-                    # The packet has an impossible length: only the link's own thread may read now.
-                    self._refused = not self._left
-                    self._left = self._left or None
-                    return False
+            left_over = self._deliver_ahead()
+            if left_over is not None:
+                # The packet has an impossible length: only the link's own thread may read now.
+                self._refused, self._left = not left_over, left_over or None
+                return False
             if ready():
                 return True
             left = max(0.0, end - time.monotonic())

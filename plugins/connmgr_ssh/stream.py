@@ -85,8 +85,9 @@ class Stream:
         self.closed = False
         self.close_sent = False
         self._remote = -1
-        # Guards all below between the link's reader, a writer and a closer; notified of each change.
-        self._changed = threading.Condition(threading.Lock())
+        # Guards all below between the link's reader, a writer and a closer.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._arrived: tuple[_Pieces, _Pieces] = (deque(), deque())
         self._ended = False
         self._answers: deque[bool | Refused] = deque()
@@ -100,7 +101,7 @@ class Stream:
     # Called by the thread that reads from the link.
 
     def _set_remote_channel(self, number: int, window: int, packet: int) -> None:
-        with self._changed:
+        with self._lock:
             self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET_BYTES)
             abandoned = self.closed
         if abandoned:
@@ -113,11 +114,11 @@ class Stream:
         self._answered(Refused(reason, text))
 
     def _answered(self, answer: bool | Refused) -> None:
-        with self._changed:
+        with self._lock:
             if len(self._answers) >= MAX_UNREAD_ANSWERS:
                 raise SSHException("The peer answers what was not asked")
             self._answers.append(answer)
-            self._changed.notify_all()
+            self._notify()
 
     def _feed(self, message: Message) -> None:
         self.receive(STDOUT, message.get_binary())
@@ -135,13 +136,13 @@ class Stream:
         """
         if not data:
             return
-        with self._changed:
+        with self._lock:
             self._room_in -= len(data)
             if self._room_in < 0:
                 raise SSHException("The peer sent more than the channel's window allows")
             if not self.closed:
                 _put(self._arrived[which], data)
-                self._changed.notify_all()
+                self._notify()
 
     def _taken(self, which: int, size: int) -> bytes:
         """Return the first pieces of the data received on a stream, at least ``size`` bytes if available.
@@ -155,9 +156,9 @@ class Stream:
         return b"".join(taken)
 
     def _window_adjust(self, message: Message) -> None:
-        with self._changed:
+        with self._lock:
             self._room_out += message.get_int()
-            self._changed.notify_all()
+            self._notify()
 
     def _handle_request(self, message: Message) -> None:
         kind = message.get_text()
@@ -171,9 +172,9 @@ class Stream:
             self.link.post_later(self._message(MSG_CHANNEL_FAILURE), self)
 
     def _settle(self, status: int) -> None:
-        with self._changed:
+        with self._lock:
             self._status = status
-            self._changed.notify_all()
+            self._notify()
 
     def _request_success(self, message: Message) -> None:
         self._answered(True)
@@ -182,9 +183,9 @@ class Stream:
         self._answered(False)
 
     def _handle_eof(self, message: Message) -> None:
-        with self._changed:
+        with self._lock:
             self._ended = True
-            self._changed.notify_all()
+            self._notify()
 
     def _handle_close(self, message: Message) -> None:
         self._end()
@@ -199,14 +200,20 @@ class Stream:
 
     def _end(self) -> bool:
         """Wake all waiting threads; return whether the channel was open."""
-        with self._changed:
+        with self._lock:
             was_open = not self.closed
             self.closed = self._ended = True
-            self._changed.notify_all()
+            self._notify()
         return was_open
 
+    def _notify(self) -> None:
+        """Wake the threads that wait for a change; the caller holds the lock."""
+        # To find no waiting thread takes a condition longer than all else that is done with a piece of data.
+        if self.link.reading.sleeping:
+            self._changed.notify_all()
+
     def _wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        return self.link.reading.wait(lambda: bool(ready()), self._changed, timeout)
+        return self.link.reading.wait(ready, self._changed, timeout)
 
     def close(self) -> None:
         """Close the channel and drop its unread data. Never raises; calling it again does nothing."""
@@ -258,7 +265,7 @@ class Stream:
         """Write as much of ``data`` as the window allows, a batch at most, and return its size."""
         if not self._room_out:
             self._wait(lambda: self._room_out or self.closed or self._eof_sent, deadline.left())
-        with self._changed:
+        with self._lock:
             if self.closed or self._eof_sent:
                 raise BrokenPipeError("The channel is closed.")
             size = min(len(data), self._room_out, BATCH_BYTES)
@@ -268,7 +275,7 @@ class Stream:
         try:
             self.link.post_all(self._packets(data[:size]), deadline, self)
         except TimeoutError:
-            with self._changed:
+            with self._lock:
                 self._room_out += size
             raise
         return size
@@ -288,11 +295,11 @@ class Stream:
 
     def shutdown_write(self) -> None:
         """Tell the far side that no more data follow."""
-        with self._changed:
+        with self._lock:
             if self.closed or self._eof_sent:
                 return
             self._eof_sent = True
-            self._changed.notify_all()
+            self._notify()
         # The far side may have closed the channel meanwhile.
         with suppress(BrokenPipeError):
             self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(BACKGROUND_SECONDS), self)
@@ -311,7 +318,7 @@ class Stream:
         self._grant(grant)
 
     def _grant(self, grant: int) -> None:
-        with self._changed:
+        with self._lock:
             self._room_in += grant
         try:
             message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))

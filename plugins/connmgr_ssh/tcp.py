@@ -36,7 +36,7 @@ class TcpStream(Stream):
     def _next(self) -> bytes:
         if not self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience()):
             raise TimeoutError("No data has come.")
-        with self._changed:
+        with self._lock:
             data = self._taken(STDOUT, 1)
         if not data:
             return b""

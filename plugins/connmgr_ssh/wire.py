@@ -97,6 +97,14 @@ class Wire:
         self._position += size
         return memoryview(self._ahead)[position : self._position]
 
+    def cut(self, skip: int, size: int) -> memoryview | None:
+        """Remove ``skip`` bytes and the ``size`` bytes after them, and return these; None if not all are read ahead."""
+        start = self._position + skip
+        if start + size > len(self._ahead):
+            return None
+        self._position = start + size
+        return memoryview(self._ahead)[start : start + size]
+
     def fill(self) -> None:
         """Read ahead what has arrived, perhaps nothing; wait if the stream is no socket.
 

@@ -7,6 +7,7 @@ import socket
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,9 @@ from tests.plugins.ssh.test_prompts import Serve, log_in, serve  # noqa: F401 - 
 
 MOST_MEMORY = 8 << 20
 
+NO_LINK = cast(Any, SimpleNamespace(reading=SimpleNamespace(sleeping=set())))
+"""What a channel looks at of a link that nobody waits for."""
+
 
 @pytest.fixture
 def link() -> Iterator[Link]:
@@ -46,7 +50,7 @@ def link() -> Iterator[Link]:
 @pytest.mark.parametrize("streams", [(STDOUT,), (STDERR,), (STDOUT, STDERR)])
 @pytest.mark.parametrize("size", [1, 37, 4095])
 def test_a_window_of_tiny_messages_costs_little_more_than_it_holds(streams: tuple[int, ...], size: int) -> None:
-    stream = Stream(cast(Any, None), 1)
+    stream = Stream(NO_LINK, 1)
     message = memoryview(b"x" * (9 + size))[9:]
     count = min(WINDOW_BYTES // size, 64 << 10)
     tracemalloc.start()
@@ -65,7 +69,7 @@ class Arrived(SessionChannel):
 
 
 def test_a_window_of_tiny_messages_is_read_whole_and_in_order() -> None:
-    channel = Arrived(cast(Any, None), 1)
+    channel = Arrived(NO_LINK, 1)
     sent = bytes(range(256)) * 256
     for number, byte in enumerate(sent):
         channel.receive(STDERR if number % 3 else STDOUT, bytes([byte]))
@@ -81,7 +85,7 @@ def repeat(function: Callable[[], object], times: int) -> None:
 
 
 def test_answers_to_nothing_end_the_connection() -> None:
-    stream = Stream(cast(Any, None), 1)
+    stream = Stream(NO_LINK, 1)
     with pytest.raises(SSHException):
         repeat(lambda: stream._request_success(Message()), SIZE)
 

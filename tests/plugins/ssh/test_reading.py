@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from paramiko.common import MSG_CHANNEL_DATA
+from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel, Deadline
@@ -268,9 +268,18 @@ def test_empty_data_is_no_end(echo: Channel) -> None:
 
 def test_data_of_another_size_than_it_says_ends_the_link(echo: Channel) -> None:
     assert isinstance(echo, Stream)
-    head = struct.pack(">BII", MSG_CHANNEL_DATA, echo.number, 1)
-    with pytest.raises(SSHException, match="size"):
-        link_of_channel(echo)._deliver(head + b"much more")
+    to_stdout = struct.pack(">BII", MSG_CHANNEL_DATA, echo.number, 1)
+    to_stderr = struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 1, 1)
+    for head in (to_stdout, to_stderr):
+        for data in (b"", b"much more"):
+            with pytest.raises(SSHException, match="size"):
+                link_of_channel(echo)._deliver(head + data)
+
+
+def test_extended_data_of_an_unknown_type_is_dropped(echo: Channel) -> None:
+    assert isinstance(echo, Stream)
+    assert link_of_channel(echo)._deliver(struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 2, 1) + b"x")
+    assert not any(echo._arrived)
 
 
 def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
