@@ -39,6 +39,7 @@ COMMANDS = {
     "vault": "vault",
     "plugins": "plugins",
     "doctor": "doctor",
+    "service": "service",
     "api-key": "api_key",
     "completion": "completion",
 }

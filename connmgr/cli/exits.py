@@ -81,7 +81,7 @@ def _advised(error: ClientError) -> str:
     from connmgr.client import Unreachable
 
     if isinstance(error, Unreachable) and not error.sent:
-        return f"{error.message}\n`connmgr serve` starts a daemon."
+        return f"{error.message}\n`connmgr serve` starts a daemon; `connmgr service install` has the system start it."
     if error.code in ("secret_locked", "vault_locked"):
         return f"{error.message}\n`connmgr vault unlock USER` unlocks the vault until it is locked again."
     return error.message

@@ -25,6 +25,7 @@ from connmgr.daemon import apikey
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.daemon_file import DaemonFile
 from connmgr.daemon.files import private_directory
+from connmgr.daemon.notify import tell_ready
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.process import prepare_process
 from connmgr.daemon.server import Server, bind, url_of
@@ -212,6 +213,7 @@ def _announce(settings: Settings, url: str) -> None:
     # All objects up to now live as long as the daemon; the collector skips them.
     gc.freeze()
     gc.enable()
+    tell_ready()
     try:
         sys.stdout.write(f"connmgr listening on {url}\n")
         sys.stdout.flush()
