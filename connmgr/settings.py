@@ -65,6 +65,9 @@ class Settings:
         64, "Requests that may wait for machines at the same time; the next one gets 503.", at_least=1, at_most=1000
     )
     no_auth: bool = _option(False, "Accept requests without a token (for development); browsers are still refused.")
+    metrics_token_file: Path | None = _option(  # noqa: RUF009 - it makes a field
+        None, "File with a token that grants GET /metrics and nothing else, also after a restart."
+    )
     allowed_hosts: tuple[str, ...] = _option(
         (), "Further names that clients may put into the Host header, with or without a port; separated by commas."
     )
@@ -226,5 +229,6 @@ _CONVERTERS = {
     "float": _number,
     "bool": _boolean,
     "Path": _path,
+    "Path | None": _path,
     "tuple[str, ...]": _texts,
 }

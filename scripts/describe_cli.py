@@ -65,8 +65,9 @@ SECTIONS = {
         other end of `connmgr exec`, kills the command with all that it started.
 
         `connmgr exec --all 'web*' db -j 20 -- uptime` runs a command on every connection that one of the GLOBs
-        matches, twenty at a time. `--` must stand before the command. Each connection has one line when it finishes: its name, `ok`, the exit code or the error, the time, and the
-        first line of output. The summary goes to standard error.
+        matches, twenty at a time. `--` must stand before the command. Each connection has one line when it finishes:
+        its name, `ok`, the exit code or the error, the time, and the first line of output. The summary goes to
+        standard error.
         """,
     "Jobs": """
         `connmgr exec --detach --name nightly web -- make -j4 all` begins a command that lives on its machine by itself,

@@ -77,6 +77,24 @@ class Credentials:
             raise Busy("Too many failed handshakes; try again later.")
 
 
+class Scraper:
+    """Whoever has the static token that ``read`` returns: a caller that may do one thing, and owns no secret.
+
+    ``read`` returns None where there is no token, now or at all.
+    """
+
+    def __init__(self, read: Callable[[], str | None]) -> None:
+        self._read = read
+        self._caller = Caller("metrics token", Access(), time.monotonic())
+
+    def find(self, authorization: str) -> Caller | None:
+        """Return the caller if the ``Authorization`` header of a request holds the token."""
+        scheme, _, token = authorization.partition(" ")
+        expected = self._read() if scheme.lower() == "bearer" else None
+        given = token.strip().encode(errors="surrogatepass")
+        return self._caller if expected and hmac.compare_digest(expected.encode(), given) else None
+
+
 class Tokens:
     """The bearer tokens that are valid now, kept as digests, with the caller behind each.
 

@@ -63,6 +63,9 @@ class Endpoint:
     public: bool = False
     """Whether it needs no token."""
 
+    scraped: bool = False
+    """Whether the static token of the setting ``metrics-token-file`` will do."""
+
     methods: Sequence[str] = ("POST",)
 
     raw_body: str = ""
@@ -114,7 +117,8 @@ class Endpoint:
     def _caller(self, found: Services) -> Caller:
         header = flask.request.headers.get("Authorization")
         anonymous = header is None and found.settings.no_auth
-        caller = found.anonymous if anonymous else found.tokens.find(header or "")
+        scraper = found.scraper.find(header) if self.scraped and header else None
+        caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
         # Until the request is recorded as answered.
         found.tokens.begin(caller)
         return caller

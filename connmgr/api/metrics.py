@@ -1,4 +1,4 @@
-"""``GET /metrics``: counts and times for Prometheus, behind the bearer token as everything is."""
+"""``GET /metrics``: counts and times for Prometheus, behind a bearer token as everything is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXEC = "/shell/exec"
 group = Group("metrics", "Counts and times for Prometheus.", prefix="")
 
 
-@group.endpoint("/metrics", action="metrics.read", audited=False, described=False, methods=("GET",))
+@group.endpoint("/metrics", action="metrics.read", audited=False, described=False, methods=("GET",), scraped=True)
 def metrics() -> flask.Response:
     """Return all counts in the format that Prometheus asks for; its library is loaded at the first request."""
     from prometheus_client import CollectorRegistry

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import flask
 
 from connmgr.api.audit import AuditTrail
-from connmgr.api.auth import Caller, Credentials, Tokens
+from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
 from connmgr.fs.blobs import Blobs
@@ -38,6 +38,7 @@ class Services:
     authorisation: Authorisation
     credentials: Credentials
     tokens: Tokens
+    scraper: Scraper
     anonymous: Caller
     slots: RequestSlots
     blobs: Blobs

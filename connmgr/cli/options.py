@@ -58,5 +58,6 @@ _METAVARS = {
     "int": "NUMBER",
     "float": "SECONDS",
     "Path": "PATH",
+    "Path | None": "PATH",
     "tuple[str, ...]": "NAMES",
 }

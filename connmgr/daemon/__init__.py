@@ -15,13 +15,13 @@ from pathlib import Path
 
 from connmgr.api.app import create_app
 from connmgr.api.audit import AuditTrail
-from connmgr.api.auth import Caller, Credentials, Tokens
+from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.fs import BLOB_PATH
 from connmgr.api.origin import Addresses
 from connmgr.api.services import Services
 from connmgr.api.slots import STOPS, RequestSlots
-from connmgr.daemon import apikey
+from connmgr.daemon import apikey, metrics_token
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.daemon_file import DaemonFile
 from connmgr.daemon.files import private_directory
@@ -63,6 +63,8 @@ def serve(settings: Settings) -> None:
     """
     stop = Stop()
     prepare_process(settings.log_level, settings.log_format)
+    if settings.metrics_token_file:
+        metrics_token.read(settings.metrics_token_file)
     with contextlib.ExitStack() as cleanup:
         private_directory(settings.data_dir, "data directory")
         lock = cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
@@ -108,6 +110,7 @@ def serve(settings: Settings) -> None:
             authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,
+            scraper=Scraper(lambda: _metrics_token(settings)),
             anonymous=anonymous,
             slots=slots,
             blobs=blobs,
@@ -195,6 +198,14 @@ def _prepared(registry: Registry, data_dir: Path) -> Registry:
     for problem in registry.problems:
         logger.warning("Plugin %s of %s: %s", problem.plugin, problem.distribution, problem.reason)
     return registry
+
+
+def _metrics_token(settings: Settings) -> str | None:
+    try:
+        return metrics_token.read(settings.metrics_token_file) if settings.metrics_token_file else None
+    except StartupError as error:
+        logger.warning("The metrics token is not accepted. %s", error.message)
+        return None
 
 
 def _api_key(data_dir: Path) -> str | None:

@@ -31,7 +31,7 @@ def test_every_option_can_be_set_in_every_source(config: Path) -> None:
                 values[option.name] = ("2048", "2048", 2048)
             case "bool":
                 values[option.name] = ("true", "true", True)
-            case "Path":
+            case "Path" | "Path | None":
                 values[option.name] = ("/srv/x", '"/srv/x"', Path("/srv/x"))
             case "tuple[str, ...]":
                 values[option.name] = ("a, b:1", '["a", "b:1"]', ("a", "b:1"))

@@ -1,0 +1,99 @@
+"""The static token of ``metrics-token-file``: for /metrics alone, across restarts, from a file that is safe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.api.wire import send
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon, DaemonExitedError
+
+TOKEN = "3f0c9a51d77be2846b1290cfe4a8d563"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    return path
+
+
+def _status(daemon: Daemon, token: str, path: str = "/metrics", method: str = "GET") -> int:
+    body = None if method == "GET" else {}
+    return send(daemon.url, path, body, {"Authorization": f"Bearer {token}"}, method=method).status
+
+
+def test_it_lets_in_to_metrics_also_after_a_restart(start_daemon: StartDaemon, file: Path) -> None:
+    daemon = start_daemon("--metrics-token-file", str(file))
+    assert _status(daemon, TOKEN) == 200
+    daemon.stop()
+    again = start_daemon("--metrics-token-file", str(file), home=daemon.home)
+    assert _status(again, TOKEN) == 200
+    assert TOKEN not in again.stderr()
+
+
+def test_it_lets_in_to_nothing_else_and_other_words_to_nothing(start_daemon: StartDaemon, file: Path) -> None:
+    daemon = start_daemon("--metrics-token-file", str(file))
+    for path in ("/daemon/status", "/connection/query", "/shell/exec", "/vault/status", "/daemon/stop"):
+        assert (path, _status(daemon, TOKEN, path, "POST")) == (path, 403)
+    for wrong in (TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "é" * 32):
+        assert (wrong, _status(daemon, wrong)) == (wrong, 403)
+    assert send(daemon.url, "/metrics", headers={"Authorization": f"Basic {TOKEN}"}, method="GET").status == 401
+    assert send(daemon.url, "/metrics", method="GET").status == 401
+
+
+def test_without_the_setting_it_is_nothing(daemon: Daemon) -> None:
+    assert _status(daemon, TOKEN) == 403
+
+
+def test_a_new_token_counts_at_once_and_an_unsafe_file_not_at_all(start_daemon: StartDaemon, file: Path) -> None:
+    daemon = start_daemon("--metrics-token-file", str(file))
+    file.write_text(TOKEN[::-1])
+    assert (_status(daemon, TOKEN), _status(daemon, TOKEN[::-1])) == (403, 200)
+    file.chmod(0o640)
+    assert _status(daemon, TOKEN[::-1]) == 403
+    assert f"chmod 600 {file}" in daemon.stderr()
+    file.unlink()
+    assert _status(daemon, TOKEN[::-1]) == 403
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+def _open_to_others(path: Path) -> None:
+    path.chmod(0o644)
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def _short(path: Path) -> None:
+    path.write_text("guessed")
+
+
+def _two_words(path: Path) -> None:
+    path.write_text(f"{TOKEN} {TOKEN}")
+
+
+@pytest.mark.parametrize("spoil", [_missing, _open_to_others, _linked, _fifo, _short, _two_words])
+def test_a_file_that_is_not_as_it_must_be_is_refused(tmp_path: Path, file: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(file)
+    with pytest.raises(DaemonExitedError) as refused:
+        Daemon(tmp_path / "home", "--metrics-token-file", str(file))
+    assert refused.value.returncode == 1
+    assert str(file) in refused.value.stderr
+    assert TOKEN not in refused.value.stderr
+    assert not (tmp_path / "home" / "data" / "connmgr" / "vault.db").exists()
