@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
+from connmgr.links.route import dialled
 from connmgr.vault import Connection
 from connmgr.vault.query import Listed
 
@@ -110,6 +112,9 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     usage = _usage()
     # Without the schema's dump, which takes most of the time where there are thousands.
     infos = {one.id: _info(one, categories[one.category], usage.get(one.type)) for one in connections}
+    if request["dialled"]:
+        for one in connections:
+            infos[one.id]["dialled"] = _dialled(one)
     if request["created"]:
         for one in connections:
             infos[one.id]["created"] = UtcTime.text(one.created)
@@ -129,6 +134,14 @@ def _in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict
         else:
             break
     return connections, {category.id: list(category.path[1:]) for category in categories}
+
+
+def _dialled(connection: Connection) -> dict[str, Any]:
+    try:
+        hosts = dialled(services().vault, services().registry, connection)
+    except errors.ConnmgrError as error:
+        return {"error": {"code": error.code, "message": error.message}}
+    return {"hosts": [{**asdict(host), "identities": list(host.identities)} for host in hosts]}
 
 
 def _usage() -> dict[str, str]:

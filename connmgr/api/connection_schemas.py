@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from marshmallow import fields
+from typing import Any
+
+from marshmallow import ValidationError, fields, validates_schema
 
 from connmgr.api.schemas import Filter, Id, Ids, Members, UtcTime
 from connmgr.fields import Boolean, Schema, Text
 
 DATA = {"description": "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."}
+
+
+MAX_DIALLED = 100
+"""Connections of a request that asks what would be dialled: files are read for each."""
 
 
 class ConnectionQueryRequest(Schema):
@@ -44,6 +50,35 @@ class ConnectionQueryResponse(Schema):
 class ConnectionInfoRequest(Schema):
     connections = Ids(required=True, metadata={"description": "Connections to describe."})
     created = Boolean(load_default=False, metadata={"description": "Answer when each was `created`, too."})
+    dialled = Boolean(
+        load_default=False,
+        metadata={"description": f"Answer what would be `dialled`, too; for at most {MAX_DIALLED} connections."},
+    )
+
+    @validates_schema
+    def check_dialled(self, data: dict[str, Any], **_: Any) -> None:
+        if data["dialled"] and len(data["connections"]) > MAX_DIALLED:
+            raise ValidationError(f"Given with more than {MAX_DIALLED} connections.", "dialled")
+
+
+class DialledHost(Schema):
+    host = fields.String(required=True, metadata={"description": "A name or an address."})
+    port = fields.Integer(required=True, metadata={"description": "The TCP port."})
+    user = fields.String(required=True, metadata={"description": "Who logs in there."})
+    identities = fields.List(
+        fields.String(), required=True, metadata={"description": "The private keys that are offered, by their files."}
+    )
+    agent = fields.Boolean(required=True, metadata={"description": "Whether an ssh-agent is asked for keys."})
+
+
+class DialledHosts(Schema):
+    hosts = fields.List(
+        fields.Nested(DialledHost),
+        metadata={"description": "In the order in which they are dialled; empty where nothing is."},
+    )
+    error = fields.Dict(
+        metadata={"description": "In place of `hosts`: why that cannot be told, with `code` and `message`."}
+    )
 
 
 class ConnectionInfo(Schema):
@@ -70,6 +105,10 @@ class ConnectionInfo(Schema):
     lastModified = UtcTime(required=True, metadata={"description": "When its name, data or category was last changed."})
     state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
     cache = fields.Dict(required=True, metadata={"description": "Empty in this version."})
+    dialled = fields.Nested(
+        DialledHosts,
+        metadata={"description": "Present with `dialled`: the hosts that its links lead to, after `~/.ssh/config`."},
+    )
     created = UtcTime(
         metadata={
             "description": "Present with `created`: when it was made. One never used since then has it as `lastUsed`."

@@ -22,12 +22,16 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 @click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
 @json_option
 def info(connection: str, *, refresh: bool, as_json: bool) -> None:
-    """Show a connection. Secrets stay encrypted."""
+    """Show a connection, and what would be dialled for it. Secrets stay encrypted.
+
+    "dials" is the host that CONNECTION leads to, after what ~/.ssh/config of the daemon's user says of it, "through"
+    the hosts on the way there, and "offers" the private keys that are offered to it.
+    """
     client = connect()
     id = find(client, connection)
     if refresh:
         client.connection.refresh(id)
-    answer = client.post("/connection/info", connections=[id], created=True)["infos"][0]
+    answer = client.post("/connection/info", connections=[id], created=True, dialled=True)["infos"][0]
     if as_json:
         print_json(answer)
         return
@@ -38,11 +42,29 @@ def info(connection: str, *, refresh: bool, as_json: bool) -> None:
         ("category", "/".join(one.category)),
         ("type", one.type),
         *((name, value) for name, value in _flat(one.data)),
+        *_dialled(answer["dialled"]),
         ("last used", used(one)),
         ("last modified", ago(one.last_modified)),
         *((f"seen: {name}", str(value)) for name, value in one.state.items()),
     ]
     print_table(rows)
+
+
+def _dialled(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what tells which host would be dialled, and through which others."""
+    if "error" in found:
+        yield "dials", str(found["error"]["message"])
+        return
+    for at, one in enumerate(reversed(found["hosts"])):
+        yield "through" if at else "dials", _login(one)
+    for one in found["hosts"][-1:]:
+        keys = [*one["identities"], *(["an ssh-agent's keys"] if one["agent"] else [])]
+        yield "offers", ", ".join(keys) or "no key"
+
+
+def _login(host: Mapping[str, Any]) -> str:
+    name = f"[{host['host']}]" if ":" in host["host"] else host["host"]
+    return f"{host['user']}@{name}:{host['port']}"
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -88,10 +88,19 @@ def permitted_hops(
 
     Raises what :func:`open_chain` raises before it opens anything.
     """
-    hops = list(_hops(vault, registry, target))
+    hops = hops_to(vault, registry, target)
     sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
     vault.principals.require(sealed, access)
     return hops, sealed
+
+
+def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:
+    """Return the links that lead to ``target``, itself first.
+
+    :raises ConnectionCycle: the connection runs over itself.
+    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
+    """
+    return list(_hops(vault, registry, target))
 
 
 def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:

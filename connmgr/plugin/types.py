@@ -31,6 +31,21 @@ class ForgottenKey:
     kept: str = ""
 
 
+@dataclass(frozen=True)
+class Dialled:
+    """A host that a link leads to, and how to log in there.
+
+    ``identities`` are the private keys that are offered: files, ``~`` for the home directory of the daemon's user.
+    ``agent`` says whether an ssh-agent is asked for others.
+    """
+
+    host: str
+    port: int
+    user: str
+    identities: tuple[str, ...] = ()
+    agent: bool = False
+
+
 class Described(ABC):
     """The common part of :class:`ConnectionType` and :class:`Wrapper`: the description of a connection."""
 
@@ -79,6 +94,14 @@ class ConnectionType(Described):
         :raises connmgr.errors.OperationError: it failed or took longer than ``timeout`` seconds; the most specific
             class that says why.
         """
+
+    def dialled(self, data: Mapping[str, Any]) -> Sequence[Dialled]:
+        """Return the hosts that :meth:`open` would dial for ``data``, in its order, without dialling; none by default.
+
+        A secret in ``data`` is an empty text.
+        :raises connmgr.errors.OperationError: what else decides about it cannot be read or used.
+        """
+        return ()
 
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
         """Accept ``key`` as that of ``host`` from now on, and return True if ``data`` leads to that host.

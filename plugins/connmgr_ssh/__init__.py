@@ -16,6 +16,7 @@ from connmgr.plugin import (
     Boolean,
     ConnectionType,
     Deadline,
+    Dialled,
     ForgottenKey,
     Integer,
     Length,
@@ -163,6 +164,23 @@ class Ssh(ConnectionType):
         from connmgr_ssh.transport import connect
 
         return connect(data, via, self._accepted, timeout)
+
+    def dialled(self, data: Mapping[str, Any]) -> Sequence[Dialled]:
+        # They import cryptography.
+        from connmgr_ssh.identities import offered, wants_agent
+
+        own = destination_of(data)
+        hosts = [(own, data)] if data.get(self.via) else [*((jump, {}) for jump in jumps(own)), (own, data)]
+        return [
+            Dialled(
+                host.host,
+                host.port,
+                host.user,
+                offered(host, fields),
+                bool(wants_agent(fields) and host.agent_socket),
+            )
+            for host, fields in hosts
+        ]
 
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
         judge = self._judge(data, host)

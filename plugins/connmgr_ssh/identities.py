@@ -9,7 +9,7 @@ from typing import Any
 
 from connmgr.errors import AuthFailed
 from connmgr.plugin import Deadline
-from connmgr_ssh import local_file
+from connmgr_ssh import config_file, local_file
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.config import Destination
 from connmgr_ssh.keys import Identity, certified, load
@@ -17,6 +17,8 @@ from connmgr_ssh.known_hosts import HostKey
 
 USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 """The files that ``ssh`` tries in ``~/.ssh`` if none is named."""
+
+STORED = "(the connection's own key)"
 
 
 def gather(
@@ -34,6 +36,19 @@ def gather(
     if not destination.identities_only:
         found = [*held, *(identity for identity in found if identity not in held)]
     return _with_certificates(found, destination), notes + unusable
+
+
+def offered(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the private keys that :func:`gather` would offer beside an agent's; no file is read."""
+    asked = data.get("identity")
+    if asked:
+        return (config_file.shown(Path(asked["file"]).expanduser()) if "file" in asked else STORED,)
+    return tuple(config_file.shown(Path(name).expanduser()) for name in _named(destination, data))
+
+
+def wants_agent(data: Mapping[str, Any]) -> bool:
+    """Whether an ssh-agent is to be asked for keys."""
+    return bool(data.get("agent", data.get("password") is None and not data.get("identity")))
 
 
 def _held_by(agent: Agent | None, deadline: Deadline, *, insist: bool) -> tuple[list[Identity], list[str]]:
@@ -64,16 +79,12 @@ def _asked_for(asked: Mapping[str, Any], held: list[Identity]) -> list[Identity]
 def _configured(
     destination: Destination, data: Mapping[str, Any], held: list[Identity]
 ) -> tuple[list[Identity], list[str]]:
-    names = destination.identity_files
+    names = _named(destination, data)
     found: list[Identity] = []
     notes: list[str] = []
-    # A given password is what the user means; the usual keys would only use up the host's attempts.
-    if names is None and not data.get("password"):
-        usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
-        names = tuple(name for name in usual if Path(name).exists())
-        if not names:
-            notes.append(f"~/.ssh has no {', '.join(USUAL[:-1])} or {USUAL[-1]}")
-    for name in names or ():
+    if not names and destination.identity_files is None and data.get("password") is None:
+        notes.append(f"~/.ssh has no {', '.join(USUAL[:-1])} or {USUAL[-1]}")
+    for name in names:
         try:
             found.append(_from_file(name, None, held))
         except AuthFailed as error:
@@ -81,10 +92,20 @@ def _configured(
     return found, notes
 
 
+def _named(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the files of private keys to offer, for a connection that names no identity."""
+    if destination.identity_files is not None:
+        return destination.identity_files
+    if data.get("password") is not None:
+        # That is what the user means; the usual keys would only use up the host's attempts.
+        return ()
+    usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
+    return tuple(name for name in usual if Path(name).exists())
+
+
 def _from_file(name: str, passphrase: str | None, held: list[Identity]) -> Identity:
     path = Path(name).expanduser()
-    home = Path.home()
-    shown = f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    shown = config_file.shown(path)
     subject = f"The private key {shown}"
     public = _public_part(path)
     by_agent = next((identity for identity in held if identity.public == public), None)

@@ -16,7 +16,7 @@ from connmgr_ssh.config import Destination
 from connmgr_ssh.dial import dial
 from connmgr_ssh.faults import mapped, quoted, refused_stream
 from connmgr_ssh.hostkeys import Judge
-from connmgr_ssh.identities import gather
+from connmgr_ssh.identities import gather, wants_agent
 from connmgr_ssh.link import Link
 from connmgr_ssh.stream import Refused, packed
 from connmgr_ssh.tcp import TcpStream
@@ -138,10 +138,10 @@ def _stream_to(destination: Destination, via: Transport | None, deadline: Deadli
 
 def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadline: Deadline) -> None:
     password = data.get("password")
-    wants_agent = data.get("agent", password is None and not data.get("identity"))
-    agent = Agent(destination.agent_socket) if wants_agent and destination.agent_socket else None
+    wanted = wants_agent(data)
+    agent = Agent(destination.agent_socket) if wanted and destination.agent_socket else None
     identities, notes = gather(destination, data, deadline, agent)
-    if wants_agent and agent is None:
+    if wanted and agent is None:
         notes.append("no ssh-agent was asked, since the daemon knows the socket of none (SSH_AUTH_SOCK, IdentityAgent)")
     login = Login(link, destination.user, deadline, notes=notes)
     login.run(identities, password)

@@ -1,0 +1,25 @@
+"""The hosts that a connection would dial, as far as can be told without dialling."""
+
+from __future__ import annotations
+
+from connmgr.fields import map_secrets
+from connmgr.links.chain import Target, hops_to
+from connmgr.plugin import ConnectionType, Dialled
+from connmgr.registry import Registry
+from connmgr.vault import Connection, Vault
+
+
+def dialled(vault: Vault, registry: Registry, connection: Connection) -> list[Dialled]:
+    """Return the hosts that lead to a connection, in the order in which they are dialled; its own is the last.
+
+    :raises connmgr.errors.OperationError: what decides about it beside the vault cannot be read or used.
+    :raises connmgr.errors.UnknownType: no plugin offers the type of a link.
+    :raises connmgr.errors.ConnectionCycle: the connection runs over itself.
+    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
+    """
+    found: list[Dialled] = []
+    for hop in reversed(hops_to(vault, registry, Target.stored(connection))):
+        kind = registry.get(hop.type)
+        if isinstance(kind, ConnectionType):
+            found += kind.dialled(map_secrets(kind.schema(), hop.data, lambda _: ""))
+    return found

@@ -1,0 +1,89 @@
+"""``connmgr info``: what would really be dialled, after ~/.ssh/config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import CommandLine
+
+CONFIG = """
+Host web
+  HostName 192.0.2.7
+  Port 2222
+  User deploy
+  IdentityFile ~/.ssh/web
+  ProxyJump me@bastion:2022
+Host bastion
+  HostName bastion.example
+  IdentityFile {home}/.ssh/gate
+Host proxied
+  ProxyCommand nc %h %p
+"""
+
+
+@pytest.fixture
+def connmgr(own_connmgr: CommandLine) -> CommandLine:
+    home = Path(own_connmgr.daemon.environment["HOME"])
+    (home / ".ssh").mkdir(mode=0o700)
+    config = home / ".ssh" / "config"
+    config.write_text(CONFIG.format(home=home))
+    config.chmod(0o600)
+    return own_connmgr
+
+
+def shown(connmgr: CommandLine, name: str) -> list[tuple[str, str]]:
+    """Return the rows of ``connmgr info`` that tell what would be dialled."""
+    rows = [line.split("  ", 1) for line in connmgr("info", name).output.splitlines()]
+    return [(row[0], row[1].strip()) for row in rows if row[0] in ("dials", "through", "offers")]
+
+
+def test_an_alias_is_shown_as_the_configuration_has_it(connmgr: CommandLine) -> None:
+    connmgr("add", "ssh", "web", "host=web", "agent=no")
+    assert shown(connmgr, "web") == [
+        ("dials", "deploy@192.0.2.7:2222"),
+        ("through", "me@bastion.example:2022"),
+        ("offers", "~/.ssh/web"),
+    ]
+    assert connmgr("info", "web", "--json").json["dialled"]["hosts"][0] == {
+        "host": "bastion.example",
+        "port": 2022,
+        "user": "me",
+        "identities": ["~/.ssh/gate"],
+        "agent": False,
+    }
+
+
+def test_fields_of_the_connection_go_before_the_configuration(connmgr: CommandLine) -> None:
+    connmgr("add", "ssh", "gate", "host=gate.example", "user=me", "--secret", "password", stdin="hunter2")
+    connmgr("add", "ssh", "inner", "host=web", "port=2200", "user=root", "gateway=gate", "identity.file=/keys/inner")
+    connmgr("add", "shellEnvironment", "sub", "host=inner")
+    for name in ("inner", "inner/sub"):
+        assert shown(connmgr, name) == [
+            ("dials", "root@192.0.2.7:2200"),
+            ("through", "me@gate.example:22"),
+            ("offers", "/keys/inner"),
+        ]
+    assert shown(connmgr, "gate")[-1] == ("offers", "no key")
+    assert "hunter2" not in connmgr("info", "gate", "--json").output
+
+
+def test_what_cannot_be_dialled_says_why(connmgr: CommandLine) -> None:
+    connmgr("add", "ssh", "proxied", "host=proxied")
+    ((name, why),) = shown(connmgr, "proxied")
+    assert name == "dials"
+    assert "has a ProxyCommand for proxied" in why
+
+
+def test_nothing_is_dialled_for_this_machine(connmgr: CommandLine) -> None:
+    assert shown(connmgr, "local") == []
+
+
+def test_a_request_asks_it_of_few(connmgr: CommandLine) -> None:
+    from connmgr.client import LOCAL_MACHINE, ClientError
+
+    client = connmgr.daemon.client
+    assert "dialled" not in client.post("/connection/info", connections=[LOCAL_MACHINE])["infos"][0]
+    with pytest.raises(ClientError, match="dialled: Given with more than 100"):
+        client.post("/connection/info", connections=[LOCAL_MACHINE] * 101, dialled=True)
