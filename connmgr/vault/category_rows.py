@@ -57,11 +57,18 @@ def intact(row: Row, key: VaultKey) -> bool:
         return False
 
 
-def verify(tx: sa.Connection, key: VaultKey, matching: sa.ColumnElement[bool] | None = None) -> None:
-    """Raise :class:`IntegrityError` for a false row ``matching``, :class:`VaultUnavailable` for a rotated key."""
+def verify(tx: sa.Connection, key: VaultKey, matching: sa.ColumnElement[bool] | None = None) -> list[str]:
+    """Return the ids of the rows ``matching``, all of them authentic.
+
+    :raises IntegrityError: one is not.
+    :raises VaultUnavailable: the vault's key was rotated.
+    """
     selected = _AUTHENTICATED if matching is None else _AUTHENTICATED.where(matching)
+    found = []
     for row in tx.execute(selected).mappings():
         _check(tx, row, key)
+        found.append(row["id"])
+    return found
 
 
 def faults(tx: sa.Connection, key: VaultKey) -> list[str]:

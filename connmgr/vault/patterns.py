@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import combinations, pairwise
+import sys
+from collections.abc import Iterator
+from itertools import combinations, pairwise, takewhile
 
-from connmgr.vault.glob import ACROSS, Alternative, Many, OneOf, Token
+from connmgr.vault.glob import ACROSS, ANY, Alternative, Many, OneOf, Token
 from connmgr.vault.path import SEPARATOR
 
 Range = tuple[str, str]
 
 _SPECIAL = "*?["
+_SPECIAL_IN_LIKE = "%_\\"
+_LAST = chr(sys.maxunicode)
 
 
 def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, str]]:
@@ -19,7 +22,7 @@ def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, 
     Each comes with the number of segments that a path must have, or None for any number. GLOB's wildcards cross
     separators; in a path with no more separators than the pattern, none does.
     """
-    if _impossible(alternative):
+    if impossible(alternative):
         return
     separators = alternative.count(SEPARATOR)
     across = alternative.count(ACROSS)
@@ -43,14 +46,41 @@ def loose_glob(alternative: Alternative) -> str:
     return _glob(alternative, [0] * len(alternative))
 
 
-def regex(alternatives: Iterable[Alternative]) -> str:
-    """Return the regular expression of PostgreSQL that matches exactly ``alternatives``."""
-    possible = (one for one in alternatives if not _impossible(one))
-    bodies = ["".join(map(_regex_token, one)) for one in possible]
-    return f"^(?:{'|'.join(bodies)})$" if bodies else "^(?!)"
+def like(alternative: Alternative) -> str:
+    """Return a pattern of PostgreSQL's LIKE that matches what ``alternative`` matches.
+
+    It matches nothing else in a path with no more separators than the alternative has, unless that has sets.
+    """
+    return "".join(map(_like_token, alternative))
 
 
-def _impossible(alternative: Alternative) -> bool:
+def has_sets(alternative: Alternative) -> bool:
+    """Whether some of its tokens are sets of characters, which LIKE cannot express."""
+    return any(isinstance(token, OneOf) and token != ANY for token in alternative)
+
+
+def regex(alternative: Alternative) -> str:
+    """Return the regular expression of PostgreSQL that matches exactly ``alternative``."""
+    return f"^{''.join(map(_regex_token, alternative))}$"
+
+
+def prefix(alternative: Alternative) -> str:
+    """Return the characters that everything that ``alternative`` matches begins with."""
+    return "".join(takewhile(lambda token: isinstance(token, str), alternative))  # type: ignore[arg-type]
+
+
+def after(prefix: str) -> str | None:
+    """Return the first text by code points after all that begin with ``prefix``; None if there is none."""
+    kept = prefix.rstrip(_LAST)
+    if not kept:
+        return None
+    following = chr(ord(kept[-1]) + 1)
+    # A surrogate is no character of UTF-8.
+    return kept[:-1] + ("\ue000" if following == "\ud800" else following)
+
+
+def impossible(alternative: Alternative) -> bool:
+    """Whether nothing matches it."""
     return OneOf((), negated=False) in alternative
 
 
@@ -105,6 +135,14 @@ def _without(span: Range, character: str) -> Iterator[Range]:
         yield low, chr(ord(character) - 1)
     if character < high:
         yield chr(ord(character) + 1), high
+
+
+def _like_token(token: Token) -> str:
+    if isinstance(token, Many):
+        return "%"
+    if isinstance(token, OneOf):
+        return "_"
+    return f"\\{token}" if token in _SPECIAL_IN_LIKE else token
 
 
 def _regex_token(token: Token) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -20,8 +20,15 @@ from connmgr.vault.tables import connection as connection_table
 
 Value = TypeVar("Value")
 
+MAX_INDEXED_PATH_BYTES = 1000
+"""Bytes of a path in PostgreSQL's index of short ones, made by the migration 0005."""
+
 MAX_GLOBS = 200
 """Above this number of GLOBs a filter, SQLite only narrows down and Python decides."""
+
+# PostgreSQL cannot index a path of any length. Where all are short, its index of short ones has all of a search.
+_LONG = sa.func.octet_length(connection_table.c.path) > sa.literal_column(str(MAX_INDEXED_PATH_BYTES))
+_ANY_LONG = sa.select(sa.exists().where(_LONG))
 
 
 class Listed(NamedTuple):
@@ -73,9 +80,13 @@ class ConnectionQuery:
     def listed(self, tx: sa.Connection, key: VaultKey) -> list[Listed]:
         """Return the connections that match, each with as much of it as makes its name; otherwise as :meth:`run`."""
         path, id = connection_table.c.path, connection_table.c.id
-        order = path.collate("C") if tx.dialect.name == "postgresql" else path
+        order: sa.ColumnElement[str] = path
+        conditions = _given(self._conditions(tx, key))
+        if tx.dialect.name == "postgresql":
+            order = path.collate("C")
+            conditions += [] if tx.scalar(_ANY_LONG) else [sa.not_(_LONG)]
         columns = (id, path, connection_table.c.category, connection_table.c.type)
-        selected = sa.select(*columns).where(*_given(self._conditions(tx, key))).order_by(order, id)
+        selected = sa.select(*columns).where(*conditions).order_by(order, id)
         return [Listed(id, tuple(path.split(SEPARATOR)), *more) for id, path, *more in tx.execute(selected)]
 
     def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
@@ -92,8 +103,8 @@ class ConnectionQuery:
         ids = sa.select(category_table.c.id)
         # A condition that excludes nothing is omitted: testing every connection would cost more than the search.
         if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
-            category_rows.verify(tx, key, in_categories)
-            conditions.append(_scanned(tx, connection_table.c.category).in_(ids.where(in_categories)))
+            found = category_rows.verify(tx, key, in_categories)
+            conditions.append(_among(tx, _scanned(tx, connection_table.c.category), found))
         if self._types is not None:
             types, matches = _types(tx), glob.Matcher(self._types)
             matching = [type for type in types if matches(fold(type))]
@@ -139,9 +150,10 @@ class NameFilter:
         paths: Iterable[glob.Alternative],
     ) -> sa.ColumnElement[bool]:
         in_categories = _on_path(tx, category_table, categories)
-        category_rows.verify(tx, key, in_categories)
-        ids = sa.select(category_table.c.id).where(in_categories)
-        return sa.and_(_on_path(tx, connection_table, paths), _scanned(tx, connection_table.c.category).in_(ids))
+        found = category_rows.verify(tx, key, in_categories)
+        return sa.and_(
+            _on_path(tx, connection_table, paths), _among(tx, _scanned(tx, connection_table.c.category), found)
+        )
 
 
 def _on_path(tx: sa.Connection, table: sa.Table, alternatives: Iterable[glob.Alternative]) -> sa.ColumnElement[bool]:
@@ -149,7 +161,8 @@ def _on_path(tx: sa.Connection, table: sa.Table, alternatives: Iterable[glob.Alt
     some = list(alternatives)
     path, depth = table.c.path, table.c.depth
     if tx.dialect.name == "postgresql":
-        return path.regexp_match(patterns.regex(some))
+        possible = (one for one in some if not patterns.impossible(one))
+        return sa.or_(sa.false(), *(_liked(path.collate("C"), depth, one) for one in possible))
     deepest = tx.scalar(sa.select(sa.func.max(depth))) if any(map(patterns.mixed, some)) else None
     found = chain.from_iterable(patterns.globs(one, deepest or 0) for one in some)
     globs = set(islice(found, MAX_GLOBS + 1))
@@ -163,8 +176,7 @@ def _decided_here(tx: sa.Connection, table: sa.Table, alternatives: list[glob.Al
     loose = sa.or_(*(table.c.path.op("GLOB")(pattern) for pattern in set(map(patterns.loose_glob, alternatives))))
     candidates = tx.execute(sa.select(table.c.id, table.c.path).where(loose))
     matches = glob.Matcher(alternatives)
-    matching = json.dumps([id for id, path in candidates if matches(path)])
-    return table.c.id.in_(sa.select(sa.func.json_each(matching).table_valued("value").c.value))
+    return _among(tx, table.c.id, [id for id, path in candidates if matches(path)])
 
 
 def _matches(
@@ -172,9 +184,31 @@ def _matches(
 ) -> sa.ColumnElement[bool]:
     if at is None:
         return path.op("GLOB")(pattern)
-    if all(part and not part.strip("*") for part in pattern.split("/")):
+    if all(part and not part.strip("*") for part in pattern.split(SEPARATOR)):
         return depth == at
     return sa.and_(depth == at, path.op("GLOB")(pattern))
+
+
+def _liked(
+    path: sa.ColumnElement[str], depth: sa.ColumnElement[int], alternative: glob.Alternative
+) -> sa.ColumnElement[bool]:
+    """Return PostgreSQL's condition: LIKE takes a fourth of the time of a regular expression."""
+    begins = patterns.prefix(alternative)
+    if len(begins) == len(alternative):
+        return path == begins
+    bounds = [path >= begins] if begins else []
+    end = patterns.after(begins)
+    if end is not None:
+        # A range in the index, also in a plan that is made without knowing the text.
+        bounds.append(path < end)
+    if glob.ACROSS not in alternative:
+        bounds.append(depth == alternative.count(SEPARATOR) + 1)
+    pattern = patterns.like(alternative)
+    if glob.ACROSS in alternative or any(part.strip("%") or not part for part in pattern.split(SEPARATOR)):
+        bounds.append(path.like(pattern))
+    if patterns.mixed(alternative) or patterns.has_sets(alternative):
+        bounds.append(path.regexp_match(patterns.regex(alternative)))
+    return sa.and_(*bounds)
 
 
 def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Value]:
@@ -184,14 +218,38 @@ def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Va
     return sa.UnaryExpression(column, operator=custom_op("+"))
 
 
+def _among(tx: sa.Connection, column: sa.ColumnElement[str], values: list[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that ``column`` is one of any number of ``values``, given to the database as one."""
+    if tx.dialect.name == "postgresql":
+        return column == sa.any_(sa.literal(values, postgresql.ARRAY(sa.Text)))
+    return column.in_(sa.select(sa.func.json_each(json.dumps(values)).table_valued("value").c.value))
+
+
 def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnElement[bool] | None]) -> list[str]:
     given = _given(conditions)
-    if tx.dialect.name == "postgresql":
-        order = postgresql.aggregate_order_by(sa.literal(" "), table.c.path.collate("C"), table.c.id)
-        found = tx.scalar(sa.select(sa.func.string_agg(table.c.id, order)).where(*given))
-    else:
-        matching = sa.select(table.c.id).where(*given).order_by(table.c.path, table.c.id).subquery()
-        found = tx.scalar(sa.select(sa.func.group_concat(matching.c.id, " ")))
+    if tx.dialect.name != "postgresql":
+        return _split(tx.scalar(_joined(sa.func.group_concat, table, table.c.path, given)))
+    join, path = sa.func.string_agg, table.c.path.collate("C")
+    if table is connection_table:
+        # Tried first, and told in the same answer whether that was all: a round trip costs more than most searches.
+        short = _joined(join, table, path, [*given, sa.not_(_LONG)])
+        found, any_long = tx.execute(short.add_columns(_ANY_LONG.scalar_subquery())).one()
+        if not any_long:
+            return _split(found)
+    return _split(tx.scalar(_joined(join, table, path, given)))
+
+
+def _joined(
+    join: Callable[..., sa.ColumnElement[str]],
+    table: sa.Table,
+    path: sa.ColumnElement[str],
+    conditions: Iterable[sa.ColumnElement[bool]],
+) -> sa.Select[Any]:
+    matching = sa.select(table.c.id).where(*conditions).order_by(path, table.c.id).subquery()
+    return sa.select(join(matching.c.id, " "))
+
+
+def _split(found: str | None) -> list[str]:
     return found.split(" ") if found else []
 
 

@@ -117,6 +117,8 @@ def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0
         rows = tx.execute(sa.select(connection)).mappings().all()
         older = [{**row, "mac": record.mac(row, key, record.BEFORE_WAYS)} for row in rows if record.intact(row, key)]
         connection_rows.update(tx, older)
+    if tx.dialect.name == "postgresql":
+        tx.execute(sa.text("DROP INDEX ix_connection_query, ix_connection_long"))
     tx.execute(sa.text("DROP TABLE job"))
     tx.execute(sa.text("DROP TABLE commit_mark"))
     tx.execute(sa.text("ALTER TABLE connection DROP COLUMN way"))

@@ -302,3 +302,12 @@ def test_a_name_is_the_path_or_category_and_path(vault: Vault, add: Add) -> None
     assert vault.connections.query("default", name_filter="**/web*") == []
     (one,) = vault.connections.listed(name_filter="**/eu/*")
     assert (one.path, one.category) == (("web2",), eu)
+
+
+def test_paths_that_no_index_holds_are_found_in_their_order(vault: Vault) -> None:
+    paths = ["a", "b" * 200 + "/c" * 600, "b" * 201, "z/" * 700 + "\U0010ffff", "\ud7ff", "\ue000"]
+    vault.database.write(lambda tx: tx.execute(connection.insert(), [row(path) for path in paths]))
+    assert [path for path in found(vault.database, "*") if path in paths] == paths
+    assert found(vault.database, "b**") == paths[1:3]
+    assert found(vault.database, "**\U0010ffff") == [paths[3]]
+    assert found(vault.database, "\ud7ff*") == ["\ud7ff"]
