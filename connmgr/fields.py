@@ -166,8 +166,13 @@ def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Cal
 def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> list[str]:
     """Return the uuids of the connections in :class:`Reference` fields of loaded ``data``, at any depth."""
     found: list[str] = []
-    _map_all(Reference, schema, data, found.append)
+    map_references(schema, data, found.append)
     return found
+
+
+def map_references(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a copy of ``data`` with ``change`` applied to each :class:`Reference`, at any depth, that is not null."""
+    return _map_all(Reference, schema, data, change)
 
 
 def _map_all(

@@ -97,6 +97,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "25-connection-refresh.sh": nothing,
     "26-hostkey-trust.sh": nothing,
     "27-hostkey-forget.sh": lambda answers: [one["kept"] for one in answers[0]["keys"]] == [""],
+    "26-connection-apply.sh": lambda answers: answers == [{"added": [], "removed": []}],
     "30-shell-start.sh": keys("shellDialect", "osType", "osName", "ttyState", "temp"),
     "31-shell-exec.sh": lambda answers: answers == [{"exitCode": 3, "stdout": "Linux", "stderr": "oops"}],
     "32-shell-exec.sh": lambda lines: (

@@ -62,6 +62,7 @@ HOMES = {
     "psutil": "connmgr.shell",
     "click": "connmgr.cli",
     "rich": "connmgr.cli",
+    "yaml": "connmgr.cli",
     "platformdirs": "connmgr.paths",
     "tomli": "connmgr.settings",
     "pluggy": "connmgr.plugin connmgr.hookspecs connmgr.registry",

@@ -26,8 +26,8 @@ class Account:
     audited: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
-    removals: list[dict[str, str]] = field(default_factory=list)
-    """What it removed, a connection or a category each, for an entry of its own in the audit trail."""
+    parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+    """What it did to a connection or a category each, with details, for an entry of its own in the audit trail."""
 
     held: ExitStack = field(default_factory=ExitStack)
     """What is held until it is answered: until the answer is sent, where that is streamed."""
@@ -54,9 +54,9 @@ def detail(**details: Any) -> None:
     account().details.update(details)
 
 
-def removal(**what: str) -> None:
-    """Note that this request removed something, a ``connection`` or a ``category``."""
-    account().removals.append(what)
+def part(what: dict[str, str], **details: Any) -> None:
+    """Note ``details`` of what this request did to one thing, a ``connection`` or a ``category``."""
+    account().parts.append((what, details))
 
 
 def caller() -> Caller:

@@ -8,6 +8,7 @@ from typing import Any
 import flask
 
 from connmgr.api import (
+    apply,
     broadcast,
     category,
     connection,
@@ -38,6 +39,7 @@ GROUPS = tuple(
         handshake,
         category,
         connection,
+        apply,
         shell,
         broadcast,
         job,

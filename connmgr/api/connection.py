@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
-from connmgr.api.connection_data import ConnectionData
+from connmgr.api.connection_data import ConnectionData, changed_fields
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
     ConnectionAddResponse,
@@ -32,6 +32,7 @@ from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
 from connmgr.links.route import dialled
 from connmgr.vault import Connection
+from connmgr.vault.batch import held
 from connmgr.vault.query import Listed
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
@@ -223,15 +224,9 @@ def update(request: dict[str, Any]) -> None:
         _validate(data, None if "data" in request else stored.way)
     changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
     if data is not None and "data" in request:
-        changes |= {
-            "data": data.sealed,
-            "fingerprint": data.fingerprint,
-            "references": data.references,
-            "parent": data.parent,
-            "permits": partial(services().vault.principals.permit, access=caller().access),
-        }
+        changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     connections.update(id, **changes)
-    detail(changed=_changed(stored, changes))
+    detail(changed=changed_fields(stored, changes))
     if "data" in request:
         services().shells.forget(connections.with_dependents([id]))
 
@@ -309,14 +304,6 @@ def types() -> dict[str, Any]:
         ],
         "problems": services().registry.problems,
     }
-
-
-def _changed(stored: Connection, changes: dict[str, Any]) -> list[str]:
-    """Return the names of what ``changes`` make other than it was stored; a secret that was given anew is one."""
-    own = [name for name in ("name", "category") if name in changes and changes[name] != getattr(stored, name)]
-    data = changes.get("data", stored.data)
-    fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
-    return [*own, *(f"data.{name}" for name in fields)]
 
 
 def _check_category(request: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marshmallow import ValidationError
@@ -11,10 +11,10 @@ from marshmallow import ValidationError
 from connmgr.api.body import describe
 from connmgr.api.services import services
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
-from connmgr.fields import map_secrets, references
+from connmgr.fields import Schema, map_references, map_secrets, references
 from connmgr.plugin import AnyConnectionType, Wrapper
 from connmgr.secrets.principals import Access
-from connmgr.vault import record
+from connmgr.vault import Connection, record
 
 _BLANK = "secret"
 
@@ -34,32 +34,50 @@ class ConnectionData:
     _access: Access
 
     @classmethod
-    def load(cls, data: Mapping[str, Any], access: Access, *, kind: str | None = None) -> ConnectionData:
+    def load(
+        cls,
+        data: Mapping[str, Any],
+        access: Access,
+        *,
+        kind: str | None = None,
+        at: str = "data",
+        labels: Mapping[str, str] | None = None,
+    ) -> ConnectionData:
         """Check ``data`` whole, seal its plain secrets and open its sealed ones for comparison.
 
-        ``kind`` is the type that it must have, where that is settled.
+        ``kind`` is the type that it must have, where that is settled; ``at`` is where it stands in the request. With
+        ``labels``, ``{"label": …}`` in place of a connection stands for the id that they have for it.
         :raises InvalidRequest: a field that the type refuses, named by its path.
         :raises UnknownType: no plugin offers its type.
         :raises SecretLocked: ``access`` may not open a secret that came sealed.
         :raises IntegrityError: one was changed since it was sealed.
         """
-        type = _type(data, kind)
+        type = _type(data, kind, at)
         schema = type.schema()
+        given = {key: value for key, value in data.items() if key != "type"}
+        if labels is not None:
+            given = map_references(schema, given, lambda value: _labelled(value, labels, at))
         try:
-            loaded: dict[str, Any] = schema.load({key: value for key, value in data.items() if key != "type"})
+            loaded: dict[str, Any] = schema.load(given)
         except ValidationError as error:
             messages: Any = error.messages
-            raise InvalidRequest(describe(messages, "data")) from None
+            raise InvalidRequest(describe(messages, at)) from None
         principals = services().vault.principals
         return cls(
             kind=type,
-            references=references(schema, loaded),
-            parent=loaded.get(type.via) if type.via and isinstance(type, Wrapper) else None,
-            fingerprint=record.fingerprint(map_secrets(schema, loaded, lambda _: _BLANK)),
+            **_derived(type, schema, loaded),
             _plain=map_secrets(schema, loaded, lambda s: s if isinstance(s, str) else principals.unseal(s, access)),
             sealed=map_secrets(schema, loaded, lambda s: principals.seal(s, access) if isinstance(s, str) else s),
             _access=access,
         )
+
+    def moved(self, ids: Mapping[str, str]) -> ConnectionData:
+        """Return it with the connections that are keys of ``ids`` exchanged for their values."""
+        schema = self.kind.schema()
+        sealed, plain = (
+            map_references(schema, data, lambda one: ids.get(one, one)) for data in (self.sealed, self._plain)
+        )
+        return replace(self, **_derived(self.kind, schema, sealed), sealed=sealed, _plain=plain)
 
     def equals(self, stored: Mapping[str, Any]) -> bool:
         """Whether the ``stored`` data of a connection of this type, with the same fingerprint, has the same secrets.
@@ -74,12 +92,37 @@ class ConnectionData:
         return bool(record.without_nulls(plain) == record.without_nulls(self._plain))
 
 
-def _type(data: Mapping[str, Any], settled: str | None) -> AnyConnectionType:
+def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
+    """Return the names of what ``changes`` make other than it was stored; a secret that was given anew is one."""
+    own = [name for name in ("name", "category") if name in changes and changes[name] != getattr(stored, name)]
+    data = changes.get("data", stored.data)
+    fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
+    return [*own, *(f"data.{name}" for name in fields)]
+
+
+def _derived(type: AnyConnectionType, schema: Schema, loaded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what follows from loaded data, whether its secrets are sealed or not."""
+    return {
+        "references": references(schema, loaded),
+        "parent": loaded.get(type.via) if type.via and isinstance(type, Wrapper) else None,
+        "fingerprint": record.fingerprint(map_secrets(schema, loaded, lambda _: _BLANK)),
+    }
+
+
+def _labelled(value: Any, labels: Mapping[str, str], at: str) -> Any:
+    if not isinstance(value, Mapping) or set(value) != {"label"} or not isinstance(value["label"], str):
+        return value
+    if value["label"] not in labels:
+        raise InvalidRequest(f"{at}: No entry before this one has the label {value['label']!r}.")
+    return labels[value["label"]]
+
+
+def _type(data: Mapping[str, Any], settled: str | None, at: str) -> AnyConnectionType:
     name = data.get("type")
     if name is None:
-        raise InvalidRequest("data.type: Missing data for required field.")
+        raise InvalidRequest(f"{at}.type: Missing data for required field.")
     if not isinstance(name, str):
-        raise InvalidRequest("data.type: Not a valid string.")
+        raise InvalidRequest(f"{at}.type: Not a valid string.")
     if settled is not None and name != settled:
-        raise InvalidRequest(f"data.type: The type of a connection stays what it is: {settled}.")
+        raise InvalidRequest(f"{at}.type: The type of a connection stays what it is: {settled}.")
     return services().registry.get(name)

@@ -73,8 +73,8 @@ def _record(
     if about is not None:
         about = {name: value for name, value in about.items() if name != "connection"}
         services.audit.record(facts, about, known.details)
-        for what in known.removals:
-            services.audit.record({**facts, **what}, {}, {"removed": True})
+        for what, details in known.parts:
+            services.audit.record({**facts, **what}, {}, details)
     if logger.isEnabledFor(logging.INFO):
         # By hand, because the logger would look through the stack for the caller, which takes longer than all the rest.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)

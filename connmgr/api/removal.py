@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from connmgr.api.account import detail, removal
+from connmgr.api.account import detail, part
 from connmgr.api.services import services
 from connmgr.vault.connections import Removed
 
@@ -16,9 +16,9 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
     """
     for connection in removed.connections:
         if connection not in named:
-            removal(connection=connection)
+            part({"connection": connection}, removed=True)
     for category in removed.categories:
-        removal(category=category)
+        part({"category": category}, removed=True)
     if removed.jobs:
         # Before the shells: with them the links end.
         detail(jobs=sum(map(len, removed.jobs.values())), jobsLeft=services().orphans.clear(removed.jobs))

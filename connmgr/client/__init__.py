@@ -20,6 +20,7 @@ from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
 from connmgr.client.http import HttpSession, Remedy, default_auth_file, default_url
 from connmgr.client.results import (
+    Applied,
     Category,
     Connection,
     ConnectionType,
@@ -45,6 +46,7 @@ __all__ = [
     "LOCAL_MACHINE",
     "ROOT_CATEGORY",
     "AccessDenied",
+    "Applied",
     "Broadcast",
     "Category",
     "Client",

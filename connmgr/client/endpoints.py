@@ -10,6 +10,7 @@ from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
 from connmgr.client.errors import Answer
 from connmgr.client.http import HttpSession
 from connmgr.client.results import (
+    Applied,
     Category,
     Connection,
     ConnectionType,
@@ -109,6 +110,18 @@ class Connections(Group):
     def refresh(self, connection: str) -> None:
         """Open a connection as a test, and store what it shows."""
         self._post("/connection/refresh", connection=connection)
+
+    def apply(
+        self,
+        *,
+        categories: Sequence[Sequence[str]] = (),
+        add: Sequence[Mapping[str, Any]] = (),
+        change: Sequence[Mapping[str, Any]] = (),
+        remove: Sequence[str] = (),
+    ) -> Applied:
+        """Do all of it in one step, or nothing; the entries are those of ``/connection/apply``."""
+        fields = {"categories": categories, "add": add, "change": change, "remove": remove}
+        return Applied.read(self._post("/connection/apply", **{name: list(value) for name, value in fields.items()}))
 
     def types(self) -> list[ConnectionType]:
         """Describe the installed connection types."""

@@ -94,6 +94,17 @@ class Name(NamedTuple):
         return cls(id, tuple(name["category"]), tuple(name["name"]), name["type"], name["usageCategory"])
 
 
+class Applied(NamedTuple):
+    """What a batch did: for each entry to add the id of its connection and whether that is new, and what went."""
+
+    added: list[tuple[str, bool]]
+    removed: list[str]
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> Applied:
+        return cls([(one["connection"], one["added"]) for one in answer["added"]], list(answer["removed"]))
+
+
 class ConnectionType(NamedTuple):
     """An installed type of connections; ``schema`` is the JSON Schema of its data."""
 

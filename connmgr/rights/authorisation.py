@@ -25,14 +25,15 @@ class Authorisation:
         self._registry = registry
         self._vault = vault
         self._hook = registry.plugins.hook.connmgr_authorise
-        self._asks = bool(self._hook.get_hookimpls())
+        self.asks = bool(self._hook.get_hookimpls())
+        """Whether any plugin decides; otherwise there is no need to find out what a request is about."""
 
     def check(self, caller: Caller, action: str, request: Mapping[str, Any]) -> None:
         """Return if ``caller`` may do ``action`` to what the loaded ``request`` is about.
 
         :raises connmgr.errors.PolicyDenied: a plugin refuses it. What else a plugin raises refuses it too.
         """
-        if self._asks:
+        if self.asks:
             self._hook(caller=caller, action=action, subjects=self.subjects(request))
 
     def subjects(self, request: Mapping[str, Any]) -> Subjects:

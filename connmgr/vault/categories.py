@@ -22,6 +22,9 @@ from connmgr.vault.tables import connection
 from connmgr.vault.tree import chunks, closure
 from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
 
+Path = tuple[str, ...]
+"""The names from the root, without it, to a category."""
+
 
 class Categories:
     """The vault's categories; safe to use from several threads.
@@ -63,6 +66,40 @@ class Categories:
             return id
 
         return self._database.write(work)
+
+    def by_path(self, paths: Iterable[Path]) -> dict[Path, str]:
+        """Return the ids of those of ``paths``, without the root, that there are."""
+        return self._database.read(lambda tx: self._existing(tx, paths))
+
+    def ensure_within(self, tx: sa.Connection, paths: Iterable[Path]) -> tuple[dict[Path, str], dict[Path, str]]:
+        """Return the ids of ``paths``, without the root, and of those that were made for them, within a larger change.
+
+        What is missing above them is made too. Names with the same form in a path are the same.
+        """
+        every = dict.fromkeys(path[:depth] for path in paths for depth in range(len(path) + 1))
+        found = self._existing(tx, [(), *every])
+        top = category_rows.load(tx, [ALL_CONNECTIONS], self._key)[ALL_CONNECTIONS]
+        places = {_place(path): id for path, id in found.items()}
+        made = {}
+        for path in every:
+            place = _place(path)
+            if place not in places:
+                places[place] = made[path] = str(uuid.uuid4())
+                above = places[place[:-1]]
+                category_rows.insert(tx, self._key, made[path], path[-1], above, (*top.path, *place))
+        return {path: places[_place(path)] for path in every}, made
+
+    def _existing(self, tx: sa.Connection, paths: Iterable[Path]) -> dict[Path, str]:
+        root = category_rows.load(tx, [ALL_CONNECTIONS], self._key)[ALL_CONNECTIONS].path
+        wanted = {path: SEPARATOR.join((*root, *_place(path))) for path in paths}
+        selected = sa.select(table.c.path, table.c.id)
+        stored = {
+            row.path: row.id
+            for some in chunks(wanted.values())
+            for row in tx.execute(selected.where(table.c.path.in_(some)))
+        }
+        category_rows.load(tx, stored.values(), self._key)
+        return {path: stored[text] for path, text in wanted.items() if text in stored}
 
     def remove(self, ids: Iterable[str], *, children: bool = False, contents: bool = False) -> Removed:
         """Remove the categories ``ids``; return the ids of all that was removed.
@@ -108,6 +145,10 @@ class Categories:
             )
         ]
         return self._connections.remove_within(tx, ids)
+
+
+def _place(path: Path) -> Path:
+    return tuple(map(segment, path))
 
 
 def _move_up(tx: sa.Connection, going: Mapping[str, Row], key: VaultKey) -> None:

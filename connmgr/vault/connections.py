@@ -164,17 +164,24 @@ class Connections:
             rows.require_category(tx, new["category"])
             found = way.verified(tx, self._key, targets)
             bound = way.digest(found[target] for target in targets)
-            for row in tx.execute(rows.CANDIDATES, {"type": type, "fingerprint": fingerprint}).mappings():
+            for row in rows.candidates(tx, [fingerprint])[fingerprint]:
                 # A changed record equals nothing.
-                if record.intact(row, self._key) and same(record.load(row, self._key).data):
+                alike = row["type"] == type and record.intact(row, self._key)
+                if alike and same(record.load(row, self._key).data):
                     return row["id"], False
             self._insert(tx, new | {"way": bound}, targets)
             return new["id"], True
 
         return self._database.write(work)
 
-    def update(
+    def update(self, id: str, **changes: Any) -> None:
+        """Change what is given of a connection, as :meth:`update_within` does, in a transaction of its own."""
+        erases = changes.get("data") is not None
+        self._database.write(lambda tx: self.update_within(tx, id, **changes), erases=erases)
+
+    def update_within(
         self,
+        tx: sa.Connection,
         id: str,
         *,
         name: str | None = None,
@@ -205,7 +212,7 @@ class Connections:
             changes["parent"] = parent
         targets = None if references is None else {*references, *([changes["parent"]] if changes["parent"] else [])}
         changes["last_modified"] = now()
-        self._database.write(lambda tx: self._change(tx, id, changes, targets, permits), erases=data is not None)
+        self._change(tx, id, changes, targets, permits)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -288,8 +295,7 @@ class Connections:
 
     def _insert(self, tx: sa.Connection, row: dict[str, Any], targets: Iterable[str]) -> None:
         placed = row | rows.place(tx, row)
-        tx.execute(table.insert().values(placed | {"mac": record.mac(placed, self._key)}))
-        rows.refer(tx, row["id"], targets)
+        rows.insert(tx, [placed | {"mac": record.mac(placed, self._key)}], {row["id"]: targets})
 
     def _store(self, tx: sa.Connection, changed: Iterable[dict[str, Any]]) -> None:
         rows.update(tx, [row | {"mac": record.mac(row, self._key)} for row in changed])

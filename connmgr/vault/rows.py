@@ -17,12 +17,11 @@ from connmgr.vault.tables import job as job_table
 from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks, dependents
 
-CANDIDATES = (
+_OF_FINGERPRINTS = (
     sa.select(table)
-    .where(table.c.type == sa.bindparam("type"), table.c.fingerprint == sa.bindparam("fingerprint"))
+    .where(table.c.fingerprint.in_(sa.bindparam("some", expanding=True)))
     .order_by(table.c.created, table.c.id)
 )
-"""Selects the rows that may be equivalent, oldest first."""
 
 _UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
 
@@ -55,6 +54,24 @@ def new(
         "last_used": at,
         "last_modified": at,
     }
+
+
+def insert(tx: sa.Connection, rows: Sequence[Row], references: Mapping[str, Iterable[str]]) -> None:
+    """Store new rows, each after its parent, and what they run over, by their ids."""
+    if rows:
+        tx.execute(table.insert(), rows)
+    pairs = [{"source": id, "target": target} for id, targets in references.items() for target in targets]
+    if pairs:
+        tx.execute(reference.insert(), pairs)
+
+
+def candidates(tx: sa.Connection, fingerprints: Iterable[bytes]) -> dict[bytes, list[Row]]:
+    """Return the rows that may be equivalent to data of each of ``fingerprints``, oldest first."""
+    found: dict[bytes, list[Row]] = {fingerprint: [] for fingerprint in fingerprints}
+    for some in chunks(found):
+        for row in tx.execute(_OF_FINGERPRINTS, {"some": some}).mappings():
+            found[row["fingerprint"]].append(row)
+    return found
 
 
 def one(tx: sa.Connection, id: str) -> Row:
@@ -97,18 +114,16 @@ def require_category(tx: sa.Connection, id: str) -> None:
 
 def place(tx: sa.Connection, row: Row) -> dict[str, Any]:
     """Return path and depth of a row, which follow from its name and its existing parent."""
-    own = segment(row["name"])
-    if row["parent"] is None:
+    parent = row["parent"]
+    return placed(row["name"], None if parent is None else _by_id(tx, [parent], _PLACES)[parent])
+
+
+def placed(name: str, parent: Row | None) -> dict[str, Any]:
+    """Return path and depth of what has this name below ``parent``."""
+    own = segment(name)
+    if parent is None:
         return {"path": own, "depth": 1}
-    above = _by_id(tx, [row["parent"]], _PLACES)[row["parent"]]
-    return {"path": f"{above['path']}{SEPARATOR}{own}", "depth": above["depth"] + 1}
-
-
-def refer(tx: sa.Connection, id: str, targets: Iterable[str]) -> None:
-    """Record that ``id`` runs over ``targets``."""
-    references = [{"source": id, "target": target} for target in targets]
-    if references:
-        tx.execute(reference.insert(), references)
+    return {"path": f"{parent['path']}{SEPARATOR}{own}", "depth": parent["depth"] + 1}
 
 
 def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
@@ -119,7 +134,7 @@ def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
     if not targets.isdisjoint(dependents(tx, [id])):
         raise ConnectionCycle(f"Connection {id} would run over itself.")
     tx.execute(reference.delete().where(reference.c.source == id))
-    refer(tx, id, targets)
+    insert(tx, (), {id: targets})
 
 
 def update(tx: sa.Connection, rows: Sequence[Row]) -> None:

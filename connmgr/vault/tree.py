@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from connmgr.vault.tables import connection_reference
 
+Value = TypeVar("Value")
+
 _CHUNK_VALUES = 500
 """Values in one ``IN``, well under the limit of either database."""
 
 
-def chunks(values: Iterable[str]) -> Iterator[list[str]]:
+def chunks(values: Iterable[Value]) -> Iterator[list[Value]]:
     """Yield ``values`` in lists that fit into one statement."""
     rest = iter(values)
     while some := list(islice(rest, _CHUNK_VALUES)):

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import principal_rows, schema
+from connmgr.vault.batch import Batches
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
@@ -34,6 +35,7 @@ class Vault:
         self.connections = Connections(database, key)
         self.jobs = StoredJobs(database)
         self.categories = Categories(database, key, self.connections)
+        self.batches = Batches(database, key, self.categories, self.connections)
         try:
             self._open(key)
             self.principals = Principals(database, key)

@@ -170,3 +170,34 @@ def test_every_endpoint_has_an_action_of_its_own_name() -> None:
         for endpoint in group.endpoints:
             named = endpoint.path.strip("/").replace("/", ".")
             assert endpoint.action in {named, f"{named}.read"}, endpoint.path
+
+
+def test_a_batch_is_asked_about_entry_by_entry_and_one_refusal_stores_nothing(guarded: Guarded) -> None:
+    client = guarded.client
+    guarded.deny()
+    gateway = add(client, "batch gateway", **{**SSH, "host": "batch.example"})
+    over = {**SSH, "host": "hop.example", "gateway": gateway}
+    batch = {
+        "add": [
+            {"label": "hop", "name": "batch hop", "data": over, "category": ["batch"]},
+            {"name": "batch root", "data": {**SUDO, "host": {"label": "hop"}}},
+        ],
+        "change": [{"connection": gateway, "name": "renamed"}],
+        "remove": [gateway],
+    }
+    root = client.category.query("*")[0]
+    for action in ("connection.apply", "category.add", "connection.add", "connection.update", "connection.remove"):
+        guarded.deny(action)
+        assert refused(client, "/connection/apply", **batch) == "policy_denied"
+        assert client.connection.query("batch*") == [gateway]
+    assert client.category.query("batch") == []
+    assert [asked[1:4] for asked in guarded.seen("asked")] == [
+        ["connection.apply", [], []],
+        ["category.add", [], [root]],
+        ["connection.add", [gateway], [root]],
+        ["connection.add", [gateway], []],
+        ["connection.update", [gateway], []],
+        ["connection.remove", [gateway], []],
+        ["connection.query", [], []],
+        ["category.query", [], []],
+    ]

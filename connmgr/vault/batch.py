@@ -1,0 +1,195 @@
+"""Many changes of categories and connections in one transaction: all of them are stored, or none."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import record, rows, way
+from connmgr.vault.categories import Categories, Path
+from connmgr.vault.connections import Connections, Permission, Removed
+from connmgr.vault.database import Database
+from connmgr.vault.tree import dependents
+
+Own = TypeVar("Own", bound="Content")
+
+
+class Content(Protocol):
+    """What a connection is to hold, as :meth:`Connections.add` takes it."""
+
+    @property
+    def sealed(self) -> dict[str, Any]: ...
+
+    @property
+    def references(self) -> list[str]: ...
+
+    @property
+    def parent(self) -> str | None: ...
+
+    @property
+    def fingerprint(self) -> bytes: ...
+
+    def equals(self, stored: Mapping[str, Any]) -> bool: ...
+
+    def moved(self: Own, ids: Mapping[str, str]) -> Own:
+        """Return it with the references that are keys of ``ids`` exchanged for their values."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A connection to add, unless an equivalent one is stored; those after it may refer to its ``id``."""
+
+    name: str
+    type: str
+    content: Content
+    category: Path
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to change of the stored connection ``id``; None stays."""
+
+    id: str
+    name: str | None = None
+    content: Content | None = None
+    category: Path | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is done, in this order: ``categories`` and those that the others name are made where they are missing."""
+
+    categories: Sequence[Path] = ()
+    additions: Sequence[Addition] = ()
+    changes: Sequence[Change] = ()
+    removals: Sequence[str] = ()
+
+    def paths(self) -> Iterable[Path]:
+        """Yield the paths of all categories that it needs."""
+        yield from self.categories
+        yield from (one.category for one in self.additions)
+        yield from (one.category for one in self.changes if one.category is not None)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done: ``added`` has an id for each addition, and whether it is new or that of an equivalent one."""
+
+    categories: Mapping[Path, str]
+    """The categories that the batch names, and those above them."""
+
+    made: Mapping[Path, str]
+    """Those of them that were missing."""
+
+    added: Sequence[tuple[str, bool]]
+    stale: Sequence[str]
+    """The connections that got other data, and all that run over them: their shells are to be stopped."""
+
+    removed: Removed
+
+
+class Batches:
+    """Applies batches to a vault; safe to use from several threads."""
+
+    def __init__(self, database: Database, key: VaultKey, categories: Categories, connections: Connections) -> None:
+        self._database = database
+        self._key = key
+        self._categories = categories
+        self._connections = connections
+
+    def apply(self, batch: Batch, permits: Permission) -> Applied:
+        """Do all of ``batch``, or nothing.
+
+        ``permits`` is that of :meth:`Connections.update`, whose errors it raises, and those of
+        :meth:`Connections.add` and :meth:`Connections.remove`.
+        """
+        erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
+        return self._database.write(lambda tx: self._apply(tx, batch, permits), erases=erases)
+
+    def _apply(self, tx: sa.Connection, batch: Batch, permits: Permission) -> Applied:
+        paths = list(dict.fromkeys(batch.paths()))
+        ids, made = self._categories.ensure_within(tx, paths)
+        additions = _Additions(tx, self._key, batch.additions)
+        added = additions.store(ids)
+        for change in batch.changes:
+            changes: dict[str, Any] = {"name": change.name}
+            if change.category is not None:
+                changes["category"] = ids[change.category]
+            if change.content is not None:
+                changes |= held(change.content.moved(additions.folded))
+            self._connections.update_within(tx, change.id, **changes, permits=permits)
+        stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
+        rows.require(tx, batch.removals)
+        removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
+        return Applied(ids, made, added, stale, removed)
+
+
+def held(content: Content) -> dict[str, Any]:
+    """Return the content of a connection as :meth:`Connections.update` takes it."""
+    return {
+        "data": content.sealed,
+        "fingerprint": content.fingerprint,
+        "references": content.references,
+        "parent": content.parent,
+    }
+
+
+class _Additions:
+    """The additions of a batch within a transaction, with few statements however many there are."""
+
+    def __init__(self, tx: sa.Connection, key: VaultKey, additions: Sequence[Addition]) -> None:
+        self._tx = tx
+        self._key = key
+        self._additions = additions
+        self.folded: dict[str, str] = {}
+        """For an addition that had an equivalent connection, its id and that one's."""
+
+        own = {one.id for one in additions}
+        over = {target for one in additions for target in _targets(one.content) if target not in own}
+        self._known = dict(way.verified(tx, key, over))
+        self._new: list[dict[str, Any]] = []
+        self._references: dict[str, set[str]] = {}
+        self._equal = rows.candidates(tx, [one.content.fingerprint for one in additions])
+
+    def store(self, categories: Mapping[Path, str]) -> list[tuple[str, bool]]:
+        """Store those without an equivalent; return the id of each, and whether it was added."""
+        outcome = [self._settle(one, categories[one.category]) for one in self._additions]
+        rows.insert(self._tx, self._new, self._references)
+        return outcome
+
+    def _settle(self, one: Addition, category: str) -> tuple[str, bool]:
+        content = one.content
+        if not self.folded.keys().isdisjoint(_targets(content)):
+            content = content.moved(self.folded)
+            self._equal |= rows.candidates(self._tx, [content.fingerprint])
+        same = self._equal.setdefault(content.fingerprint, [])
+        for row in same:
+            # A changed record equals nothing.
+            alike = row["type"] == one.type and record.intact(row, self._key)
+            if alike and content.equals(record.load(row, self._key).data):
+                self.folded[one.id] = row["id"]
+                return row["id"], False
+        row = self._row(one, content, category)
+        same.append(row)
+        return one.id, True
+
+    def _row(self, one: Addition, content: Content, category: str) -> dict[str, Any]:
+        targets = _targets(content)
+        row = rows.new(one.id, one.name, one.type, content.sealed, content.fingerprint, category, content.parent)
+        row |= rows.placed(row["name"], self._known[content.parent] if content.parent else None)
+        row["way"] = way.digest(self._known[target] for target in targets)
+        row["mac"] = record.mac(row, self._key)
+        self._known[one.id] = row
+        self._new.append(row)
+        self._references[one.id] = targets
+        return row
+
+
+def _targets(content: Content) -> set[str]:
+    return {*content.references, *([content.parent] if content.parent else [])}
