@@ -87,6 +87,43 @@ def test_hosts_of_another_file_are_added_with_what_it_says(own_connmgr: CommandL
     assert own_connmgr("info", "web", "--json").json["rawData"]["port"] == 2200
 
 
+def test_update_changes_what_is_stored_with_other_data_and_says_in_what(
+    own_connmgr: CommandLine, tmp_path: Path
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(HOSTS)
+    own_connmgr("import-ssh-config", "--apply", str(file))
+    before = own_connmgr("info", "web", "--json").json["connection"]
+    file.write_text(HOSTS.replace("2200", "2201").replace("deploy", "admin"))
+    assert "stored with another port, user" in own_connmgr("import-ssh-config", "--apply", str(file)).output
+    planned = {"web": "changes", "joe@hop.example:99": "there already", "db": "changes", "odd": "left out"}
+    assert outcomes(own_connmgr, str(file), "--update") == planned
+    assert own_connmgr("info", "web", "--json").json["rawData"]["port"] == 2200
+    done = {**planned, "web": "changed", "db": "changed"}
+    assert outcomes(own_connmgr, str(file), "--update", "--apply") == done
+    web = own_connmgr("info", "web", "--json").json
+    assert (web["connection"], web["rawData"]["port"], web["rawData"]["user"]) == (before, 2201, "admin")
+    assert outcomes(own_connmgr, str(file), "--update")["web"] == "there already"
+
+
+def test_a_host_that_the_daemon_refuses_is_named_and_none_is_added(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text("Host good\nHost bad\n  User a b\nHost worse\n  HostName a,b\n")
+    refused = own_connmgr("import-ssh-config", "--apply", str(file), code=1).errors
+    assert "worse: data.host: " in refused
+    assert names(own_connmgr) == set()
+
+
+def test_thousands_of_hosts_are_added_in_one_step(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    hosts = [f"Host h{number}\n  HostName h{number}.example\n  ProxyJump hop\n" for number in range(2000)]
+    file.write_text("Host hop\n" + "".join(hosts))
+    assert set(outcomes(own_connmgr, str(file), "--apply").values()) == {"added"}
+    log = own_connmgr.daemon.stderr()
+    assert (log.count("/connection/apply"), log.count("/connection/add")) == (1, 0)
+    assert set(outcomes(own_connmgr, str(file), "--apply").values()) == {"there already"}
+
+
 def test_a_circle_of_jumps_comes_to_an_end(own_connmgr: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")

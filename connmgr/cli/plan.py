@@ -1,0 +1,191 @@
+"""What a file would do to the vault: planned entry by entry, shown, then done in one step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from connmgr.cli.exits import Failure
+from connmgr.cli.output import counted, print_json, print_table
+from connmgr.cli.progress import waiting
+from connmgr.cli.stored import Stored, To, mapped
+from connmgr.client import Client, ClientError
+
+NEW, ADDED, CHANGES, CHANGED, PRESENT = "new", "added", "changes", "changed", "there already"
+DIFFERENT, LEFT_OUT, GOES, REMOVED = "name taken", "left out", "goes", "removed"
+DONE = {NEW: ADDED, CHANGES: CHANGED, GOES: REMOVED}
+"""What is planned, and the same once it is done."""
+
+
+@dataclass
+class Entry:
+    """A connection as a file describes it; ``data`` has a :class:`To` where it runs over another entry.
+
+    ``key`` tells it from the other entries, which ``over`` names. ``outcome`` says what is done with it, ``note`` where
+    it leads or why it is left out. ``category`` None means the default one, or wherever it is.
+    """
+
+    key: str
+    data: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    category: tuple[str, ...] | None = None
+    note: str = ""
+    outcome: str = NEW
+    id: str | None = None
+    path: tuple[str, ...] = ()
+    """Its path once it is stored: in the place of its name where it runs in another."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.key
+        self.path = self.path or (self.name,)
+
+    @property
+    def over(self) -> list[str]:
+        """The keys of the entries that it runs over."""
+        found: list[str] = []
+        mapped(self.data, lambda value: found.append(value.key) if isinstance(value, To) else value)
+        return found
+
+    def leave_out(self, note: str) -> None:
+        self.outcome, self.note = LEFT_OUT, note
+
+
+def ordered(entries: Iterable[Entry]) -> list[Entry]:
+    """Return ``entries``, each after those that it runs over; those that run over themselves are left out."""
+    by_key = {entry.key: entry for entry in entries}
+    done: dict[str, Entry] = {}
+    for start in by_key.values():
+        pending = [(start, iter(start.over))]
+        entered = {start.key}
+        while pending:
+            entry, over = pending[-1]
+            key = next((key for key in over if key in by_key and key not in done), None)
+            if key is None:
+                done[entry.key] = entry
+                pending.pop()
+            elif key in entered:
+                by_key[key].leave_out("goes through itself")
+            else:
+                entered.add(key)
+                pending.append((by_key[key], iter(by_key[key].over)))
+    return list(done.values())
+
+
+def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> None:
+    """Decide what is done with each of ``entries``, which follow those that they run over.
+
+    What is stored with equal data is there already. What has the name of one connection alone, of the same type, takes
+    its place if ``update`` says so.
+    """
+    known: dict[str, Entry] = {}
+    for entry in entries:
+        known[entry.key] = entry
+        if entry.outcome == LEFT_OUT or not _is_reached(entry, known):
+            continue
+        same = stored.equal(entry.data)
+        alike = [id for id in stored.named(entry.path) if stored.infos[id]["type"] == entry.data["type"]]
+        if same is not None:
+            settle(entry, same, stored if update else None)
+        elif len(alike) == 1 and update:
+            settle(entry, alike[0], stored)
+        elif len(alike) == 1:
+            fields = ", ".join(stored.differences(alike[0], entry.data))
+            entry.outcome, entry.note = DIFFERENT, f"stored with another {fields}; --update changes it"
+        elif alike:
+            entry.outcome, entry.note = DIFFERENT, "several connections have this name: change or remove them first"
+
+
+def settle(entry: Entry, id: str, stored: Stored | None) -> None:
+    """Say that ``entry`` is the connection ``id``, and in what it changes that, where ``stored`` is given."""
+    entry.id, entry.outcome = id, PRESENT
+    if stored is None:
+        return
+    changed = stored.differences(id, entry.data)
+    if entry.category is not None and folded(entry.category) != stored.category(id):
+        changed.insert(0, "category")
+    if changed:
+        entry.outcome, entry.note = CHANGES, ", ".join(changed)
+
+
+def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
+    """Whether what ``entry`` runs over will be stored; what is stored already takes its place in the data."""
+    for key in entry.over:
+        hop = known.get(key)
+        if hop is None or hop.outcome in (LEFT_OUT, DIFFERENT):
+            entry.leave_out(f"goes through {key}, which is not added" if hop else "goes through itself")
+            return False
+    entry.data = _resolved(entry.data, known)
+    return True
+
+
+def _resolved(data: dict[str, Any], known: Mapping[str, Entry]) -> dict[str, Any]:
+    resolved: dict[str, Any] = mapped(
+        data, lambda value: known[value.key].id or value if isinstance(value, To) else value
+    )
+    return resolved
+
+
+def carry_out(
+    client: Client,
+    entries: Sequence[Entry],
+    *,
+    removals: Sequence[Entry] = (),
+    categories: Iterable[Sequence[str]] = (),
+) -> None:
+    """Do in one step what is planned, and note it in the entries.
+
+    :raises Failure: the daemon refuses an entry, which the message names; nothing was done then.
+    """
+    new, changes = ([one for one in entries if one.outcome == outcome] for outcome in (NEW, CHANGES))
+    paths = [list(path) for path in categories]
+    if not (new or changes or removals or paths):
+        return
+    count = counted(len(new) + len(changes) + len(removals), "connection")
+    labels = {one.key: str(number) for number, one in enumerate(new)}
+    fields: dict[str, Any] = {
+        "add": [_body(one, labels) | {"label": labels[one.key], "name": one.name} for one in new],
+        "change": [_body(one, labels) | {"connection": one.id} for one in changes],
+        "remove": [one.id for one in removals],
+    }
+    with waiting(f"storing {count}"):
+        try:
+            applied = client.connection.apply(categories=paths, **fields)
+        except ClientError as error:
+            raise Failure(_named(error.message, {"add": new, "change": changes})) from error
+    for one, (id, fresh) in zip(new, applied.added, strict=True):
+        one.id, one.outcome = id, ADDED if fresh else PRESENT
+    for one in (*changes, *removals):
+        one.outcome = DONE[one.outcome]
+
+
+def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
+    data = mapped(entry.data, lambda value: {"label": labels[value.key]} if isinstance(value, To) else value)
+    return {"data": data} | ({} if entry.category is None else {"category": list(entry.category)})
+
+
+def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
+    """Return the daemon's message with entries by their keys instead of their numbers."""
+
+    def name(found: re.Match[str]) -> str:
+        return f"{lists[found[1]][int(found[2])].key}: {found[3]}"
+
+    return re.sub(r"\b(add|change)\.(\d+)\.((?:data|name|category)\S*)", name, message)
+
+
+def folded(path: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.lower().replace("/", "_") for part in path)
+
+
+def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:
+    """Show what is planned or was done; where nothing was done yet, say by ``advice`` how it is."""
+    if as_json:
+        print_json([{"name": e.key, "outcome": e.outcome, "connection": e.id, "note": e.note} for e in entries])
+        return
+    if entries:
+        print_table([(one.outcome, one.key, one.note) for one in entries])
+    if any(one.outcome in DONE for one in entries):
+        click.echo(f"Nothing was changed; {advice}", err=True)
