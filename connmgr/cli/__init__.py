@@ -34,6 +34,7 @@ COMMANDS = {
     "trust": "trust",
     "cp": "cp",
     "import-ssh-config": "import_ssh_config",
+    "import-ansible-inventory": "import_ansible_inventory",
     "encrypt": "secret",
     "decrypt": "secret",
     "vault": "vault",

@@ -156,8 +156,11 @@ def carry_out(
             applied = client.connection.apply(categories=paths, **fields)
         except ClientError as error:
             raise Failure(_named(error.message, {"add": new, "change": changes})) from error
+    by_id = {id: one.key for one, (id, fresh) in zip(new, applied.added, strict=True) if fresh}
     for one, (id, fresh) in zip(new, applied.added, strict=True):
         one.id, one.outcome = id, ADDED if fresh else PRESENT
+        if not fresh:
+            one.note = f"the same as {by_id.get(id, id)}"
     for one in (*changes, *removals):
         one.outcome = DONE[one.outcome]
 
