@@ -49,8 +49,8 @@ class Dialect:
     ``untrap`` takes back what a command may have set to run with each word that follows, or in place of one.
     ``renewal`` opens the session's streams anew. ``functions`` prints the functions and aliases that a shell may
     have been started with. ``preparation`` is run once, before all commands. ``put`` prints its argument, in which
-    ``\\0ooo`` stands for the byte of that number, and nothing after it. ``newline`` is how one is written within single
-    quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
+    ``\\0ooo`` stands for the byte of that number, and nothing after it. ``slurps`` says whether ``$(<file)`` is what a
+    file holds. ``newline`` is how one is written within single quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -70,6 +70,7 @@ class Dialect:
     family: str = "@builtin@ echo"
     preparation: str = ":"
     put: str = '@builtin@ printf %b "$1"'
+    slurps: bool = False
     newline: bytes = b"\n"
     interpreter: Interpreted | None = None
 
@@ -145,6 +146,7 @@ DIALECTS = (
         renewal=_RENEWAL,
         functions="declare -F",
         preparation=_USUAL_OPTIONS,
+        slurps=True,
     ),
     Dialect(2, ("dash",)),
     Dialect(3, ("ash",), kept=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
@@ -161,6 +163,7 @@ DIALECTS = (
         renewal=_RENEWAL,
         functions="typeset +f;unalias run-help which-command;alias",
         preparation="zmodload zsh/parameter;unsetopt hashdirs",
+        slurps=True,
     ),
     Dialect(
         5,
@@ -169,6 +172,7 @@ DIALECTS = (
         functions="typeset +f",
         preparation=_KEEP_DIRECTORY_BEFORE,
         put='print -n -- "$1"',
+        slurps=True,
     ),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork. On a
     # terminal it loses what it has read of a quoted string when the next line comes.
@@ -178,6 +182,7 @@ DIALECTS = (
         kept=frozenset({b"PPID", b"SHLVL"}),
         untrap=_UNTRAP,
         fork='ulimit -Ht "$(ulimit -Ht)";',
+        slurps=True,
         newline=b"'$'\\n''",
         preparation=_KEEP_DIRECTORY_BEFORE,
     ),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source, as_line, quote, script_argv
+from connmgr.engine.script import Source, as_line, as_words, quote, script_argv
 from connmgr.errors import ConnmgrError
 from connmgr.plugin import Channel, Transport
 
@@ -81,16 +81,18 @@ class Helper:
         :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
         """
         mark = new_nonce()
-        text = "".join(part for part in program.parts if part not in self.known).encode()
+        unknown = "".join(part for part in program.parts if part not in self.known).encode()
         self.known.update(program.parts)
         changed = {name: value for name, value in (variables or {}).items() if self.kept.get(name) != value}
         self.kept.update(changed)
-        text += b"".join(name.encode() + b"=" + quote(value) + b"\n" for name, value in changed.items())
         words = (word.encode() if isinstance(word, str) else word for word in arguments)
-        text += b" ".join(
-            [b"feed" if program.fed else b"run", program.name.encode(), mark.encode(), *map(quote, words)]
-        )
-        self.channel.sendall(f"{self._word} {as_line(text)}\n".encode(), timeout)
+        statements = [name.encode() + b"=" + quote(value) for name, value in changed.items()]
+        lead = [b"feed" if program.fed else b"run", program.name.encode(), mark.encode()]
+        text = b";".join([*statements, b" ".join([*lead, *map(quote, words)])])
+        # Most calls need no process on the far side to be read.
+        line = None if unknown else as_words(text)
+        told = b"as-is " + line if line is not None else as_line(unknown + text).encode()
+        self.channel.sendall(self._word.encode() + b" " + told + b"\n", timeout)
         return mark.encode()
 
     @property

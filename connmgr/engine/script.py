@@ -12,6 +12,7 @@ from importlib.resources import files
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
 _NOT_IN_A_LINE = re.compile(rb"[^ -\[\]-~]")
+_NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _BLANK = re.compile(r"@(\w+)@")
 
 
@@ -70,6 +71,15 @@ def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]
     words = (word.encode() if isinstance(word, str) else word for word in arguments)
     text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
     return ["/bin/sh", "-c", _BOOT, "sh", encoded(text)]
+
+
+def as_words(text: bytes) -> bytes | None:
+    """Return ``text``, all newlines of which are within single quotes, as a line that means the same to a POSIX shell.
+
+    The variable ``newline`` holds one there. Return None if there is a byte in it that no line may hold.
+    """
+    line = text.replace(b"\n", b"'\"$newline\"'")
+    return None if _NOT_PRINTABLE.search(line) else line
 
 
 def as_line(text: bytes) -> str:

@@ -25,7 +25,9 @@ SMALL_INPUT_BYTES = 16 << 10
 _CHUNK = 8 << 10
 _UNSAFE = re.compile(rb"[^ -~]|[\\']")
 _BLANK = re.compile(rb"@(\w+)@")
-_READ_SCRIPT = 'eval "$(cat <&7)"'
+_READ_SCRIPT = 'eval "$(exec cat <&7)"'
+# Without another process.
+_SLURP_SCRIPT = f'if [ -r /dev/fd/7 ];then eval "$(</dev/fd/7)";else {_READ_SCRIPT};fi'
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Launch:
         """Whether it gets an empty environment, and the argv of the shell that reads :attr:`script` on descriptor 7."""
         yield b"1" if self.surroundings else b""
         yield from (word.encode() for word in (self.surroundings.argv if self.surroundings else ["/bin/sh"]))
-        yield from (b"-c", _READ_SCRIPT.encode())
+        yield from (b"-c", (_SLURP_SCRIPT if self._dialect.slurps else _READ_SCRIPT).encode())
 
     @property
     def setting(self) -> bytes:

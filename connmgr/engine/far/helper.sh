@@ -2,9 +2,14 @@
 cd /
 run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
 feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark"; }
+newline='
+'
 while IFS= read -r line; do
-  case $line in "$word "*) ;; *) exit;; esac
-  # Where printf is a program, there is a limit to what it takes.
-  text=$(printf %b "${line#* }") || exit
+  case $line in
+    "$word as-is "*) text=${line#* as-is };;
+    # Where printf is a program, there is a limit to what it takes.
+    "$word "*) text=$(printf %b "${line#* }") || exit;;
+    *) exit;;
+  esac
   eval "$text"
 done
