@@ -22,6 +22,14 @@ class FairLock:
 
         :raises TimeoutError: it was not granted within ``timeout`` seconds.
         """
+        self.acquire(timeout)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self, timeout: float) -> None:
+        """Hold the lock until :meth:`release`, or raise TimeoutError as :meth:`take` does."""
         granted = None
         with self._lock:
             if self._taken:
@@ -33,10 +41,14 @@ class FairLock:
                 if not granted.is_set():
                     self._queue.remove(granted)
                     raise TimeoutError
-        try:
-            yield
-        finally:
-            self._pass_on()
+
+    def release(self) -> None:
+        """Pass the lock on to the thread that has waited longest."""
+        with self._lock:
+            if self._queue:
+                self._queue.popleft().set()
+            else:
+                self._taken = False
 
     @property
     def taken(self) -> bool:
@@ -47,10 +59,3 @@ class FairLock:
     def waiting(self) -> int:
         """The number of threads that wait for the lock."""
         return len(self._queue)
-
-    def _pass_on(self) -> None:
-        with self._lock:
-            if self._queue:
-                self._queue.popleft().set()
-            else:
-                self._taken = False

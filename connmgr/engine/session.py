@@ -189,16 +189,18 @@ class Session:
 
     @contextlib.contextmanager
     def _turn(self, timeout: float) -> Iterator[None]:
-        with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(self._command_lock.take(timeout))
-            except TimeoutError:
-                raise ShellBusy("Other commands held this session until the request's time was over.") from None
+        try:
+            self._command_lock.acquire(timeout)
+        except TimeoutError:
+            raise ShellBusy("Other commands held this session until the request's time was over.") from None
+        try:
             if self._stopping.is_set():
                 raise ShellStopped("The shell was stopped before the command ran.")
             if self._lost:
                 raise ShellLost("The shell is gone; start it again.", sent=False)
             yield
+        finally:
+            self._command_lock.release()
 
     @contextlib.contextmanager
     def guarded(self, *, sent: bool = True) -> Iterator[None]:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from connmgr.engine.frame import Command
 from connmgr.engine.running import CLIENT_POLL_SECONDS, Result, Running
 from connmgr.engine.session import FRAME_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.secrets.principals import Access
-from connmgr.shell.commands import Begun, Place, begun
+from connmgr.shell.commands import Place, begun
 from connmgr.shell.shells import Shells
 
 QUICK_SECONDS = 0.05
@@ -42,8 +42,7 @@ class Order:
     session: str | None = None
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How the command went on one connection, and how many seconds it took.
 
     ``restarted`` says that its shell had been lost, and is a new one.
@@ -55,8 +54,7 @@ class Outcome:
     restarted: bool = False
 
 
-@dataclass(frozen=True)
-class _Begun:
+class _Begun(NamedTuple):
     """The command on one connection; ``held`` has the session, until the command has ended or is left and killed."""
 
     connection: str
@@ -152,9 +150,12 @@ class Broadcast:
                 self._wait_for(connection, time.monotonic(), partial(self._run, connection))
 
     def _begin(self, connection: str) -> None:
-        at, held = time.monotonic(), contextlib.ExitStack()
+        at, order = time.monotonic(), self._order
         try:
-            running = held.enter_context(self._running(connection, start=False, patience=0.0)).running
+            with contextlib.ExitStack() as held:
+                session = held.enter_context(self._shells.using(connection, self._access, order.session))
+                begin = session.begin(order.command, order.timeout, self._cancelled.is_set, patience=0.0)
+                begun = _Begun(connection, at, held.enter_context(begin), held.pop_all())
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
@@ -163,7 +164,7 @@ class Broadcast:
             else:
                 self._outcomes.put([Outcome(connection, time.monotonic() - at, error)])
         else:
-            self._begun.append(_Begun(connection, at, running, held))
+            self._begun.append(begun)
 
     def _read_all(self) -> None:
         """Read once from all that was begun, and wait :data:`SLICE_SECONDS` for something if nothing has come."""
@@ -188,16 +189,12 @@ class Broadcast:
     def _wait_for(self, connection: str, at: float, work: Callable[[], Result]) -> None:
         self._pool.submit(lambda: self._outcomes.put([self._outcome(connection, at, work)]))
 
-    def _running(
-        self, connection: str, *, start: bool, patience: float | None = None
-    ) -> contextlib.AbstractContextManager[Begun]:
-        order = self._order
-        place = Place(connection, self._access, order.session, start)
-        return begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set, patience=patience)
-
     def _run(self, connection: str) -> Result:
         """Run the command and wait for it, and for the start of the shell where that is ordered."""
-        with self._running(connection, start=self._order.start) as (running, restarted):
+        order = self._order
+        place = Place(connection, self._access, order.session, order.start)
+        running_there = begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set)
+        with running_there as (running, restarted):
             if restarted:
                 self._restarted.add(connection)
             return running.result()

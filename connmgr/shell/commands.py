@@ -41,8 +41,6 @@ def begun(
     command: Command,
     timeout: float,
     abandoned: Callable[[], bool],
-    *,
-    patience: float | None = None,
 ) -> Iterator[Begun]:
     """Begin a command as :meth:`connmgr.engine.session.Session.begin` does, which tells of the arguments.
 
@@ -54,7 +52,7 @@ def begun(
 
     def begin() -> Running:
         session = held.enter_context(shells.using(place.connection, place.access, place.session))
-        return held.enter_context(session.begin(command, timeout, abandoned, patience=patience))
+        return held.enter_context(session.begin(command, timeout, abandoned))
 
     restarted = False
     try:
