@@ -18,6 +18,7 @@ pytest.register_assert_rewrite(
 
 from tests.components import missing  # noqa: E402
 from tests.daemon import Daemon  # noqa: E402
+from tests.ports import reserved_port  # noqa: E402
 
 StartDaemon = Callable[..., Daemon]
 
@@ -58,6 +59,20 @@ def start_daemon() -> Iterator[StartDaemon]:
 def own_daemon(start_daemon: StartDaemon) -> Daemon:
     """A daemon with default settings for one test alone."""
     return start_daemon()
+
+
+@pytest.fixture(scope="session")
+def closed_port() -> Iterator[int]:
+    """A port of 127.0.0.1 on which nothing listens."""
+    with reserved_port() as number:
+        yield number
+
+
+@pytest.fixture
+def port() -> Iterator[str]:
+    """A port for a daemon that starts more than once: ``start_daemon("--port", port)``. Ask for it first."""
+    with reserved_port() as number:
+        yield str(number)
 
 
 WORKERS_PER_CORE = 2

@@ -141,11 +141,10 @@ def test_the_same_connection_added_at_once_is_stored_once(pool: ThreadPoolExecut
     assert len(set(pool.map(one, range(8)))) == 1
 
 
-def test_a_client_keeps_its_session_over_a_restart_of_the_daemon(start_daemon: StartDaemon) -> None:
-    first = start_daemon()
+def test_a_client_keeps_its_session_over_a_restart_of_the_daemon(port: str, start_daemon: StartDaemon) -> None:
+    first = start_daemon("--port", port)
     with client_of(first) as client:
         client.post("/daemon/version")
-        port = first.url.rpartition(":")[2]
         first.stop()
         with pytest.raises(ClientError) as caught:
             client.post("/daemon/version")

@@ -11,7 +11,6 @@ import pytest
 
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
-from tests.plugins.sshd import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd"), pytest.mark.timeout(300)]
 
@@ -24,7 +23,9 @@ BOUND = 90.0
 """Seconds within which all must be over, on a machine with much else to do; a frozen host alone could take an hour."""
 
 
-def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
+    own_connmgr: CommandLine, start_sshd: StartSshd, closed_port: int
+) -> None:
     good, frozen = start_sshd(), start_sshd()
     client = own_connmgr.daemon.client
     own_connmgr.add_ssh("host00", good)
@@ -36,7 +37,7 @@ def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(own_connmgr: Comm
     data = {"type": "shellEnvironment", "host": inner, "commands": [f"export WAIT={SLOW}"]}
     client.connection.add("host-slow", data)
     own_connmgr.add_ssh("host-frozen", frozen)
-    own_connmgr.add_ssh("host-refusing", good, f"port={free_port()}", "connectTimeout=5")
+    own_connmgr.add_ssh("host-refusing", good, f"port={closed_port}", "connectTimeout=5")
     # Its shell runs, when it freezes.
     own_connmgr("exec", "host-frozen", "--", "true")
     frozen.freeze()
@@ -70,12 +71,12 @@ def test_a_command_that_fails_somewhere_exits_with_1(own_connmgr: CommandLine) -
     assert done.errors.endswith(" s: 1 ok, 1 exit 3\n")
 
 
-def test_only_what_failed_is_run_again(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_only_what_failed_is_run_again(own_connmgr: CommandLine, tmp_path: Path, closed_port: int) -> None:
     client = own_connmgr.daemon.client
     for number in range(4):
         data = {"type": "shellEnvironment", "host": _local(own_connmgr), "commands": [f"N={number}; export N"]}
         client.connection.add(f"sh{number}", data)
-    unreachable = {"type": "ssh", "host": "127.0.0.1", "port": free_port(), "user": "x"}
+    unreachable = {"type": "ssh", "host": "127.0.0.1", "port": closed_port, "user": "x"}
     client.connection.add("sh-far", unreachable)
     first = own_connmgr("exec", "--all", "**/sh?", "--json", "--", "exit $((N % 2))", code=1)
     log = tmp_path / "first"

@@ -146,16 +146,16 @@ class TestLogs:
         assert connmgr("job", "logs", id).stdout == bytes(3_000_000)
 
     def test_following_goes_on_when_the_daemon_was_killed(
-        self, start_daemon: StartDaemon, follow: Follow, gate: Path
+        self, port: str, start_daemon: StartDaemon, follow: Follow, gate: Path
     ) -> None:
-        first = start_daemon()
+        first = start_daemon("--port", port)
         connmgr = CommandLine(first)
         id = begin(connmgr, f"echo one; cat {gate}; printf three >&2; exit 3", "--name", "survivor")
         follower = follow(connmgr, "survivor")
         assert follower.stdout.readline() == b"one\n"
         first.kill()
         assert b"Waiting." in follower.stderr.readline()
-        start_daemon("--port", first.url.rpartition(":")[2], home=first.home)
+        start_daemon("--port", port, home=first.home)
         gate.write_bytes(b"two\n")
         assert follower.end() == (0, b"two\n", b"three")
         connmgr("job", "wait", id, code=3)

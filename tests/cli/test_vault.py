@@ -102,15 +102,15 @@ def test_passphrases_change_and_users_go(own_connmgr: CommandLine) -> None:
     assert removed.rstrip().endswith("web")
 
 
-def test_a_session_of_a_daemon_that_was_restarted_is_forgotten(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+def test_a_session_of_a_daemon_that_was_restarted_is_forgotten(port: str, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--port", port)
     connmgr = CommandLine(daemon)
     connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
     connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
     kept = daemon.home / "run" / "connmgr" / "session"
     assert kept.exists()
     daemon.stop()
-    again = start_daemon("--port", daemon.url.rpartition(":")[2], home=daemon.home)
+    again = start_daemon("--port", port, home=daemon.home)
     assert CommandLine(again)("vault", "status", "--json").json["user"] is None
     assert not kept.exists()
 

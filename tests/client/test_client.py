@@ -170,25 +170,27 @@ class TestSessions:
         with Client() as client:
             assert client.daemon.version().build
 
-    def test_a_restarted_daemon_is_greeted_anew(self, start_daemon: StartDaemon) -> None:
-        first = start_daemon()
+    def test_a_restarted_daemon_is_greeted_anew(self, port: str, start_daemon: StartDaemon) -> None:
+        first = start_daemon("--port", port)
         with Client(first.url, auth_file=first.auth_file) as client:
             client.shell.start(LOCAL_MACHINE)
             first.stop()
             with pytest.raises(Unreachable) as gone:
                 client.daemon.version()
             assert not gone.value.sent
-            start_daemon("--port", first.url.rpartition(":")[2], home=first.home)
+            start_daemon("--port", port, home=first.home)
             client.shell.start(LOCAL_MACHINE)
             assert client.shell.exec(LOCAL_MACHINE, "echo again").stdout == "again"
 
     @pytest.mark.parametrize("size", [200_000, 8_000_000])
-    def test_a_restarted_daemon_is_greeted_anew_by_a_large_request(self, start_daemon: StartDaemon, size: int) -> None:
-        first = start_daemon()
+    def test_a_restarted_daemon_is_greeted_anew_by_a_large_request(
+        self, port: str, start_daemon: StartDaemon, size: int
+    ) -> None:
+        first = start_daemon("--port", port)
         with Client(first.url, auth_file=first.auth_file) as client:
             token = client.shell.start(LOCAL_MACHINE) and client.session_token
             first.stop()
-            second = start_daemon("--port", first.url.rpartition(":")[2], home=first.home)
+            second = start_daemon("--port", port, home=first.home)
             second.client.shell.start(LOCAL_MACHINE)
             assert client.shell.exec(LOCAL_MACHINE, "wc -c", stdin="x" * size).stdout.strip() == str(size)
             assert client.session_token != token

@@ -233,9 +233,9 @@ class TestEnds:
 class TestPatience:
     @pytest.mark.parametrize("waits", ["stream", "wait"])
     def test_a_killed_daemon_that_starts_again_is_waited_for(
-        self, start_daemon: StartDaemon, gate: Path, waits: str
+        self, port: str, start_daemon: StartDaemon, gate: Path, waits: str
     ) -> None:
-        first = start_daemon()
+        first = start_daemon("--port", port)
         with Client(first.url, auth_file=first.auth_file) as client:
             client.shell.start(LOCAL_MACHINE)
             job = client.jobs.start(LOCAL_MACHINE, f"printf 'one\\000'; cat {gate}; exit 3")
@@ -245,7 +245,7 @@ class TestPatience:
 
             def again(error: ClientError) -> None:
                 said.append(error)
-                start_daemon("--port", first.url.rpartition(":")[2], home=first.home)
+                start_daemon("--port", port, home=first.home)
                 gate.write_bytes(b"two\n")
 
             first.kill()
@@ -254,8 +254,8 @@ class TestPatience:
             assert job.wait(patience=60, silence=again).exit_code == 3
             assert [type(error) for error in said] == [Unreachable]
 
-    def test_it_ends(self, start_daemon: StartDaemon) -> None:
-        gone = start_daemon()
+    def test_it_ends(self, port: str, start_daemon: StartDaemon) -> None:
+        gone = start_daemon("--port", port)
         with Client(gone.url, auth_file=gone.auth_file) as client:
             client.shell.start(LOCAL_MACHINE)
             job = client.jobs.start(LOCAL_MACHINE, "echo one; sleep 600")
@@ -266,7 +266,7 @@ class TestPatience:
                 next(pieces)
             with pytest.raises(Unreachable):
                 job.wait(timeout=0.2, patience=math.inf)
-            again = start_daemon("--port", gone.url.rpartition(":")[2], home=gone.home)
+            again = start_daemon("--port", port, home=gone.home)
             again.client.jobs.get(job.id).remove(force=True)
 
     @pytest.mark.needs("sshd")

@@ -19,6 +19,7 @@ from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.relay import Relay
 from tests.plugins.sshd import Sshd, privilege_separation
+from tests.ports import ReservedPort
 
 LOCAL, SSH, SUDO = "local", "ssh", "sudo in ssh"
 DIALECTS = {
@@ -47,7 +48,9 @@ class World:
         self._server = server
         self._user = user
         self._relay = Relay(server.port)
-        self._daemon = Daemon(home)
+        self._reserved = ReservedPort()
+        self._port = str(self._reserved.number)
+        self._daemon = Daemon(home, "--port", self._port)
         self._connections: dict[tuple[str, str], str] = {}
         self.faults: dict[str, Callable[[], None]] = {
             "link": self._relay.reset,
@@ -61,6 +64,7 @@ class World:
     def close(self) -> None:
         self._relay.close()
         self._daemon.stop()
+        self._reserved.close()
 
     def client(self, timeout: float = 60.0) -> Client:
         """Return a client of whatever daemon runs; it waits ``timeout`` seconds for an answer."""
@@ -98,9 +102,8 @@ class World:
         self._server.start()
 
     def _restart_daemon(self) -> None:
-        port = self._daemon.url.rpartition(":")[2]
         self._daemon.kill()
-        self._daemon = Daemon(self._home, "--port", port)
+        self._daemon = Daemon(self._home, "--port", self._port)
 
     def _stop_shells(self) -> None:
         with self.client() as client:

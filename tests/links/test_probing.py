@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.daemon import Daemon
 from tests.plugins.machine import Machine
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import Places, ssh_fields
-from tests.plugins.sshd import Sshd, free_port, keygen
+from tests.plugins.sshd import Sshd, keygen
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
@@ -29,21 +30,28 @@ def probing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     running.stop()
 
 
+@dataclass(frozen=True)
+class Ports:
+    """A port on which nothing listens, and one that takes connections and says nothing."""
+
+    closed: int
+    silent: int
+
+
 @pytest.fixture(scope="module")
-def silent_port() -> Iterator[int]:
-    """A port that takes connections and says nothing."""
+def ports(closed_port: int) -> Iterator[Ports]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+        yield Ports(closed_port, server.getsockname()[1])
 
 
 class Links:
     """Connections of a daemon to a user, and to whom or what it may not or cannot reach."""
 
-    def __init__(self, client: Client, server: Sshd, user: str, nobody: Fields, directory: Path, silent_port: int):
+    def __init__(self, client: Client, server: Sshd, user: str, nobody: Fields, directory: Path, ports: Ports):
         """Connect to ``user`` by ``server``; ``nobody`` are the fields that lead to one without a shell instead."""
         self.client = client
         self.user = user
-        self._silent_port = silent_port
+        self._ports = ports
         self._server = server
         self._nobody = nobody
         self._strange_key = keygen(directory / "strange")
@@ -56,9 +64,9 @@ class Links:
         faults: dict[str, Fields] = {
             "none": {},
             "host_unresolved": {"host": "no-such-host.invalid"},
-            "host_refused": {"port": free_port()},
+            "host_refused": {"port": self._ports.closed},
             "host_unreachable": {"host": "224.0.0.1"},
-            "connect_timeout": {"port": self._silent_port, "connectTimeout": 1},
+            "connect_timeout": {"port": self._ports.silent, "connectTimeout": 1},
             "host_key_unknown": {"hostKey": None},
             "host_key_changed": {"hostKey": strange},
             "auth_failed": {"identity": {"file": str(self._strange_key)}},
@@ -85,13 +93,13 @@ class Links:
 
 @pytest.fixture(scope="module")
 def links(
-    probing: Client, home_of_the_daemon: Path, silent_port: int, tmp_path_factory: pytest.TempPathFactory
+    probing: Client, home_of_the_daemon: Path, ports: Ports, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Links]:
     """Links to the user who runs the tests."""
     barred = tmp_path_factory.mktemp("barred")
     with ssh_server(home_of_the_daemon) as server, ssh_server(barred, "/usr/sbin/nologin") as without_shell:
         nobody = ssh_fields(without_shell, without_shell.user)
-        yield Links(probing, server, server.user, nobody, tmp_path_factory.mktemp("keys"), silent_port)
+        yield Links(probing, server, server.user, nobody, tmp_path_factory.mktemp("keys"), ports)
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +107,13 @@ def links_to_inhabitants(
     probing: Client,
     running_machine: Machine,
     places: Places,
-    silent_port: int,
+    ports: Ports,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Links:
     """Links to a user of the machine, whom sudo may elevate."""
     nobody = {"user": running_machine.add_user("/usr/sbin/nologin").name}
     user = running_machine.add_user().name
-    return Links(probing, places.sshd, user, nobody, tmp_path_factory.mktemp("keys"), silent_port)
+    return Links(probing, places.sshd, user, nobody, tmp_path_factory.mktemp("keys"), ports)
 
 
 def refused(request: Callable[[], object]) -> ClientError:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
+from tests.ports import reserved_port
 
 
 def _doctor(home: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -33,18 +34,13 @@ def _doctor(home: Path, *options: str, **environment: str) -> tuple[int, dict[st
     return done.returncode, findings
 
 
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def _contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 def _problems(home: Path, *options: str, **environment: str) -> str:
-    code, findings = _doctor(home, *options, "--port", _free_port(), **environment)
+    with reserved_port() as port:
+        code, findings = _doctor(home, *options, "--port", str(port), **environment)
     assert code == 1
     return "\n".join(f"{one['subject']}: {one['message']} {one['advice']}" for one in findings["problem"])
 
@@ -57,8 +53,8 @@ def _stopped(start_daemon: StartDaemon) -> Daemon:
     return daemon
 
 
-def test_nothing_is_wrong_where_connmgr_was_never_started(tmp_path: Path) -> None:
-    assert _doctor(tmp_path, "--port", _free_port())[0] == 0
+def test_nothing_is_wrong_where_connmgr_was_never_started(tmp_path: Path, port: str) -> None:
+    assert _doctor(tmp_path, "--port", port)[0] == 0
     assert not (tmp_path / "data" / "connmgr").exists()
 
 
@@ -129,17 +125,17 @@ def test_a_port_that_another_program_has_is_told(tmp_path: Path) -> None:
     assert [one["subject"] for one in findings["problem"]] == ["port"]
 
 
-def test_what_a_killed_daemon_leaves_is_a_warning(own_daemon: Daemon) -> None:
+def test_what_a_killed_daemon_leaves_is_a_warning(own_daemon: Daemon, port: str) -> None:
     own_daemon.kill()
-    code, findings = _doctor(own_daemon.home, "--port", _free_port())
+    code, findings = _doctor(own_daemon.home, "--port", port)
     assert code == 0
     assert "auth file" in [one["subject"] for one in findings["warning"]]
 
 
 def test_the_auth_file_of_a_daemon_with_another_vault_is_not_called_left_over(
-    own_daemon: Daemon, tmp_path: Path
+    own_daemon: Daemon, tmp_path: Path, port: str
 ) -> None:
-    code, findings = _doctor(own_daemon.home, "--port", _free_port(), "--data-dir", str(tmp_path / "other"))
+    code, findings = _doctor(own_daemon.home, "--port", port, "--data-dir", str(tmp_path / "other"))
     assert code == 0
     (found,) = [one["message"] for one in findings["warning"] if one["subject"] == "auth file"]
     assert "running daemon" in found, "doctor calls the auth file of a daemon that runs left over"
@@ -191,10 +187,10 @@ def test_files_from_the_future_show_a_wrong_clock(start_daemon: StartDaemon) -> 
     assert "clock:" in _problems(daemon.home)
 
 
-def test_a_person_is_shown_a_table_and_what_to_do(start_daemon: StartDaemon) -> None:
+def test_a_person_is_shown_a_table_and_what_to_do(start_daemon: StartDaemon, port: str) -> None:
     daemon = _stopped(start_daemon)
     daemon.data_dir.chmod(0o755)
-    command = [sys.executable, "-m", "connmgr", "doctor", "--port", _free_port()]
+    command = [sys.executable, "-m", "connmgr", "doctor", "--port", port]
     done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "PROBLEM  data directory" in done.stdout

@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from tests.components import program
+from tests.ports import ReservedPort
 
 WAIT = 20.0
 PRIVILEGE_SEPARATION = Path("/run/sshd")
@@ -53,13 +53,6 @@ def _without_penalties() -> dict[str, str]:
     return {"PerSourcePenalties": "no"} if tuple(map(int, version.groups())) >= (9, 8) else {}
 
 
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Sshd:
     """A running sshd.
 
@@ -78,7 +71,8 @@ class Sshd:
         self.inside = inside
         self.directory = Path(tempfile.mkdtemp(prefix="connmgr-sshd-"))
         self.directory.chmod(0o755)
-        self.port = free_port()
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
         self.user = user or getpass.getuser()
         self.host_keys = [keygen(self.directory / f"host_{kind}", kind) for kind in host_keys]
         self.client_key = keygen(self.directory / "client")
@@ -195,6 +189,7 @@ class Sshd:
     def close(self) -> None:
         """Stop it and remove its directory."""
         self.stop()
+        self._reserved.close()
         shutil.rmtree(self.directory)
 
     def known_hosts(self, name: str | None = None) -> str:

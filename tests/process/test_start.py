@@ -157,12 +157,11 @@ def test_a_file_or_a_broken_link_in_place_of_the_spool(tmp_path: Path, dangling:
     assert f"Blobs cannot be kept in {data / 'spool'}: it is not a directory" in line
 
 
-def test_a_closed_stdout_is_no_reason_to_die(tmp_path: Path) -> None:
+def test_a_closed_stdout_is_no_reason_to_die(tmp_path: Path, port: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    port = _free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "connmgr", "serve", "--port", str(port)],
+        [sys.executable, "-m", "connmgr", "serve", "--port", port],
         env=clean_environment(tmp_path),
         stdout=writer,
         stderr=subprocess.PIPE,
@@ -176,12 +175,6 @@ def test_a_closed_stdout_is_no_reason_to_die(tmp_path: Path) -> None:
     finally:
         _, stderr = process.communicate(timeout=30)
     assert (process.returncode, b"Traceback" in stderr) == (0, False)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def _stopped_by(client: Client) -> bool:

@@ -14,7 +14,7 @@ from connmgr.client import Client, ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.plugins import users
-from tests.plugins.sshd import Sshd, free_port, keygen, privilege_separation
+from tests.plugins.sshd import Sshd, keygen, privilege_separation
 from tests.plugins.users import User
 from tests.secrets.canaries import Canaries
 
@@ -71,11 +71,11 @@ def locked_key(directory: Path, canaries: Canaries) -> str:
     return key
 
 
-def test_twenty_secrets_leave_no_trace(daemon: Daemon, tmp_path: Path) -> None:
+def test_twenty_secrets_leave_no_trace(daemon: Daemon, tmp_path: Path, closed_port: int) -> None:
     canaries = Canaries()
     new = canaries.new
     key = locked_key(tmp_path, canaries)
-    closed = {"type": "ssh", "host": "127.0.0.1", "port": free_port(), "user": "u"}
+    closed = {"type": "ssh", "host": "127.0.0.1", "port": closed_port, "user": "u"}
     with teller(daemon, canaries) as client:
         first, second, other = new(), new(), new()
         secrets = [client.post("/secret/encrypt", value=new())["encrypted"] for _ in range(3)]

@@ -18,7 +18,6 @@ from connmgr.client import LOCAL_MACHINE, ClientError, Outcome, RawResult, Resul
 from tests.api.wire import NOBODY, address, client_of, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.plugins.sshd import free_port
 
 WAIT = 20.0
 HOSTS = 20
@@ -95,11 +94,11 @@ def test_shells_are_started_and_each_runs_the_command_once(hosts: Hosts) -> None
         }
 
 
-def test_trouble_on_some_connections_delays_none_of_the_others(hosts: Hosts) -> None:
+def test_trouble_on_some_connections_delays_none_of_the_others(hosts: Hosts, closed_port: int) -> None:
     client = hosts.client
     hosts.run("true")
     hangs = hosts.ids[0]
-    unreachable = client.connection.add("far", {"type": "ssh", "host": "127.0.0.1", "port": free_port(), "user": "x"})
+    unreachable = client.connection.add("far", {"type": "ssh", "host": "127.0.0.1", "port": closed_port, "user": "x"})
     locked = _locked(hosts)
     mixed = [hangs, unreachable, locked, NOBODY, *hosts.ids[1:]]
     outcomes = list(client.shell.broadcast("test $N != 0 || sleep 100; echo $N", mixed, timeout=3))

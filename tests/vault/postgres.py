@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import psycopg
 
 from tests.components import postgres_programs
+from tests.ports import ReservedPort
 
 DEADLINE = 30.0
 
@@ -38,7 +38,8 @@ class Postgres:
         self._run(
             "initdb", "--no-sync", "--auth=trust", "--username=connmgr", "--encoding=UTF8", "--locale=C", self.data
         )
-        self.port = _free_port()
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
         self._names = count()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -89,6 +90,7 @@ class Postgres:
         """End the server and remove its files."""
         if self._process is not None and self._process.poll() is None:
             self.halt(signal.SIGQUIT)
+        self._reserved.close()
         shutil.rmtree(self._directory)
 
     def create(self) -> str:
@@ -128,10 +130,3 @@ def _identity() -> dict[str, Any]:
             user = pwd.getpwnam(name)
             return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     raise LookupError("neither a user postgres nor nobody")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

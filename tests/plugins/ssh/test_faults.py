@@ -28,7 +28,7 @@ from connmgr_ssh.stream import WINDOW_BYTES
 from connmgr_ssh.wire import MAX_SILENCES
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read, run
-from tests.plugins.sshd import Sshd, free_port
+from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
 
@@ -96,9 +96,9 @@ def test_a_host_name_that_cannot_be(sshd: Sshd, connect: Connect, host: str) -> 
         connect(sshd, host=host)
 
 
-def test_a_closed_port(sshd: Sshd, connect: Connect) -> None:
+def test_a_closed_port(sshd: Sshd, connect: Connect, closed_port: int) -> None:
     with pytest.raises(HostRefused, match="nothing listens there"):
-        connect(sshd, port=free_port())
+        connect(sshd, port=closed_port)
 
 
 def test_an_address_that_swallows_packets(sshd: Sshd, connect: Connect) -> None:
@@ -380,12 +380,12 @@ def test_two_hundred_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connec
 
 
 @pytest.mark.needs("linux")
-def test_refusals_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) -> None:
+def test_refusals_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect, closed_port: int) -> None:
     def everything() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     before = everything()
-    for fields in [{"hostKey": "SHA256:" + "A" * 43}, {"identity": None}, {"port": free_port()}, {"user": "nobody-x"}]:
+    for fields in [{"hostKey": "SHA256:" + "A" * 43}, {"identity": None}, {"port": closed_port}, {"user": "nobody-x"}]:
         for _ in range(5):
             with pytest.raises(OperationError):
                 connect(sshd, **fields)

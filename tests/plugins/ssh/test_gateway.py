@@ -22,7 +22,7 @@ from connmgr_ssh.transport import SshTransport
 from tests.plugins.ssh.conftest import Connect, StartSshd, data_for
 from tests.plugins.ssh.test_authentication import admit, whoami
 from tests.plugins.ssh.test_channel import run
-from tests.plugins.sshd import Sshd, free_port, keygen
+from tests.plugins.sshd import Sshd, keygen
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
 
@@ -100,9 +100,9 @@ def test_a_tcp_stream_times_out_and_ends_with_its_peer(sshd: Sshd, connect: Conn
         stream.close()
 
 
-def test_a_closed_port_behind_a_gateway(sshd: Sshd, connect: Connect) -> None:
-    with pytest.raises(HostRefused, match=f"could not connect to 127.0.0.1:{(port := free_port())}"):
-        connect(sshd).open_tcp("127.0.0.1", port, timeout=WAIT)
+def test_a_closed_port_behind_a_gateway(sshd: Sshd, connect: Connect, closed_port: int) -> None:
+    with pytest.raises(HostRefused, match=f"could not connect to 127.0.0.1:{closed_port}"):
+        connect(sshd).open_tcp("127.0.0.1", closed_port, timeout=WAIT)
 
 
 def test_an_unknown_name_behind_a_gateway(sshd: Sshd, connect: Connect) -> None:
