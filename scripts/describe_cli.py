@@ -64,6 +64,10 @@ SECTIONS = {
         Output appears as it is printed. The command reads nothing without `--stdin`. Ctrl-C, or any
         other end of `connmgr exec`, kills the command with all that it started.
 
+        When a link breaks or a machine reboots, the next command has a new shell. connmgr says on standard error that
+        its directory and variables are new, and with `--json` by `"restarted": true`. A command that may have been sent
+        already is never repeated: it fails.
+
         `connmgr exec --all 'web*' db -j 20 -- uptime` runs a command on every connection that one of the GLOBs
         matches, twenty at a time. `--` must stand before the command. Each connection has one line when it finishes:
         its name, `ok`, the exit code or the error, the time, and the first line of output. The summary goes to

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import Returned, in_shell, session_option
+from connmgr.cli.outcome import ensure_shell, session_option
 from connmgr.cli.progress import transferring
 from connmgr.client import Client, ClientError, FileEntry, Progress
 
@@ -85,7 +85,9 @@ def _place(client: Client, text: str, session: str | None) -> Remote | str:
     if _is_local(text) or ":" not in text:
         return text
     name, _, path = text.partition(":")
-    return Remote(find(client, name), path, session)
+    id = find(client, name)
+    ensure_shell(client, id, session, name)
+    return Remote(id, path, session)
 
 
 def _is_local(text: str) -> bool:
@@ -121,7 +123,7 @@ def _up(client: Client, start: str, end: Remote, mode: int | None, progress: Pro
 def _write(client: Client, blob: str, end: Remote, name: str, mode: int | None) -> None:
     target = end.named(name) if end.is_directory else end
     try:
-        _in_shell(client, end, lambda: _put(client, blob, target, mode))
+        _put(client, blob, target, mode)
     except ClientError as error:
         if error.code != "wrong_file_type" or end.is_directory or _stat(client, end).type != "directory":
             raise
@@ -132,17 +134,13 @@ def _put(client: Client, blob: str, place: Remote, mode: int | None) -> None:
     client.fs.write(place.connection, blob, place.path, mode=mode, session=place.session)
 
 
-def _in_shell(client: Client, place: Remote, work: Callable[[], Returned]) -> Returned:
-    return in_shell(client, place.connection, place.session, work)
-
-
 def _stat(client: Client, place: Remote) -> FileEntry:
-    return _in_shell(client, place, lambda: client.fs.stat(place.connection, place.path, session=place.session))
+    return client.fs.stat(place.connection, place.path, session=place.session)
 
 
 def _down(client: Client, start: Remote, end: str, mode: int | None, progress: Progress | None) -> None:
     if end == STREAM:
-        _in_shell(client, start, lambda: _send(client, start, sys.stdout.buffer, progress))
+        _send(client, start, sys.stdout.buffer, progress)
         return
     entry = _stat(client, start)
     if entry.type == "directory":
@@ -153,7 +151,7 @@ def _down(client: Client, start: Remote, end: str, mode: int | None, progress: P
         target /= Path(start.path).name
     try:
         with _replacing(target, bits) as file:
-            _in_shell(client, start, lambda: _send(client, start, file, progress))
+            _send(client, start, file, progress)
     except OSError as error:
         raise Failure(f"{target}: {error.strerror}") from error
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from connmgr.cli.outcome import in_shell
 from connmgr.cli.output import print_json, visible
 from connmgr.client import Client
 
@@ -19,9 +18,7 @@ def start_job(
         from connmgr.client.jobs import OPEN
 
         options["stdin"] = OPEN
-    started = in_shell(
-        client, connection, options["session"], lambda: client.jobs.start(connection, command, **options)
-    )
+    started = client.jobs.start(connection, command, **options)
     if started.warning is not None:
         click.echo(f"connmgr: {visible(started.warning)}", err=True)
     if as_json:

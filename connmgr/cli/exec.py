@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import KILLED, as_object, in_shell, session_option, write
+from connmgr.cli.outcome import KILLED, as_object, ensure_shell, session_option, write_all
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
 from connmgr.cli.selection import Choice, choosing, chosen
@@ -160,15 +160,20 @@ def exec(
 
         run_everywhere(client, chosen(client, targets, choice, usage="shell"), joined, options, jobs, as_json=as_json)
         return
-    id = find(client, targets[0])
+    connection = targets[0]
+    id = find(client, connection)
     if detach:
         from connmgr.cli.detach import start_job
 
+        ensure_shell(client, id, session, connection)
         start_job(client, id, joined, **options, **of_job, as_json=as_json)
         return
-    run = _print_object if as_json else _print_as_it_comes
-    with waiting(targets[0]) as over:
-        raise click.exceptions.Exit(run(client, id, joined, options, over))
+    with waiting(connection) as over:
+        if as_json:
+            code = _print_object(client, id, joined, options, over)
+        else:
+            code = _print_as_it_comes(client, id, connection, joined, options, over)
+    raise click.exceptions.Exit(code)
 
 
 def _parted(
@@ -211,12 +216,12 @@ def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: boo
         raise click.UsageError("Give --stdin or --open-input.")
 
 
-def _print_as_it_comes(client: Client, id: str, command: str, options: dict[str, Any], over: Callable[[], None]) -> int:
+def _print_as_it_comes(
+    client: Client, id: str, name: str, command: str, options: dict[str, Any], over: Callable[[], None]
+) -> int:
     """Write the output of a command to ours while it runs, and return its exit code."""
-    with in_shell(client, id, options["session"], lambda: client.shell.stream(id, command, **options)) as stream:
-        for piece in stream:
-            over()
-            write(*piece)
+    with client.shell.stream(id, command, start=True, **options) as stream:
+        write_all(stream, name, over)
     assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
     return stream.exit_code
 
@@ -226,7 +231,7 @@ def _print_object(client: Client, id: str, command: str, options: dict[str, Any]
     from connmgr.cli.output import print_json
 
     try:
-        result = in_shell(client, id, options["session"], lambda: client.shell.exec_bytes(id, command, **options))
+        result = client.shell.exec_bytes(id, command, start=True, **options)
     except ClientError as error:
         over()
         if error.code == KILLED:

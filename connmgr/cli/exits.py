@@ -84,4 +84,8 @@ def _advised(error: ClientError) -> str:
         return f"{error.message}\n`connmgr serve` starts a daemon; `connmgr service install` has the system start it."
     if error.code in ("secret_locked", "vault_locked"):
         return f"{error.message}\n`connmgr vault unlock USER` unlocks the vault until it is locked again."
+    if error.code == "shell_lost":
+        return f"{error.message}\nThe next command starts a new shell, whose directory and variables are new."
+    if error.details.get("restarted"):
+        return f"{error.message}\nThe shell was started anew before; its directory and variables are new."
     return error.message

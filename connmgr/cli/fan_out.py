@@ -12,7 +12,7 @@ import click
 
 from connmgr.cli.exits import FAILED
 from connmgr.cli.names import qualified, telling
-from connmgr.cli.outcome import as_object
+from connmgr.cli.outcome import as_object, is_new, tell_restarted
 from connmgr.cli.output import counted, print_json, visible
 from connmgr.cli.selection import Chosen
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
@@ -44,6 +44,8 @@ def run_everywhere(
             print_json(_object(outcome, connections[outcome.connection]), indent=None)
         else:
             click.echo(_line(outcome, told[outcome.connection].ljust(width)))
+            if is_new(outcome.result):
+                tell_restarted(told[outcome.connection])
     _sum_up(verdicts, chosen.of, time.monotonic() - start)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from connmgr.cli.exits import TIMED_OUT
-from connmgr.client import Client, ClientError, RawResult
-
-Returned = TypeVar("Returned")
+from connmgr.cli.output import visible
+from connmgr.client import Client, ClientError, RawResult, Stream
 
 KILLED = "command_timeout"
 """The code of the error that carries the output of a command killed at its timeout."""
@@ -22,15 +21,15 @@ session_option = click.option(
 )
 
 
-def in_shell(client: Client, connection: str, session: str | None, work: Callable[[], Returned]) -> Returned:
-    """Do ``work`` in a shell of a connection, and start the shell first if it does not run."""
-    try:
-        return work()
-    except ClientError as error:
-        if error.code != "no_shell":
-            raise
-    client.shell.start(connection, session=session)
-    return work()
+def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:
+    """Start a shell of the connection ``name`` unless it runs, and say where the one before was lost."""
+    if client.shell.ensure(connection, session=session):
+        tell_restarted(name)
+
+
+def tell_restarted(name: str) -> None:
+    """Say that the shell of the connection ``name`` had been lost."""
+    click.echo(f"{visible(name)}: the shell was started anew; its directory and variables are new", err=True)
 
 
 def printed_until(error: ClientError) -> RawResult | None:
@@ -46,8 +45,19 @@ def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
     if isinstance(outcome, ClientError):
         head: dict[str, Any] = {"error": {"code": outcome.code, "message": outcome.message}}
         until = printed_until(outcome)
-        return head if until is None else {**head, **_texts(until)}
-    return {"exitCode": outcome.exit_code, **_texts(outcome)}
+        found = {**head, **(_texts(until) if until else {})}
+    else:
+        found = {"exitCode": outcome.exit_code, **_texts(outcome)}
+    return {**found, **_mark("restarted", is_so=is_new(outcome))}
+
+
+def is_new(outcome: RawResult | ClientError) -> bool:
+    """Whether the command had a new shell, since the one before was lost."""
+    return bool(outcome.details.get("restarted")) if isinstance(outcome, ClientError) else outcome.restarted
+
+
+def _mark(name: str, *, is_so: bool) -> dict[str, bool]:
+    return {name: True} if is_so else {}
 
 
 def _texts(result: RawResult) -> dict[str, Any]:
@@ -55,7 +65,7 @@ def _texts(result: RawResult) -> dict[str, Any]:
         name: output.decode(errors="replace").removesuffix("\n")
         for name, output in (("stdout", result.stdout), ("stderr", result.stderr))
     }
-    return {**texts, **({"truncated": True} if result.truncated else {})}
+    return {**texts, **_mark("truncated", is_so=result.truncated)}
 
 
 def write(stdout: bytes, stderr: bytes) -> None:
@@ -66,9 +76,16 @@ def write(stdout: bytes, stderr: bytes) -> None:
             stream.flush()
 
 
-def write_result(result: RawResult, *, whole_lines: bool) -> None:
-    """Write the output of a command that has ended; ``whole_lines`` ends each stream with a newline."""
-    ended = (output + b"\n" * bool(whole_lines and output and not output.endswith(b"\n")) for output in result[1:3])
-    write(*ended)
-    if result.truncated:
-        click.echo("connmgr: output beyond the daemon's max-output is missing", err=True)
+def write_all(stream: Stream, name: str, over: Callable[[], None] = lambda: None) -> bool:
+    """Write what a command on the connection ``name`` prints as it comes, to its end.
+
+    Calls ``over`` before anything is written. Returns whether the last line that was written is a whole one.
+    """
+    last = b"\n"
+    for piece in stream:
+        over()
+        if stream.restarted and not any(piece):
+            tell_restarted(name)
+        write(*piece)
+        last = piece.stderr or piece.stdout or last
+    return last.endswith(b"\n")

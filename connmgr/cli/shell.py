@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -13,12 +14,21 @@ from connmgr import paths
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import INTERRUPTED, failure
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import in_shell, printed_until, session_option, write_result
+from connmgr.cli.outcome import ensure_shell, session_option, tell_restarted, write_all
 from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
 HISTORY_LINES = 5000
 LEAVING = {"exit", "logout"}
+
+
+class Place(NamedTuple):
+    """The shell that the lines run in, and the path of its connection."""
+
+    client: Client
+    id: str
+    name: str
+    session: str | None
 
 
 @click.command()
@@ -27,35 +37,36 @@ LEAVING = {"exit", "logout"}
 def shell(connection: str, session: str | None) -> None:
     """Run commands on a connection line by line, with a history. Ctrl-D or exit leaves, and the shell stays.
 
-    It is no terminal: output appears when a command has ended, and commands read no input. Editors, pagers, passwd and
-    other programs that draw on the screen or ask questions do not work. The directory and exported variables last from
-    one line to the next; functions, aliases and other variables do not. Ctrl-C kills the running command. If standard
-    input is no terminal, its lines run without a prompt.
+    It is no terminal: commands read no input. Editors, pagers, passwd and other programs that draw on the screen or ask
+    questions do not work. The directory and exported variables last from one line to the next; functions, aliases and
+    other variables do not. Ctrl-C kills the running command. If standard input is no terminal, its lines run without a
+    prompt.
     """
     client = connect()
     id = find(client, connection)
-    client.shell.start(id, session=session)
     name = client.connection.info([id])[0].path
+    ensure_shell(client, id, session, name)
+    place = Place(client, id, name, session)
     status = 0
-    lines = _typed(client, id, name, session) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    lines = _typed(place) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for line in lines:
         words = line.split(None, 1)
         if not words:
             continue
         if words[0] in LEAVING:
             # Only the far shell can evaluate the argument of its exit.
-            status = _run(client, id, session, f"exit {words[1]}") if len(words) > 1 else status
+            status = _run(place, f"exit {words[1]}") if len(words) > 1 else status
             break
-        status = _run(client, id, session, line)
+        status = _run(place, line)
     raise click.exceptions.Exit(status)
 
 
-def _run(client: Client, id: str, session: str | None, line: str) -> int:
+def _run(place: Place, line: str) -> int:
     try:
-        result = in_shell(client, id, session, lambda: client.shell.exec_bytes(id, line, session=session))
+        with place.client.shell.stream(place.id, line, session=place.session, start=True) as stream:
+            if not write_all(stream, place.name) and sys.stdin.isatty():
+                click.echo()
     except ClientError as error:
-        if until := printed_until(error):
-            write_result(until, whole_lines=sys.stdin.isatty())
         problem = failure(error)
         problem.show()
         return problem.exit_code
@@ -63,11 +74,11 @@ def _run(client: Client, id: str, session: str | None, line: str) -> int:
         # The client closed its connection, so the daemon kills the command.
         click.echo("^C", err=True)
         return INTERRUPTED
-    write_result(result, whole_lines=sys.stdin.isatty())
-    return result.exit_code
+    assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
+    return stream.exit_code
 
 
-def _typed(client: Client, id: str, name: str, session: str | None) -> Iterator[str]:
+def _typed(place: Place) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D."""
     import readline
 
@@ -78,7 +89,7 @@ def _typed(client: Client, id: str, name: str, session: str | None) -> Iterator[
     try:
         while True:
             try:
-                line = input(f"{visible(name)}:{_directory(client, id, session)}> ")
+                line = input(f"{visible(place.name)}:{_directory(place)}> ")
             except KeyboardInterrupt:
                 click.echo()
                 continue
@@ -94,12 +105,14 @@ def _typed(client: Client, id: str, name: str, session: str | None) -> Iterator[
             _with_history(_write_history, history)
 
 
-def _directory(client: Client, id: str, session: str | None) -> str:
+def _directory(place: Place) -> str:
     try:
-        result = in_shell(client, id, session, lambda: client.shell.exec(id, "pwd", timeout=10, session=session))
-        return visible(result.stdout) or "?"
+        result = place.client.shell.exec(place.id, "pwd", timeout=10, session=place.session, start=True)
     except ClientError:
         return "?"
+    if result.restarted:
+        tell_restarted(place.name)
+    return visible(result.stdout) or "?"
 
 
 def _with_history(work: Callable[[Path], None], path: Path) -> bool:

@@ -139,6 +139,11 @@ class Shells(Group):
         """Start a shell, unless it runs, and describe it."""
         return ShellInfo.read(self._post("/shell/start", connection=connection, **given(session=session)))
 
+    def ensure(self, connection: str, *, session: str | None = None) -> bool:
+        """Start a shell, unless it runs; return whether it had been lost, so that directory and variables are new."""
+        answer = self._post("/shell/start", connection=connection, tellRestarted=True, **given(session=session))
+        return bool(answer.get("restarted", False))
+
     def exec(
         self,
         connection: str,
@@ -149,9 +154,13 @@ class Shells(Group):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         session: str | None = None,
+        start: bool | None = None,
     ) -> Result:
-        """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end."""
-        options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
+        """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end.
+
+        With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
+        """
+        options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session, start=start)
         return Result.read(self._post("/shell/exec", connection=connection, command=command, **options))
 
     def exec_bytes(
@@ -164,9 +173,11 @@ class Shells(Group):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         session: str | None = None,
+        start: bool | None = None,
     ) -> RawResult:
         """As :meth:`exec`, with input and output byte by byte."""
-        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
+        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start}
+        fields = _bytewise(connection, command, stdin=stdin, **options)
         return RawResult.read(self._post("/shell/exec", **fields))
 
     def stream(
@@ -179,13 +190,15 @@ class Shells(Group):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         session: str | None = None,
+        start: bool | None = None,
     ) -> Stream:
         """Run a command, and return its output while it runs, byte by byte and without a limit.
 
         It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
         a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
         """
-        fields = _bytewise(connection, command, timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session)
+        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start}
+        fields = _bytewise(connection, command, stdin=stdin, **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 
     def broadcast(

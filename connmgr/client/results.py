@@ -142,30 +142,40 @@ class ShellInfo(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Output of a command as text without the final newline; ``truncated`` if some was dropped."""
+    """Output of a command as text without the final newline; ``truncated`` if some was dropped.
+
+    ``restarted`` says that the shell was lost before, so that directory and variables are new.
+    """
 
     exit_code: int
     stdout: str
     stderr: str
     truncated: bool
+    restarted: bool = False
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Result:
-        return cls(answer["exitCode"], answer["stdout"], answer["stderr"], answer.get("truncated", False))
+        marks = (answer.get(name, False) for name in ("truncated", "restarted"))
+        return cls(answer["exitCode"], answer["stdout"], answer["stderr"], *marks)
 
 
 class RawResult(NamedTuple):
-    """Output of a command as bytes; ``truncated`` if some was dropped."""
+    """Output of a command as bytes; ``truncated`` if some was dropped.
+
+    ``restarted`` says that the shell was lost before, so that directory and variables are new.
+    """
 
     exit_code: int
     stdout: bytes
     stderr: bytes
     truncated: bool
+    restarted: bool = False
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> RawResult:
         stdout, stderr = (base64.b64decode(answer.get(name, "")) for name in ("stdout", "stderr"))
-        return cls(answer["exitCode"], stdout, stderr, answer.get("truncated", False))
+        marks = (answer.get(name, False) for name in ("truncated", "restarted"))
+        return cls(answer["exitCode"], stdout, stderr, *marks)
 
 
 class ForgottenKey(NamedTuple):

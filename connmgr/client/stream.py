@@ -32,6 +32,8 @@ class Stream:
     """
 
     exit_code: int | None = None
+    restarted = False
+    """Whether the shell was lost before, so that directory and variables are new; the first piece is empty then."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         """Read from ``response``, which nobody else reads.
@@ -61,6 +63,8 @@ class Stream:
             told = json.loads(line)
             if "exitCode" in told or "error" in told:
                 self._await_end()
+            if "restarted" in told:
+                self.restarted = True
             if "error" in told:
                 raise from_answer(FAILED_STATUS, line)
             if "exitCode" in told:

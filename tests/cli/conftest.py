@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,18 @@ from tests.plugins import users
 from tests.plugins.sshd import Sshd, privilege_separation
 
 StartSshd = Callable[..., Sshd]
+
+LOST_SECONDS = 15.0
+"""Seconds within which the daemon must know of a link that broke, on a machine with much else to do."""
+
+
+def lose_links(connmgr: CommandLine, server: Sshd) -> None:
+    """Kill the processes that serve ``server``'s connections, and return once the daemon shows shells as lost."""
+    server.kill_sessions()
+    deadline = time.monotonic() + LOST_SECONDS
+    while not any(one.status.state == "lost" for one in connmgr.daemon.client.shell.list()):
+        assert time.monotonic() < deadline, "a shell whose link broke is not shown as lost"
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pexpect
 import psutil
 import pytest
 
-from tests.cli.conftest import StartSshd
+from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import CommandLine, finish
 
 pytestmark = pytest.mark.needs("bash")
@@ -102,6 +102,14 @@ def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
     finish(again)
 
 
+def test_ctrl_c_leaves_what_the_command_had_printed(terminal: pexpect.spawn) -> None:
+    terminal.sendline("printf out; printf err >&2; sleep 100")
+    for printed in ("out", "err"):
+        terminal.expect_exact(printed)
+    terminal.sendintr()
+    terminal.expect(r"\^C\s+local machine:\S+> ")
+
+
 def test_a_history_that_cannot_be_read_is_done_without(own_connmgr: CommandLine) -> None:
     history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
     history.mkdir(parents=True)
@@ -140,12 +148,15 @@ def test_a_shell_that_is_lost_is_started_again(own_connmgr: CommandLine, start_s
     terminal.expect(r"web:\S+> ")
     terminal.sendline("cd /etc")
     terminal.expect(prompt("/etc", "web"))
-    server.kill_sessions()
-    terminal.sendline("echo lost")
-    # Nothing is repeated by itself; the next line has a new shell.
-    terminal.expect("Error: ")
-    terminal.expect(r"web:(?!/etc)\S+> ")
+    lose_links(own_connmgr, server)
     terminal.sendline("echo ba''ck")
-    terminal.expect(r"back\s+web:\S+> ")
+    terminal.expect_exact("web: the shell was started anew; its directory and variables are new")
+    terminal.expect(r"back\s+web:(?!/etc)\S+> ")
+    # Nothing that was sent is repeated by itself; the next line has a new shell.
+    terminal.sendline("echo $$; sleep 100")
+    terminal.expect(r"\d+")
+    server.kill_sessions()
+    terminal.expect("Error: ")
+    terminal.expect(r"web:\S+> ")
     terminal.sendeof()
     finish(terminal)
