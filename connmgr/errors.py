@@ -23,6 +23,7 @@ ConnmgrError
 │   ├── WrongFileType             400  wrong_file_type
 │   ├── FileExists                400  file_exists
 │   ├── DirectoryNotEmpty         400  directory_not_empty
+│   ├── ArchiveRefused            400  archive_refused
 │   ├── ValidationFailed          400  the code of its cause
 │   ├── SecretLocked              400  secret_locked
 │   ├── UnlockFailed              400  unlock_failed
@@ -62,6 +63,7 @@ ConnmgrError
 │   ├── NoSpace                        no_space
 │   ├── TransferFailed                 transfer_failed
 │   ├── FileOperationFailed            file_operation_failed
+│   ├── TarMissing                     tar_missing
 │   ├── BackupFailed                   backup_failed
 │   ├── IntegrityError                 integrity
 │   └── InternalError                  internal
@@ -238,6 +240,12 @@ class DirectoryNotEmpty(RequestError):
     """Removing a directory that is not empty requires ``recursive``."""
 
     code = "directory_not_empty"
+
+
+class ArchiveRefused(RequestError):
+    """The archive is malformed, or would write elsewhere than into its directory; nothing of it was written."""
+
+    code = "archive_refused"
 
 
 class ValidationFailed(RequestError):
@@ -492,6 +500,12 @@ class FileOperationFailed(OperationError):
     """The far side could not work on the file, for a reason without a class of its own."""
 
     code = "file_operation_failed"
+
+
+class TarMissing(OperationError):
+    """The far side has no ``tar``; single files go without it."""
+
+    code = "tar_missing"
 
 
 class BackupFailed(OperationError):

@@ -104,6 +104,8 @@ COMPONENTS = {
     "ksh93": Component.of_program("ksh93", "ksh93u+m", "ksh"),
     "mksh": Component.of_program("mksh", "mksh"),
     "busybox": Component.of_program("busybox", "busybox"),
+    "tar": Component.of_program("tar", "tar"),
+    "bsdtar": Component.of_program("bsdtar", "libarchive-tools"),
     "fish": Component.of_program("fish", "fish"),
     "tcsh": Component.of_program("tcsh", "tcsh"),
     "ssh": Component.of_program("ssh", "openssh-client"),

@@ -70,6 +70,8 @@ def nothing(answers: list[Any]) -> bool:
     return answers == []
 
 
+TEXTS = {"43-fs-read.sh": "Hello from connmgr\n", "46-fs-archive.sh": "./\n./greeting\n"}
+
 EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "01-handshake.sh": keys("sessionToken"),
     "02-daemon-version.sh": keys("version", "canonicalVersion", "buildVersion", "jvmVersion", "pro"),
@@ -121,7 +123,11 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "42-fs-write.sh": nothing,
     "44-fs-stat.sh": lambda answers: (answers[0]["size"], answers[0]["mode"]) == (19, "0640"),
     "45-fs-move.sh": nothing,
-    "46-fs-list.sh": lambda answers: [entry["name"] for entry in answers[0]["entries"]] == ["greeting"],
+    "46-fs-extract.sh": lambda answers: answers == [{"files": 1, "bytes": 19, "failed": []}],
+    "46-fs-glob.sh": lambda answers: (
+        [Path(entry["name"]).name for entry in answers[0]["entries"]] == ["copy", "greeting"]
+    ),
+    "46-fs-list.sh": lambda answers: [entry["name"] for entry in answers[0]["entries"]] == ["copy", "greeting"],
     "47-fs-script.sh": lambda answers: answers[1]["stdout"] == f"I am {answers[0]['path']}",
     "48-fs-remove.sh": nothing,
     "50-secret-encrypt.sh": keys("encrypted"),
@@ -151,8 +157,8 @@ def test_session_py_prints_what_it_did(examples: Examples) -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_an_example_prints_the_answer_that_it_is_about(examples: Examples, script: str) -> None:
     printed = examples.printed(script)
-    if script == "43-fs-read.sh":
-        assert printed == "Hello from connmgr\n"
+    if script in TEXTS:
+        assert printed == TEXTS[script]
     else:
         assert EXPECTED[script](documents(printed)), printed
 

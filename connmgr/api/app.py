@@ -9,6 +9,7 @@ import flask
 
 from connmgr.api import (
     apply,
+    archive,
     broadcast,
     category,
     connection,
@@ -45,6 +46,7 @@ GROUPS = tuple(
         job,
         orphans,
         fs,
+        archive,
         secret,
         hostkey,
         vault,

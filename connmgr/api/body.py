@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from urllib.parse import parse_qsl
 
 import marshmallow
 from flask import Request
@@ -13,11 +15,15 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import BodyTooLarge, ConnmgrError, InvalidRequest, UnsupportedMediaType
-from connmgr.fields import Schema
+from connmgr.fields import Boolean, Schema
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
 MAX_MESSAGE = 2000
+MAX_FIELDS = 64
+"""Members of a query."""
+
+_FLAGS = {b"true": True, b"false": False}
 
 
 class Nothing(Schema):
@@ -40,7 +46,9 @@ REFUSAL = "connmgr.refusal"
 
 
 def read(request: Request, schema: marshmallow.Schema | None, *, raw: bool) -> Any:
-    """Return what ``schema`` loads of the body of ``request``; an empty dict where that is ``raw`` bytes or no POST.
+    """Return what ``schema`` loads of the body of ``request``, or of its query where the body is ``raw`` bytes.
+
+    An empty dict where there is nothing to load.
 
     :raises ConnmgrError: the server has refused the body already.
     :raises InvalidRequest: a field that the schema refuses, named by its path; and see :func:`read_object`.
@@ -48,9 +56,11 @@ def read(request: Request, schema: marshmallow.Schema | None, *, raw: bool) -> A
     refusal: Refusal | None = request.environ.get(REFUSAL)
     if refusal is not None:
         raise refusal.error
-    if raw or request.method != "POST":
+    if request.method != "POST" or (raw and schema is None):
         return {}
     try:
+        if raw and schema is not None:
+            return schema.load(read_query(request.query_string, schema))
         return (schema or _NOTHING).load(read_object(request, optional=schema is None))
     except marshmallow.ValidationError as error:
         messages: Any = error.messages
@@ -72,6 +82,40 @@ def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
         return {}
     _check_type(request)
     return parse(body)
+
+
+def read_query(query: bytes, schema: marshmallow.Schema) -> dict[str, Any]:
+    """Return the members of a ``query`` as JSON has them, for ``schema``: ``true`` and ``false`` for its booleans.
+
+    A value that is not UTF-8 becomes ``{"base64": …}``, as for a path.
+    :raises InvalidRequest: it is no query, or names a member twice.
+    """
+    try:
+        # In Latin-1 every byte is a character.
+        pairs = parse_qsl(
+            query.decode("latin-1"),
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            encoding="latin-1",
+            max_num_fields=MAX_FIELDS,
+        )
+    except ValueError:
+        raise InvalidRequest("The query of the request is none: name=value&name=value.") from None
+    members: dict[str, Any] = {}
+    for name, text in pairs:
+        value = text.encode("latin-1")
+        if name in members:
+            raise InvalidRequest(f"{name}: This name occurs more than once in the query.")
+        is_flag = isinstance(schema.fields.get(name), Boolean)
+        members[name] = _FLAGS.get(value, value.decode(errors="replace")) if is_flag else _text(value)
+    return members
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def _check_type(request: Request) -> None:

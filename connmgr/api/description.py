@@ -95,6 +95,8 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
     described: dict[str, Any] = {"summary": summary, "description": text.strip(), "tags": [tag]}
     if endpoint.raw_body:
         described["requestBody"] = {**_bytes(endpoint.raw_body), "required": True}
+        if endpoint.request:
+            described["parameters"] = [{"in": "query", "schema": endpoint.request}]
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}
@@ -106,7 +108,7 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
 
 def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:
     if endpoint.raw_answer:
-        return _bytes(endpoint.raw_answer)
+        return _bytes(endpoint.raw_answer, endpoint.raw_type)
     content = _json(endpoint.response, endpoint.answer) if endpoint.response else {}
     if endpoint.lines:
         content[LINES] = {"schema": endpoint.lines}
@@ -139,6 +141,6 @@ def _json(schema: marshmallow.Schema, example: Mapping[str, Any] | None) -> dict
     return {"application/json": {"schema": schema, **({"example": example} if example is not None else {})}}
 
 
-def _bytes(description: str) -> dict[str, Any]:
+def _bytes(description: str, kind: str = "application/octet-stream") -> dict[str, Any]:
     schema = {"type": "string", "format": "binary"}
-    return {"description": description, "content": {"application/octet-stream": {"schema": schema}}}
+    return {"description": description, "content": {kind: {"schema": schema}}}

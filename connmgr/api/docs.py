@@ -93,6 +93,7 @@ def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
         "paragraphs": operation.get("description", "").split("\n\n"),
         "request_raw": _raw(operation.get("requestBody")),
         "response_raw": _raw(operation["responses"]["200"]),
+        "query": [_parameter(each) for each in operation.get("parameters", ())],
         "request": list(_rows(request.get("schema", {}), schemas)),
         "request_example": _pretty(request.get("example")),
         "curl": _curl(path, request.get("example"), operation),
@@ -116,7 +117,7 @@ def _curl(path: str, example: object, operation: Mapping[str, Any]) -> str:
 
 def _raw(body: Mapping[str, Any] | None) -> str:
     """Return what a body is that is bytes instead of JSON, or nothing."""
-    raw = body is not None and "application/octet-stream" in body.get("content", {})
+    raw = body is not None and any("format" in each["schema"] for each in body.get("content", {}).values())
     return str(body["description"]) if body is not None and raw else ""
 
 
@@ -135,6 +136,11 @@ def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any], path: str = "")
         yield here, _type(inner, item), name in schema.get("required", ()), field.get("description", "")
         yield from _rows(inner, schemas, f"{here}.")
         yield from _rows(item, schemas, f"{here}[].")
+
+
+def _parameter(found: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a member of the query as :func:`_rows` yields a field."""
+    return found["name"], _type(found["schema"], {}), found.get("required", False), found.get("description", "")
 
 
 def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:

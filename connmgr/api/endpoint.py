@@ -70,7 +70,10 @@ class Endpoint:
 
     raw_body: str = ""
     raw_answer: str = ""
-    """What a body holds that is bytes instead of JSON."""
+    """What a body holds that is bytes instead of JSON; ``request`` then loads the query instead of the body."""
+
+    raw_type: str = "application/octet-stream"
+    """The media type of an answer that is bytes."""
 
     example: Mapping[str, Any] | None = None
     answer: Mapping[str, Any] | None = None

@@ -13,6 +13,8 @@ from connmgr.api.account import account, caller, detail
 from connmgr.api.fs_schemas import (
     BlobResponse,
     EntryResponse,
+    GlobRequest,
+    ListFilesRequest,
     ListResponse,
     MkdirRequest,
     MoveRequest,
@@ -100,7 +102,7 @@ def write(request: dict[str, Any]) -> None:
     The file is overwritten instead of replaced, which a crash may interrupt, if a new file could not have its owner, if
     it is a mount point, or if the machine has no `stat`.
     """
-    with _stored(request) as blob, _place(request) as place:
+    with _stored(request) as blob, place_of(request) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
         files.write(place, request["path"], blob, request.get("mode"))
 
@@ -123,7 +125,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     16 MiB.
     """
     held = account().held
-    reading = Reading(held.enter_context(_place(request)), request["path"])
+    reading = Reading(held.enter_context(place_of(request)), request["path"])
     held.callback(reading.close)
     response = flask.Response(iter(reading), mimetype="application/octet-stream")
     response.content_length = reading.size
@@ -160,7 +162,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
 
 @group.endpoint(
     "/list",
-    PathRequest,
+    ListFilesRequest,
     ListResponse,
     action="fs.list",
     about=("connection", "session", "path"),
@@ -172,10 +174,33 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
 def list_(request: dict[str, Any]) -> flask.Response:
     """List a directory, sorted by name, without `.` and `..`. Links are not followed.
 
-    The directory must be readable and searchable. A listing may have 64 MiB, some 500,000 entries.
+    The directory must be readable and searchable. A listing may have 64 MiB, some 500,000 entries. With `recursive`,
+    what a directory that cannot be read holds is left out.
     """
-    with _place(request) as place:
-        entries = files.list_directory(place, request["path"])
+    with place_of(request) as place:
+        entries = files.list_directory(place, request["path"], recursive=request["recursive"])
+    return respond(entries, _ENTRY)
+
+
+@group.endpoint(
+    "/glob",
+    GlobRequest,
+    ListResponse,
+    action="fs.list",
+    about=("connection", "session", "pattern"),
+    raises=REACHING,
+    waits=True,
+    example={"connection": EXAMPLE, "pattern": "/var/log/*.log"},
+    answer={"entries": []},
+)
+def glob(request: dict[str, Any]) -> flask.Response:
+    """List the files whose paths a pattern matches, sorted by path. Links are not followed.
+
+    The machine's shell expands the pattern, and takes nothing in it for a command or a variable. A pattern that matches
+    nothing has no entries; one without wildcards has the file of that name.
+    """
+    with place_of(request) as place:
+        entries = files.matching(place, request["pattern"])
     return respond(entries, _ENTRY)
 
 
@@ -203,7 +228,7 @@ def list_(request: dict[str, Any]) -> flask.Response:
 )
 def stat(request: dict[str, Any]) -> Entry:
     """Describe a file of any type. It need not be readable."""
-    with _place(request) as place:
+    with place_of(request) as place:
         return files.stat_file(place, request["path"], follow=request["follow"])
 
 
@@ -218,7 +243,7 @@ def stat(request: dict[str, Any]) -> Entry:
 )
 def remove(request: dict[str, Any]) -> None:
     """Remove a file, a link (not its target) or a directory. The root directory stays."""
-    with _place(request) as place:
+    with place_of(request) as place:
         files.remove(place, request["path"], recursive=request["recursive"], timeout=_timeout())
 
 
@@ -233,7 +258,7 @@ def remove(request: dict[str, Any]) -> None:
 )
 def mkdir(request: dict[str, Any]) -> None:
     """Make a directory."""
-    with _place(request) as place:
+    with place_of(request) as place:
         path, mode = request["path"], request.get("mode")
         files.make_directory(place, path, mode, parents=request["parents"], timeout=_timeout())
 
@@ -252,7 +277,7 @@ def move(request: dict[str, Any]) -> None:
 
     A directory at `target` is never replaced. Between two file systems the move is a copy and a removal, not one step.
     """
-    with _place(request) as place:
+    with place_of(request) as place:
         source, target, overwrite = request["source"], request["target"], request["overwrite"]
         files.move(place, source, target, overwrite=overwrite, timeout=_timeout())
 
@@ -262,7 +287,8 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 
 @contextmanager
-def _place(request: Mapping[str, Any]) -> Iterator[Place]:
+def place_of(request: Mapping[str, Any]) -> Iterator[Place]:
+    """Lend the place where the shell works that ``request`` names."""
     with _session(request) as session:
         yield _place_of(session)
 

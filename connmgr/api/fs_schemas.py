@@ -35,6 +35,59 @@ class PathRequest(ShellNamed):
     )
 
 
+class ListFilesRequest(PathRequest):
+    recursive = Boolean(
+        load_default=False,
+        metadata={"description": "True lists what the directories below hold too, by their paths from `path`."},
+    )
+
+
+class GlobRequest(ShellNamed):
+    pattern = FilePath(
+        required=True,
+        metadata={"description": "A path with `*`, `?` and `[…]`, as a shell expands it; otherwise as `path`."},
+    )
+
+
+class ArchiveRequest(PathRequest):
+    members = fields.List(
+        FilePath(),
+        load_default=list,
+        metadata={"description": "Paths below `path`: these alone, with all that is below them. None: everything."},
+    )
+
+
+class QueryPath(FilePath):
+    """A path in a query, where any byte can be written as ``%FF``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {name: value for name, value in self.metadata.items() if name != "oneOf"} | {"type": "string"}
+
+
+class ExtractRequest(ShellNamed):
+    path = QueryPath(required=True, metadata={"description": "The directory; otherwise as in `/fs/list`."})
+    exact = Boolean(
+        load_default=False,
+        metadata={"description": "True keeps the modes of the archive, whatever the umask of the shell's user is."},
+    )
+
+
+class FailedResponse(Schema):
+    path = FilePath(required=True, metadata={"description": "The path in the archive."})
+    message = fields.String(required=True, metadata={"description": "Why, in the words of the machine."})
+
+
+class ExtractResponse(Schema):
+    files = fields.Integer(required=True, metadata={"description": "Files and links in the archive."})
+    bytes = fields.Integer(required=True, metadata={"description": "Bytes of their content."})
+    failed = fields.List(
+        fields.Nested(FailedResponse),
+        required=True,
+        metadata={"description": "What could not be put in its place, or a tree with all that it holds."},
+    )
+
+
 class BlobResponse(Schema):
     blob = fields.String(required=True, metadata={"format": "uuid", "description": "The blob's uuid."})
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from connmgr.api.app import create_app
+from connmgr.api.archive import STREAMED_PATHS
 from connmgr.api.audit import AuditTrail
 from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
@@ -173,7 +174,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
         slots=settings.threads + STOPS,
         max_body=settings.max_body,
         trusted=lambda header: settings.no_auth or services.tokens.accepts(header),
-        uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob),
+        uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob, STREAMED_PATHS),
     )
 
 

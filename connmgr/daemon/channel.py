@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from waitress.adjustments import Adjustments
@@ -16,12 +17,14 @@ from waitress.task import Task
 from connmgr.api.parking import Parked
 from connmgr.daemon.memory import LARGE_BLOCK_BYTES
 from connmgr.daemon.parser import Parser, Uploads
-from connmgr.daemon.rejection import RejectTask
+from connmgr.daemon.rejection import RejectTask, error_of
 from connmgr.daemon.resumable import ResumableTask
 from connmgr.daemon.sending import SendingChannel
+from connmgr.errors import TransferFailed
+from connmgr.fs.inflow import Inflow
 
 STALL_SECONDS = 60.0
-"""A client that reads nothing of its response for this long is gone."""
+"""A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
 
 KEEP_ALIVE_SECONDS = 0.02
 """The answering thread waits this long for the next request, which saves handing it to another thread."""
@@ -219,6 +222,57 @@ class Channel(SendingChannel):
                 return False
             self.last_activity = time.time()
             return bool(self.received(data))
+
+    def received(self, data: bytes) -> bool:
+        took = bool(super().received(data))
+        if self.request is not None and self.request.inflow is not None:
+            self._begin_inflow(self.request, self.request.inflow)
+        return took
+
+    def _begin_inflow(self, request: Parser, inflow: Inflow) -> None:
+        """Have a request answered whose body is used as it arrives, unless others are to be answered first."""
+        with self.requests_lock:  # type: ignore[attr-defined]
+            if self.requests:
+                return
+            inflow.more = partial(self._receive_body, request)
+            self.requests.append(request)
+            self.request = None
+            self.sent_continue = False
+        self.server.add_task(self)
+
+    def _receive_body(self, request: Parser) -> bool:
+        """Receive more of the body of ``request``, which this thread answers; return False if it is whole.
+
+        :raises ConnmgrError: the body is malformed, the client left, or it sent nothing for :data:`STALL_SECONDS`.
+        """
+        if request.completed:
+            return False
+        data = self._next_data(STALL_SECONDS)
+        if not data:
+            raise TransferFailed("The request ended before its body did.")
+        with self._receiving:
+            rest = data[request.received(data) :]
+        if request.error is not None:
+            raise error_of(request)
+        if rest:
+            self.received(rest)
+        return True
+
+    def _next_data(self, timeout: float) -> bytes:
+        """Wait up to ``timeout`` seconds for what the client sends next, and return it; nothing at its end."""
+        receiving = self.socket
+        poll = select.poll()
+        try:
+            if receiving is None:
+                return b""
+            poll.register(receiving, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                raise TransferFailed(f"Nothing more of the request's body came for {timeout:g} s.")
+            data = receiving.recv(UPLOAD_BYTES)
+        except (OSError, ValueError):
+            return b""
+        self.last_activity = time.time()
+        return data
 
     @property
     def _receive_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from waitress.utilities import BadRequest
 
 from connmgr.api.parking import Turns
 from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
+from connmgr.fs.inflow import Inflow
 from connmgr.fs.spool import Spool
 
 RECEIVE_SECONDS = 20.0
@@ -28,11 +30,15 @@ STRANGER_BODY_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Uploads:
-    """The path whose request bodies are files, the factory of their spools, and the most bytes of one."""
+    """Where request bodies are files: they are kept at ``path``, each in a ``spool``, of ``max_bytes`` at most.
+
+    At the paths in ``streamed`` they are used as they arrive, however long they are.
+    """
 
     path: str
     spool: Callable[[], Spool]
     max_bytes: int
+    streamed: frozenset[str] = frozenset()
 
 
 class Parser(HTTPRequestParser):
@@ -52,7 +58,10 @@ class Parser(HTTPRequestParser):
     """Whether it has a valid token."""
 
     is_upload = False
-    """Whether the body goes to a spool."""
+    """Whether the body is a file."""
+
+    inflow: Inflow | None = None
+    """The body, where it is used as it arrives."""
 
     def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
         super().__init__(adjustments)
@@ -81,6 +90,10 @@ class Parser(HTTPRequestParser):
             self._limit_body(self._uploads.max_bytes + 1)
             self.is_upload = True
             self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
+        elif self.path in self._uploads.streamed and self.body_rcv is not None:
+            self._limit_body(sys.maxsize)
+            self.is_upload = True
+            self.inflow = self.body_rcv.buf = Inflow()  # type: ignore[assignment]
 
     def _limit_body(self, size: int) -> None:
         self.adj = copy.copy(self.adj)
@@ -96,6 +109,11 @@ class Parser(HTTPRequestParser):
         if self.completed:
             self.expect_continue = False
         return consumed
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has arrived, and none of it was refused."""
+        return self.completed and self.error is None
 
     @property
     def overdue_at(self) -> float:

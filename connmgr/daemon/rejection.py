@@ -25,14 +25,15 @@ class RejectTask(WSGITask):
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
-        environ[REFUSAL] = Refusal(_error_of(self.request), header_read=self.request.header_read)
+        environ[REFUSAL] = Refusal(error_of(self.request), header_read=self.request.header_read)
         environ["wsgi.input"] = BytesIO()
         # The body does not follow, or the value is no number.
         environ.pop("CONTENT_LENGTH", None)
         return environ
 
 
-def _error_of(request: Parser) -> errors.ConnmgrError:
+def error_of(request: Parser) -> errors.ConnmgrError:
+    """Return what is said of a request that the parser has refused."""
     status = request.error.code if request.error else 500
     if status == errors.BodyTooLarge.status:
         return errors.BodyTooLarge(f"The request body exceeds {request.adj.max_request_body_size - 1} bytes.")

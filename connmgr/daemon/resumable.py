@@ -21,6 +21,13 @@ class ResumableTask(WSGITask):
         """What the request waits for, if this turn gave no answer."""
         return self.request.turns.parked
 
+    def build_response_header(self) -> bytes:
+        if not self.request.is_whole:
+            # Answered before its body was whole: what still comes of that would pass for another request.
+            self.set_close_on_finish()
+            self.channel.rejected = True  # type: ignore[attr-defined]
+        return bytes(super().build_response_header())
+
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         turns = self.request.turns

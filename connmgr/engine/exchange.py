@@ -104,19 +104,41 @@ class Exchange:
         """
         self._answered = False
         left = size
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                break
+            if not self._sent(piece):
+                return
+        if left:
+            self._fail(NOT_WHOLE)
+
+    def stream(self, pieces: Iterable[bytes]) -> None:
+        """Write ``pieces``, each after a line with its size, then ``0`` and ``end``; otherwise as :meth:`send`.
+
+        Where they end with an exception, ``no`` takes the place of ``end``, and the program drops them.
+        """
+        self._answered = False
         try:
             for piece in pieces:
-                left -= len(piece)
-                if left < 0:
-                    break
-                for start in range(0, len(piece), SEND_BYTES):
-                    self._channel.sendall(piece[start : start + SEND_BYTES], STALL_SECONDS)
+                if not self._sent(b"%d\n" % len(piece)) or not self._sent(piece):
+                    return
+        except Exception:
+            self._sent(b"0\nno\n")
+            self._answered = True
+            raise
+        self._sent(b"0\nend\n")
+
+    def _sent(self, data: bytes) -> bool:
+        """Write ``data``; return False if the program has ended."""
+        try:
+            for start in range(0, len(data), SEND_BYTES):
+                self._channel.sendall(data[start : start + SEND_BYTES], STALL_SECONDS)
         except TimeoutError:
             self._fail("The far side takes no more data.")
         except (EOFError, OSError):
-            return
-        if left:
-            self._fail(NOT_WHOLE)
+            return False
+        return True
 
     def data(self, timeout: float = STALL_SECONDS) -> Iterator[bytes]:
         """Yield the program's output to its end; each piece must come within ``timeout`` seconds."""

@@ -98,7 +98,8 @@ def entry_of(record: bytes, name: bytes, target: bytes | None = None) -> Entry:
 def _keyed(record: bytes) -> bytes:
     """Return ``record`` with the name first, delimited by NUL, which no name contains."""
     start = _matched(record).start("name")
-    return record[start:].removeprefix(b"/./").removesuffix(b"\n") + b"\0" + record[:start]
+    # After a slash of the format's own there are the path, with its ./ where it is relative, and a newline.
+    return record[start + 1 :].removeprefix(b"./").removesuffix(b"\n") + b"\0" + record[:start]
 
 
 def _matched(record: bytes) -> re.Match[bytes]:

@@ -109,9 +109,19 @@ def make_temporary(place: Place) -> bytes:
         return exchange.answer()
 
 
-def list_directory(place: Place, path: bytes) -> Listing:
-    """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed."""
-    with place.run(scripts.LIST, [path]) as exchange:
+def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Listing:
+    """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed.
+
+    With ``recursive`` also what the directories in it hold, by their paths below it.
+    """
+    with place.run(scripts.LIST, [path, "1" if recursive else ""]) as exchange:
+        exchange.answer()
+        return Listing(_entries(exchange))
+
+
+def matching(place: Place, pattern: bytes) -> Listing:
+    """Return the files whose paths ``pattern`` matches as the far side's shell expands it; links are not followed."""
+    with place.run(scripts.GLOB, [pattern]) as exchange:
         exchange.answer()
         return Listing(_entries(exchange))
 
@@ -122,7 +132,7 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
     :raises TransferFailed: after them, where they are not all.
     """
     before = b""
-    for record in _records(exchange, LISTING_LIMIT):
+    for record in records_of(exchange, LISTING_LIMIT):
         if before:
             yield before
         before = record
@@ -134,14 +144,14 @@ def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
     """Return what is known of one file; of a link's target with ``follow``."""
     with place.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
         exchange.answer()
-        records = list(_records(exchange, DESCRIPTION_LIMIT))
+        records = list(records_of(exchange, DESCRIPTION_LIMIT))
     if len(records) != 2 or not records[1].startswith(b"target "):
         raise TransferFailed("The far side did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
     return entry_of(records[0], path, target or None)
 
 
-def _records(exchange: Exchange, limit: int) -> Iterator[bytes]:
+def records_of(exchange: Exchange, limit: int) -> Iterator[bytes]:
     """Yield what a program prints after each of its marks, as it comes, in ``limit`` bytes at most."""
     mark, total, begun, rest = exchange.mark + b" ", 0, False, b""
     for piece in exchange.data():

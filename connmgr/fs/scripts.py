@@ -25,28 +25,45 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
         errors.NoSpace("There is no space left for the file."),
         errors.TransferFailed("The file did not arrive whole; the old one, if there is one, was left as it was."),
         errors.FileOperationFailed("The far side could not do it."),
+        errors.TarMissing("tar is not installed there."),
     )
 }
 
 
-def _program(name: str, *more: str, setup: str = "", fed: bool = False) -> Program:
+def _program(name: str, *more: str, setup: str = "", shared: str = "", fed: bool = False) -> Program:
     body = tuple(Source(__package__, file) for file in (name, *more))
     prepared = Source(__package__, setup) if setup else None
-    library = (EXCHANGE, Source(__package__, "prelude"))
+    library = (EXCHANGE, Source(__package__, "prelude"), *((Source(__package__, shared),) if shared else ()))
     return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS)
 
 
 READ = _program("read")
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
-WRITE = _program("write", fed=True)
+WRITE = _program("write", shared="litter", fed=True)
 """``path size sha256 mode nonce``, then the size as size of a block, number of blocks and rest, in bytes.
 
 ``ok`` when it is ready for the content, and ``ok`` when the content is in place.
 """
 
 LIST = _program("list", "describing", setup="find_out_how")
-"""``path``. ``ok``, each entry after a mark: mode and type, size, time, ids, names, ``/./name``; a mark and ``end``."""
+"""``path recursive``. ``ok``, each entry after a mark, and a mark and ``end``.
+
+An entry is mode and type, size, time, ids, names, and ``/./name``.
+"""
+
+GLOB = _program("glob", "describing", setup="find_out_how")
+"""``pattern``. As LIST: what the pattern matches, by their whole paths."""
+
+ARCHIVE = _program("archive", setup="find_tar")
+"""``path name…``. ``ok``, an archive, and what tar complains of; the names lead from ``path`` and begin with ``./``."""
+
+EXTRACT = _program("extract", setup="find_tar", shared="litter", fed=True)
+"""``path nonce`` and the size of a block.
+
+``ok umask`` when it is ready for an archive, in pieces; ``ok`` when it has come; after a mark each, the reason and the
+path of what is not in its place, as ``reason/path``; a mark and ``end``.
+"""
 
 STAT = _program("stat", "describing", setup="find_out_how")
 """``path follow``. ``ok``, an entry as of LIST, and after the mark ``target`` with the link's own target."""

@@ -1,0 +1,103 @@
+"""``/fs/archive`` and ``/fs/extract``: directories as archives in the format tar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import flask
+
+from connmgr import errors
+from connmgr.api.account import Account, account, detail
+from connmgr.api.errors import as_error
+from connmgr.api.fs import REACHING, place_of
+from connmgr.api.fs_schemas import ArchiveRequest, ExtractRequest, ExtractResponse
+from connmgr.api.group import Group
+from connmgr.api.shell import EXAMPLE
+from connmgr.fs.archive import Archive, Tally, extract
+from connmgr.fs.inflow import Inflow
+
+TAR = "application/x-tar"
+STREAMED_PATHS = frozenset({"/fs/extract"})
+"""Where the server hands on a body as it arrives."""
+
+
+group = Group("archive", "Directories as archives in the format tar, as they pass.", prefix="/fs")
+
+
+@group.endpoint(
+    "/archive",
+    ArchiveRequest,
+    action="fs.read",
+    about=("connection", "session", "path"),
+    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.ArchiveRefused, errors.TarMissing],
+    waits=True,
+    raw_answer="The archive.",
+    raw_type=TAR,
+    example={"connection": EXAMPLE, "path": "/srv/site"},
+)
+def archive(request: dict[str, Any]) -> flask.Response:
+    """Return what a directory holds, or a single file, as an archive in the format tar.
+
+    Paths in it lead from the directory, and begin with `./`. Links are links in it; devices, sockets and named pipes
+    are left out. Files that could not be read whole are told before the end, in a pax header `CONNMGR.failed` of `./`,
+    a line each. The connection ends before the archive if the machine is lost.
+    """
+    known = account()
+    passing = Archive(known.held.enter_context(place_of(request)), request["path"], request["members"])
+    known.held.callback(passing.close)
+    return flask.Response(_counted(passing, known), mimetype=TAR)
+
+
+def _counted(passing: Archive, known: Account) -> Iterator[bytes]:
+    try:
+        yield from passing
+    except errors.ConnmgrError as error:
+        known.code = as_error(error, known.id).code
+        raise
+    finally:
+        known.details.update(files=passing.tally.files, bytes=passing.tally.bytes)
+
+
+@group.endpoint(
+    "/extract",
+    ExtractRequest,
+    ExtractResponse,
+    action="fs.write",
+    about=("connection", "session", "path"),
+    raises=[
+        *REACHING,
+        errors.NoSuchFile,
+        errors.WrongFileType,
+        errors.NoSpace,
+        errors.ArchiveRefused,
+        errors.TarMissing,
+    ],
+    waits=True,
+    raw_body="An archive in the format tar, not compressed; of any Content-Type and of any length.",
+    example={"connection": EXAMPLE, "path": "/srv/site"},
+    answer={"files": 12, "bytes": 34567, "failed": []},
+)
+def extract_(request: dict[str, Any]) -> dict[str, Any]:
+    """Write what an archive holds into a directory, which is made if it is missing; the query has the request's fields.
+
+    Each file gets its name in one step once the whole archive has come; an error leaves all as it was. What could not
+    be put in its place then is `failed`, and the rest is there. A file replaces a file or a link; a directory that
+    exists keeps its mode and what else it holds. The user's umask applies, unless `exact`; setuid, setgid and sticky
+    never do. Files belong to the shell's user.
+
+    Refused are archives with absolute paths, `..`, devices, named pipes, sparse files, and what goes through a link of
+    the same archive. On the machine nothing goes through a link below `path`.
+    """
+    tally = Tally()
+    with place_of(request) as place:
+        failed = extract(place, request["path"], body(), exact=request["exact"], tally=tally)
+    detail(files=tally.files, bytes=tally.bytes, failed=len(failed))
+    return {"files": tally.files, "bytes": tally.bytes, "failed": failed}
+
+
+def body() -> Iterable[bytes]:
+    """Return the body of this request, as it arrives."""
+    found = flask.request.environ["wsgi.input"]
+    # A body that is empty is no inflow.
+    return found if isinstance(found, Inflow) else iter([found.read()])

@@ -1,0 +1,259 @@
+"""Directories as archives in the format tar: read from a far side, and written to one.
+
+What passes is read member by member and written anew: neither side gets a header that the other has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from connmgr.engine.exchange import STALL_SECONDS, Exchange
+from connmgr.engine.nonce import new_nonce
+from connmgr.errors import ArchiveRefused, TransferFailed
+from connmgr.fs import scripts, tar
+from connmgr.fs.files import BLOCK, SLOWEST_DISK, Place, records_of
+from connmgr.fs.tar import DIRECTORY, HARD_LINK, LINK, OTHER, Member, Reader
+
+PIECE_BYTES = 192 << 10
+"""Bytes of an archive that go on at once."""
+
+CHUNK_BYTES = 2 << 20
+"""Bytes that a far side is sent in one piece, each of which costs it a process."""
+
+CALL_BYTES = 48 << 10
+"""Bytes of the names that one call of the far side's tar is given."""
+
+MAX_LINKS = 100_000
+"""Links in one archive that is written; each is remembered, so that nothing goes through it."""
+
+MEMBERS_A_SECOND = 500
+"""Members that a far side must put in place in a second at least, beyond the time that any answer has."""
+
+REPORT_BYTES = 1 << 20
+"""Bytes in which a far side tells what it could not put in place."""
+
+FAILED = "CONNMGR.failed"
+"""The pax header that tells what the far side's tar complained of."""
+
+
+@dataclass
+class Tally:
+    """What has passed: ``files`` that are no directories, and the ``bytes`` of their content."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, member: Member) -> None:
+        """Count one more."""
+        if member.kind != DIRECTORY:
+            self.files += 1
+            self.bytes += member.size
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A member that could not be put in place."""
+
+    path: bytes
+    message: str
+
+
+class Archive:
+    """What a directory holds, as an archive, by iteration; a single file is one of its own. Close it afterwards.
+
+    ``members`` are the paths in the directory that are wanted, with all below them; without them it is everything.
+    """
+
+    def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
+        self.tally = Tally()
+        self._place = place
+        self._path = path
+        self._calls = _calls([_named(name) for name in members])
+        self._complaints: list[str] = []
+        with ExitStack() as cleanup:
+            self._exchange = self._begun(next(self._calls), cleanup)
+            self._cleanup = cleanup.pop_all()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the archive in pieces.
+
+        :raises TransferFailed: the far side does not send an archive, or not to its end.
+        """
+        return _joined(self._pieces(), PIECE_BYTES)
+
+    def close(self) -> None:
+        """End the far side's part. Calling it again does nothing."""
+        self._cleanup.close()
+
+    def _pieces(self) -> Iterator[bytes | memoryview]:
+        yield from self._one(self._exchange)
+        for names in self._calls:
+            self._cleanup.close()
+            yield from self._one(self._begun(names, self._cleanup))
+        if self._complaints:
+            yield tar.told(FAILED, "\n".join(self._complaints))
+        yield tar.END
+
+    def _begun(self, names: list[bytes], cleanup: ExitStack) -> Exchange:
+        exchange = cleanup.enter_context(self._place.run(scripts.ARCHIVE, [self._path, *names]))
+        exchange.answer()
+        return exchange
+
+    def _one(self, exchange: Exchange) -> Iterator[bytes | memoryview]:
+        reader = Reader(exchange.data())
+        try:
+            yield from _rewritten(reader, self._passed)
+            complaints = reader.rest().decode(errors="replace").splitlines()
+        except ArchiveRefused as error:
+            raise TransferFailed(f"The far side's tar: {error.message}") from error
+        self._complaints += map(_printed, complaints)
+
+    def _passed(self, member: Member) -> Member | None:
+        if member.kind == OTHER:
+            return None
+        name = b"/".join(_parts(member.name))
+        target = b"./" + b"/".join(_parts(member.target)) if member.kind == HARD_LINK else member.target
+        self.tally.add(member)
+        return replace(member, name=_with_end(b"./" + name, member.kind), target=target)
+
+
+def extract(place: Place, path: bytes, pieces: Iterable[bytes], *, exact: bool, tally: Tally) -> list[Failed]:
+    """Write what an archive holds into the directory ``path``, which is made if it is missing; count it in ``tally``.
+
+    Each file comes to its place in one step, when all of the archive has come. Modes are those of the archive without
+    what the far side's umask takes away, which ``exact`` keeps; never setuid, setgid or sticky.
+
+    :returns: what could not be put in place.
+    :raises ArchiveRefused: see :class:`Gate`; nothing was written.
+    """
+    with place.run(scripts.EXTRACT, [path, new_nonce(), str(BLOCK)]) as exchange:
+        mask = int(exchange.answer(), 8)
+        gate, reader = Gate(0 if exact else mask, tally), Reader(pieces)
+        exchange.stream(_joined(_to_the_end(reader, gate), CHUNK_BYTES))
+        exchange.answer(STALL_SECONDS + tally.bytes / SLOWEST_DISK + gate.members / MEMBERS_A_SECOND)
+        *failed, end = [*records_of(exchange, REPORT_BYTES)] or [b""]
+        if end != b"end":
+            raise TransferFailed("The link broke while the files were put in place.")
+    return [_failed(record) for record in failed]
+
+
+class Gate:
+    """Lets members of an archive through that may be written into a directory, as those that they become.
+
+    :raises ArchiveRefused: a path is absolute or has ``..``; something follows that goes through a link, or would take
+        its place; a hard link leads elsewhere; something is neither a file, a directory nor a link.
+    """
+
+    def __init__(self, mask: int, tally: Tally) -> None:
+        self.members = 0
+        self._mask = mask
+        self._tally = tally
+        self._links: set[bytes] = set()
+
+    def __call__(self, member: Member) -> Member | None:
+        """Return what is written of a member, None of the directory itself."""
+        parts = _parts(member.name)
+        if not parts:
+            return None
+        if member.kind == OTHER:
+            raise ArchiveRefused(f"{tar.shown(member.name)}: a device or a named pipe, which is never written.")
+        name = self._free_of_links(parts, member)
+        target = member.target
+        if member.kind == HARD_LINK:
+            target = b"./" + self._free_of_links(_parts(target), member)
+        elif member.kind == LINK:
+            self._remember(name, member)
+        self.members += 1
+        self._tally.add(member)
+        # A directory that its owner may not enter could not be filled.
+        mode = member.mode & 0o777 & ~self._mask | (0o700 if member.kind == DIRECTORY else 0)
+        kind = member.kind
+        return Member(_with_end(b"./" + name, kind), kind, member.size, mode, member.modified, target)
+
+    def _free_of_links(self, parts: list[bytes], member: Member) -> bytes:
+        if self._links:
+            for count in range(1, len(parts) + 1):
+                if b"/".join(parts[:count]) in self._links:
+                    raise ArchiveRefused(f"{tar.shown(member.name)}: it goes through a link of the same archive.")
+        if not parts:
+            raise ArchiveRefused(f"{tar.shown(member.name)}: a link that leads nowhere.")
+        return b"/".join(parts)
+
+    def _remember(self, name: bytes, member: Member) -> None:
+        if len(self._links) >= MAX_LINKS:
+            raise ArchiveRefused(f"An archive may have {MAX_LINKS} links.")
+        if not member.target:
+            raise ArchiveRefused(f"{tar.shown(member.name)}: a link that leads nowhere.")
+        self._links.add(name)
+
+
+def _rewritten(reader: Reader, change: Callable[[Member], Member | None]) -> Iterator[bytes | memoryview]:
+    """Yield the members of an archive as ``change`` returns them, without its end."""
+    for member in reader:
+        changed = change(member)
+        if changed is not None:
+            yield tar.header(changed)
+            yield from reader.content()
+            yield tar.padding(changed.size)
+
+
+def _to_the_end(reader: Reader, gate: Gate) -> Iterator[bytes | memoryview]:
+    yield from _rewritten(reader, gate)
+    if reader.rest():
+        raise ArchiveRefused("Something follows the archive's end.")
+    yield tar.END
+
+
+def _joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of ``size`` or more."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= size:
+            yield bytes(held)
+            held.clear()
+    if held:
+        yield bytes(held)
+
+
+def _parts(path: bytes) -> list[bytes]:
+    """Return the names in a relative path; none for the directory itself.
+
+    :raises ArchiveRefused: it leads out.
+    """
+    parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+    if path.startswith(b"/") or b".." in parts or len(path) > tar.NAME_BYTES:
+        raise ArchiveRefused(f"{tar.shown(path)}: such a path would lead out of the directory, or is too long.")
+    return parts
+
+
+def _named(path: bytes) -> bytes:
+    return b"./" + b"/".join(_parts(path))
+
+
+def _with_end(name: bytes, kind: str) -> bytes:
+    return name + b"/" if kind == DIRECTORY and not name.endswith(b"/") else name
+
+
+def _calls(names: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield ``names`` in lists that one call takes; one list without a name if there is none."""
+    call: list[bytes] = []
+    size = 0
+    for name in names:
+        if call and size + len(name) > CALL_BYTES:
+            yield call
+            call, size = [], 0
+        call.append(name)
+        size += len(name) + 3
+    yield call
+
+
+def _printed(line: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def _failed(record: bytes) -> Failed:
+    reason, _, path = record.partition(b"/")
+    return Failed(path, _printed(reason.decode(errors="replace")) or "It could not be put in place")

@@ -1,0 +1,77 @@
+# Everything is unpacked in a directory of its own, in the one that it is for, and moved from there to its place when all
+# has come: what is new with one step for a whole tree, what joins a directory that exists file by file. Directories are
+# entered before anything in them is looked at, and one that a link has led to elsewhere is left again: nothing goes
+# through a link below the directory that the caller has named.
+block=$3
+chunks() {
+  while read -r size && [ "$size" != 0 ]; do
+    blocks=$((size / block)) rest=$((size % block))
+    content 2>/dev/null || exit
+  done
+}
+unpack() (
+  cd -P "$t" && [ "$(pwd -P)" = "$root/$t" ] && tar -x -p -o -f - && s=0 || s=$?
+  cat >/dev/null
+  exit $s
+)
+is_directory() { [ -d "$1" ] && [ ! -L "$1" ]; }
+exists() { [ -e "$1" ] || [ -L "$1" ]; }
+failed() { why=${2##*: }; printf '%s %s/%s' "$mark" "${why%%/*}" "$1"; }
+merge() {
+  staged=$1 below=$2
+  where=$(pwd -P && echo x); where=${where%??}; [ "$where" != / ] || where=
+  set --
+  for n in "$staged"/* "$staged"/.[!.]* "$staged"/..?*; do
+    b=${n##*/}
+    if is_directory "$n"; then
+      if is_directory "./$b"; then (enter); continue; fi
+      if exists "./$b"; then failed "$below$b" "There is something else than a directory"; continue; fi
+    elif ! exists "$n"; then continue
+    elif is_directory "./$b"; then failed "$below$b" "There is a directory"; continue
+    fi
+    set -- "$@" "$n"
+    [ $# -lt 100 ] || { put "$@"; set --; }
+  done
+  [ $# = 0 ] || put "$@"
+}
+enter() {
+  if cd -P "./$b" 2>/dev/null; then
+    there=$(pwd -P && echo x)
+    [ "${there%??}" = "$where/$b" ] || { failed "$below$b" "Somebody replaced the directory by a link"; return; }
+    merge "$n" "$below$b/"
+  else failed "$below$b" "Permission denied"; fi
+}
+put() {
+  why=$(mv -f -- "$@" . 2>&1) && return
+  for n; do ! exists "$n" || failed "$below${n##*/}" "$why"; done
+}
+resolve "$1"; trim
+[ "$tar" ] || no tar_missing
+if [ ! -d "$p" ]; then
+  parent
+  exists "$p" && no wrong_file_type
+  why=$(mkdir -- "$p" 2>&1) || [ -d "$p" ] || because "$why"
+fi
+cd -P "$p" 2>/dev/null || no permission_denied
+root=$(pwd -P && echo x); root=${root%??}; [ "$root" != / ] || root=
+{ read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
+clear_litter
+{ read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
+t=.connmgr-$self-$host-$2
+tidy() { rm -rf -- "./$t"; }
+trap tidy EXIT
+trap 'exit 1' HUP INT TERM PIPE
+mask=$(umask); umask 077
+why=$(mkdir -- "./$t" 2>&1) || because "$why"
+receiving=1
+say ok "$mask"
+why=$(chunks | unpack 2>&1) && bad= || bad=1
+read -r n || exit 1
+receiving=0
+[ "$n" = end ] || no transfer_failed
+[ ! "$bad" ] || { set -f; IFS='
+'; set -- $why; because "$1"; }
+say ok
+merge "$root/$t" ""
+tidy
+printf '%s end' "$mark"

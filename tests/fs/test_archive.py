@@ -1,0 +1,286 @@
+"""Directories as archives: what comes back, over every kind of tar, and what is never written."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr import errors
+from connmgr.fs import archive, tar
+from connmgr.fs.archive import FAILED, Archive, Tally, extract
+from connmgr.fs.files import Place, list_directory, matching
+from tests.components import program
+from tests.fs.far_sides import (
+    NECESSARY,
+    ODD_NAMES,
+    SHELLS,
+    Elsewhere,
+    busybox_tools,
+    chosen_tools,
+    litter,
+    names_in,
+    shell_called_sh,
+)
+from tests.fs.trees import archive_of, facts, packed, plant, unpack
+
+pytestmark = pytest.mark.needs("tar")
+
+TARS = ["tar", pytest.param("bsdtar", marks=pytest.mark.needs("bsdtar"))]
+TARS += [pytest.param("busybox", marks=pytest.mark.needs("busybox"))]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    directory = tmp_path / "tree"
+    directory.mkdir()
+    plant(directory)
+    return directory
+
+
+@pytest.mark.parametrize("kind", TARS)
+def test_a_tree_comes_back_as_it_was(kind: str, tree: Path, tmp_path: Path) -> None:
+    if kind == "busybox":
+        tools = busybox_tools(tmp_path)
+        (Path(tools) / "tar").symlink_to(program("busybox") or "")
+    else:
+        tools = chosen_tools(tmp_path, [*NECESSARY, "cp", "dd", "find", "stat", "uname"])
+        (Path(tools) / "tar").symlink_to(program(kind) or "")
+    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(tmp_path))
+    assert unpack(place, b"copy", packed(place, bytes(tree))) == []
+    assert facts(tmp_path / "copy") == facts(tree)
+    assert litter(tmp_path / "copy") == []
+    # Once more over what is there already.
+    assert unpack(place, b"copy", packed(place, bytes(tree))) == []
+    assert facts(tmp_path / "copy") == facts(tree)
+    place.transport.close()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_in_every_shell(shell: str, tree: Path, tmp_path: Path) -> None:
+    place = Place(Elsewhere(shell_called_sh(tmp_path, shell), os.environ["PATH"], tmp_path), bytes(tmp_path))
+    for _ in range(2):
+        assert unpack(place, b"copy", packed(place, bytes(tree))) == []
+        assert facts(tmp_path / "copy") == facts(tree)
+    listed = list_directory(place, b"tree", recursive=True)
+    assert {entry.name for entry in listed} == set(facts(tree))
+    assert {entry.name for entry in matching(place, b"tree/*")} == {
+        b"tree/" + os.fsencode(name) for name in names_in(tree)
+    }
+    place.transport.close()
+
+
+def test_every_python_reads_what_is_sent(here: Place, folder: Path) -> None:
+    plant(folder)
+    with tarfile.open(fileobj=io.BytesIO(packed(here, b"."))) as found:
+        names = {os.fsencode(member.name).removeprefix(b"./") for member in found if member.name != "."}
+    assert names == set(facts(folder))
+
+
+@pytest.mark.parametrize("layout", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_layout_is_read(here: Place, folder: Path, layout: int) -> None:
+    long = "/".join(["d" * 60] * (3 if layout == tarfile.USTAR_FORMAT else 10))
+    content = os.urandom(1000)
+    pieces = archive_of((long, {"content": content, "mtime": 1_000_000_000.75}), layout=layout)
+    assert unpack(here, b".", pieces) == []
+    assert (folder / long).read_bytes() == content
+    assert int((folder / long).stat().st_mtime) == 1_000_000_000
+
+
+def test_chosen_members_alone_are_sent_however_many_there_are(here: Place, folder: Path, tmp_path: Path) -> None:
+    for number in range(300):
+        (folder / f"{number:03} {'n' * 240}").write_text(str(number))
+    chosen = [os.fsencode(name) for name in names_in(folder)[::2]]
+    assert sum(map(len, chosen)) < archive.CALL_BYTES < sum(map(len, chosen)) * 2
+    more = [os.fsencode(name) for name in names_in(folder)[1:270]]
+    for members in (chosen, more):
+        content = packed(here, b".", *members)
+        with tarfile.open(fileobj=io.BytesIO(content)) as found:
+            assert [os.fsencode(name) for name in found.getnames()] == [b"./" + name for name in members]
+
+
+def test_a_single_file_is_an_archive_too(here: Place, folder: Path) -> None:
+    (folder / "-f").write_text("content")
+    with tarfile.open(fileobj=io.BytesIO(packed(here, b"-f"))) as found:
+        assert found.getnames() == ["./-f"]
+
+
+def test_what_could_not_be_read_is_told(here: Place, folder: Path) -> None:
+    (folder / "there").write_text("x")
+    with tarfile.open(fileobj=io.BytesIO(packed(here, b".", b"gone", b"there"))) as found:
+        assert "./there" in found.getnames()
+        assert "gone" in found.getmembers()[-1].pax_headers[FAILED]
+
+
+def test_devices_and_pipes_are_left_out(here: Place, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "file").write_text("x")
+    with tarfile.open(fileobj=io.BytesIO(packed(here, b"."))) as found:
+        assert sorted(found.getnames()) == [".", "./file"]
+
+
+def test_modes(here: Place, folder: Path) -> None:
+    content = archive_of(
+        ("program", {"mode": 0o6777, "content": b"x"}),
+        ("directory", {"type": tarfile.DIRTYPE, "mode": 0o3555}),
+        ("directory/file", {"mode": 0o666, "content": b"x"}),
+    )
+    mask = os.umask(0o077)
+    os.umask(mask)
+    for exact, lost in ((False, mask), (True, 0)):
+        assert unpack(here, b"modes", content, exact=exact) == []
+        paths = ("program", "directory", "directory/file")
+        modes = [stat.S_IMODE((folder / "modes" / path).stat().st_mode) for path in paths]
+        kept = stat.S_IMODE((folder / "modes" / "directory").stat().st_mode)
+        assert modes == [0o777 & ~lost, 0o755 & ~mask if not exact else kept, 0o666 & ~lost]
+        assert kept & 0o700 == 0o700
+
+
+OUTSIDE = "outside"
+LINK = {"type": tarfile.SYMTYPE, "linkname": "../outside"}
+UNSAFE: dict[str, list[tuple[str, dict[str, object]]]] = {
+    "absolute": [("/tmp/x", {})],
+    "above": [("a/../../x", {})],
+    "just above": [("..", {"type": tarfile.DIRTYPE})],
+    "through a link": [("link", LINK), ("link/x", {"content": b"x"})],
+    "through a link by another name": [("./a//link", LINK), ("a/./link/x", {"content": b"x"})],
+    "over a link": [("link", {**LINK, "linkname": "../outside/x"}), ("link", {"content": b"x"})],
+    "hard link above": [("x", {"type": tarfile.LNKTYPE, "linkname": "../outside/old"})],
+    "absolute hard link": [("x", {"type": tarfile.LNKTYPE, "linkname": "/etc/hostname"})],
+    "hard link through a link": [("link", LINK), ("x", {"type": tarfile.LNKTYPE, "linkname": "link/old"})],
+    "hard link to a link": [("link", LINK), ("x", {"type": tarfile.LNKTYPE, "linkname": "link"})],
+    "character device": [("x", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3})],
+    "block device": [("x", {"type": tarfile.BLKTYPE})],
+    "pipe": [("x", {"type": tarfile.FIFOTYPE})],
+    "sparse": [("x", {"pax_headers": {"GNU.sparse.major": "1"}})],
+    "link to nowhere": [("x", {"type": tarfile.SYMTYPE, "linkname": ""})],
+}
+
+
+@pytest.mark.parametrize("case", UNSAFE)
+def test_an_archive_that_leads_out_is_refused_whole(here: Place, folder: Path, case: str) -> None:
+    (folder / OUTSIDE).mkdir()
+    (folder / OUTSIDE / "old").write_text("old")
+    content = archive_of(("first", {"content": b"first"}), *UNSAFE[case])
+    with pytest.raises(errors.ArchiveRefused):
+        unpack(here, b"into", content)
+    assert names_in(folder / "into") == [], "some of it was written"
+    assert [(folder / OUTSIDE / name).read_text() for name in names_in(folder / OUTSIDE)] == ["old"]
+
+
+MALFORMED = {
+    "nothing": b"",
+    "noise": os.urandom(1 << 16),
+    "no end": archive_of(("x", {"content": b"x"}))[:1024],
+    "cut in a content": archive_of(("x", {"content": bytes(5000)}))[:2000],
+    "cut in a header": archive_of(("x", {}))[:100],
+    "more after the end": archive_of(("x", {})) + b"more",
+    "headers without end": tar._block(b"x", b"L", 1) * 1000,
+    "a name without end": tar._block(b"x", b"L", 1 << 40) + bytes(1 << 20),
+    "a negative size": b"".join([(head := tar._block(b"x", b"0", 0))[:124], b"-7777777777\0", head[136:]]),
+    "an unknown kind": tar._block(b"x", b"Q", 0),
+    "a pax header that lies": tar._block(b"x", b"x", 9) + b"99 path=\n" + bytes(503),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_archive_is_refused_whole(here: Place, folder: Path, case: str) -> None:
+    with pytest.raises(errors.ArchiveRefused):
+        unpack(here, b"into", MALFORMED[case])
+    assert names_in(folder / "into") == []
+
+
+def test_nothing_goes_through_a_link_that_is_there(here: Place, folder: Path) -> None:
+    (folder / OUTSIDE).mkdir()
+    (folder / "into" / "sub").mkdir(parents=True)
+    for place in ("link", "sub/link"):
+        (folder / "into" / place).symlink_to(folder / OUTSIDE)
+    (folder / "into" / "file").symlink_to(folder / OUTSIDE / "x")
+    content = archive_of(
+        ("link/x", {"content": b"x"}), ("sub/link/x", {"content": b"x"}), ("sub/y", {}), ("file", {"content": b"file"})
+    )
+    failed = unpack(here, b"into", content)
+    assert sorted(one.path for one in failed) == [b"link", b"sub/link"]
+    assert names_in(folder / OUTSIDE) == []
+    assert (folder / "into" / "sub" / "y").exists()
+    assert not (folder / "into" / "file").is_symlink()
+    assert (folder / "into" / "file").read_text() == "file"
+
+
+def test_what_is_in_the_way_stays_and_is_told(here: Place, folder: Path) -> None:
+    (folder / "into" / "a" / "inner").mkdir(parents=True)
+    (folder / "into" / "b").write_text("old")
+    content = archive_of(("a", {"content": b"new"}), ("b/x", {"content": b"new"}), ("c", {"content": b"new"}))
+    failed = unpack(here, b"into", content)
+    assert {one.path: bool(one.message) for one in failed} == {b"a": True, b"b": True}
+    assert (folder / "into" / "b").read_text() == "old"
+    assert (folder / "into" / "c").read_text() == "new"
+    assert litter(folder / "into") == []
+
+
+def test_a_machine_without_tar_says_so(folder: Path, tmp_path: Path) -> None:
+    tools = chosen_tools(tmp_path, [*NECESSARY, "find", "stat"])
+    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
+    with pytest.raises(errors.TarMissing):
+        packed(place, b".")
+    with pytest.raises(errors.TarMissing):
+        unpack(place, b"into", archive_of(("x", {})))
+    assert names_in(folder) == []
+    place.transport.close()
+
+
+HOSTILE = {
+    "noise": "head -c 100000 /dev/urandom",
+    "nothing": "true",
+    "a header alone": "head -c 512 /dev/zero | tr '\\0' x",
+    "zeros without end": "cat /dev/zero",
+    "letters without end": "yes",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_far_side_that_sends_no_archive(folder: Path, tmp_path: Path, case: str) -> None:
+    tools = chosen_tools(tmp_path, [*NECESSARY, "find", "stat", "tr", "yes"])
+    false = Path(tools) / "tar"
+    false.write_text(f"#!/bin/sh\ncase $1 in --version) exit;; esac\n{HOSTILE[case]}\n")
+    false.chmod(0o755)
+    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
+    with pytest.raises(errors.TransferFailed):
+        packed(place, b".")
+    place.transport.close()
+
+
+def test_a_path_that_leads_out_is_not_asked_for(here: Place) -> None:
+    for name in (b"../x", b"/etc/passwd", b"a/../../b"):
+        with pytest.raises(errors.ArchiveRefused):
+            Archive(here, b".", [name])
+
+
+def test_a_killed_writer_s_directory_is_cleared_by_the_next(here: Place, folder: Path) -> None:
+    def broken() -> Iterator[bytes]:
+        yield archive_of(("x", {"content": bytes(4 << 20)}))[: 3 << 20]
+        (shell,) = [name for name in litter(folder) if name.startswith(".connmgr-")]
+        os.kill(int(shell.split("-")[1]), 9)
+        yield from ()
+
+    with pytest.raises(errors.ConnmgrError):
+        extract(here, b".", broken(), exact=True, tally=Tally())
+    assert unpack(here, b".", archive_of(("y", {"content": b"y"}))) == []
+    assert names_in(folder) == ["y"]
+
+
+def test_a_pattern_is_no_program(here: Place, folder: Path) -> None:
+    for name in ODD_NAMES:
+        (folder / os.fsdecode(name)).write_text("x")
+    found = [entry.name for entry in matching(here, b"*")]
+    assert found == sorted(name for name in ODD_NAMES)
+    for pattern in (b"$(touch made)*", b"`touch made`", b"*; touch made", b"$HOME/*", b"nothing*", b"~x/*"):
+        assert all(entry.name in ODD_NAMES for entry in matching(here, pattern)), pattern
+    assert not (folder / "made").exists()
+    assert [entry.name for entry in matching(here, b"plain")] == [b"plain"]
+    assert [entry.name for entry in matching(here, bytes(folder) + b"/pl?[a-j]n")] == [bytes(folder) + b"/plain"]
