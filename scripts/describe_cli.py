@@ -57,6 +57,11 @@ SECTIONS = {
         leaves the shell open, so that the next command costs 1 to 2 ms in the daemon (`make bench`). The directory
         and exported variables last from one command to the next, for all who use the connection.
 
+        `--session NAME` uses another shell of the connection, with a directory, variables and a queue of its own, until
+        it was idle for `idle-timeout` seconds. `export CONNMGR_SESSION=$$` gives each of your terminals its own.
+        `--fresh` runs a command in a new shell, which is stopped afterwards: it finds nothing of earlier commands, and
+        leaves neither directory nor variables.
+
         `connmgr exec web -- 'cd /srv && ls *.log'` quotes what your own shell is to leave alone. Blanks join the
         words after `--`, as with ssh, into one command of the far shell's language: quote a word that it is to see
         as one.
@@ -94,6 +99,7 @@ ENVIRONMENT = {
     "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` says it. Without both, the daemon tells by "
     "the file `daemon.json` beside the auth file. Without that file, config.toml tells.",
     "CONNMGR_AUTH_FILE": "The file that authenticates local clients, if it is not in its usual place.",
+    "CONNMGR_SESSION": "The shell that `exec`, `cp` and `shell` use where no `--session` names one.",
     "CONNMGR_CONFIG": "Another file than config.toml. Every setting of docs/OPERATIONS.md is a variable too.",
 }
 

@@ -18,7 +18,7 @@ from connmgr.api.group import Group
 from connmgr.api.schemas import Filter, Id, Ids
 from connmgr.api.services import services
 from connmgr.api.shell import client_is_gone
-from connmgr.api.shell_schemas import Restarted, ShellName
+from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
 from connmgr.engine.running import Result
 from connmgr.fields import Boolean, Integer, Schema
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
@@ -33,7 +33,7 @@ group = Group("broadcast", "Commands on many connections at once.", prefix="/she
 Stored = dict[str, Connection | errors.IntegrityError]
 
 
-class BroadcastRequest(CommandFields):
+class BroadcastRequest(CommandFields, OwnShell):
     session = ShellName(
         metadata={"description": "The name of a further shell of each connection. Without it: the connection's own."}
     )
@@ -137,15 +137,17 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
         request["parallel"],
         request["start"],
         request.get("session"),
+        request["fresh"],
     )
     sound = [one for one in stored.values() if isinstance(one, Connection)]
-    ready = dict.fromkeys(one.id for one in found.shells.admitted(sound, caller().access, order.session))
+    running = [] if order.fresh else found.shells.admitted(sound, caller().access, order.session)
+    ready = dict.fromkeys(one.id for one in running)
     # All in one change, since each would cost an fsync.
     found.vault.connections.touch(*ready)
     others = [one.id for one in sound if one.id not in ready]
-    running = Broadcast(found.shells, caller().access, order, ready, others)
+    work = Broadcast(found.shells, caller().access, order, ready, others)
     lines = _Lines(account(), stored, request["encoding"])
-    return as_lines(lines.all(ids, running.outcomes(client_is_gone())))
+    return as_lines(lines.all(ids, work.outcomes(client_is_gone())))
 
 
 class _Lines:

@@ -19,6 +19,7 @@ from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.api.shell_schemas import (
     ListRequest,
+    OwnShell,
     Restarted,
     ShellInfo,
     ShellListResponse,
@@ -61,7 +62,7 @@ group = Group(
 )
 
 
-class ExecRequest(CommandFields, ShellNamed):
+class ExecRequest(CommandFields, ShellNamed, OwnShell):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
     start = Boolean(
         load_default=False,
@@ -237,7 +238,7 @@ def stop(request: dict[str, Any]) -> None:
 
 def _begun(request: dict[str, Any]) -> AbstractContextManager[Begun]:
     timeout = request.get("timeout", services().settings.command_timeout)
-    place = Place(request["connection"], caller().access, request.get("session"), request["start"])
+    place = Place(request["connection"], caller().access, request.get("session"), request["start"], request["fresh"])
     return begun(services().shells, place, command_of(request), timeout, client_is_gone())
 
 

@@ -44,6 +44,24 @@ class ShellRequest(ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection that the shell is on."})
 
 
+class OwnShell(Schema):
+    """A request whose command may have a shell of its own."""
+
+    fresh = Boolean(
+        load_default=False,
+        metadata={
+            "description": "True runs it in a new shell, which is stopped afterwards: it finds neither directory nor "
+            "variables of earlier commands, and leaves none. Not together with `session`."
+        },
+    )
+
+    @validates_schema
+    def check_fresh(self, data: dict[str, Any], **_: Any) -> None:
+        for name in ("session", "detachAfter"):
+            if data["fresh"] and name in data:
+                raise ValidationError(f"Not together with {name}.", "fresh")
+
+
 class StartRequest(ShellRequest):
     tellRestarted = Boolean(
         load_default=False,

@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -15,7 +16,16 @@ from click.shell_completion import CompletionItem
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import KILLED, as_object, ensure_shell, session_option, write_all
+from connmgr.cli.outcome import (
+    KILLED,
+    as_object,
+    ensure_shell,
+    fresh_option,
+    own_session,
+    session_of,
+    session_option,
+    write_all,
+)
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
 from connmgr.cli.selection import Choice, choosing, chosen
@@ -103,6 +113,7 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
 @click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
 @session_option
+@fresh_option
 @click.option("--detach", is_flag=True, help="Begin it as a job, which runs on by itself, and print the job's uuid.")
 @click.option("--name", metavar="NAME", help="With --detach: what the job is called.")
 @click.option(
@@ -130,6 +141,7 @@ def exec(
     cwd: str | None,
     reads: bool,
     session: str | None,
+    fresh: bool,
     detach: bool,
     as_json: bool,
     **of_job: Any,
@@ -151,7 +163,10 @@ def exec(
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads)
     targets, joined = _parted(names, command, choice, everywhere=everywhere)
+    session = session_of(session, fresh=fresh)
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
+    if fresh and not detach:
+        options["fresh"] = True
     if reads:
         options["stdin"] = sys.stdin.buffer.read()
     client = connect()
@@ -165,8 +180,9 @@ def exec(
     if detach:
         from connmgr.cli.detach import start_job
 
-        ensure_shell(client, id, session, connection)
-        start_job(client, id, joined, **options, **of_job, as_json=as_json)
+        with own_session(client, id) if fresh else nullcontext(session) as options["session"]:
+            ensure_shell(client, id, options["session"], connection)
+            start_job(client, id, joined, **options, **of_job, as_json=as_json)
         return
     with waiting(connection) as over:
         if as_json:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from connmgr.cli.exits import TIMED_OUT
 from connmgr.cli.output import visible
@@ -16,9 +19,46 @@ KILLED = "command_timeout"
 """The code of the error that carries the output of a command killed at its timeout."""
 
 
+SESSION_VARIABLE = "CONNMGR_SESSION"
+
 session_option = click.option(
-    "--session", metavar="NAME", help="Use the shell of this name, instead of the connection's own."
+    "--session",
+    metavar="NAME",
+    envvar=SESSION_VARIABLE,
+    help="Use the shell of this name, with a directory and variables of its own. $CONNMGR_SESSION names one too.",
 )
+
+
+fresh_option = click.option(
+    "--fresh", is_flag=True, help="Use a new shell, which is stopped afterwards: it leaves no directory or variable."
+)
+
+
+def session_of(session: str | None, *, fresh: bool) -> str | None:
+    """Return the ``--session`` of the running command; ``--fresh`` outranks the one of the environment.
+
+    :raises click.UsageError: both are given.
+    """
+    if not fresh:
+        return session
+    if click.get_current_context().get_parameter_source("session") == ParameterSource.COMMANDLINE:
+        raise click.UsageError("Give --session or --fresh.")
+    return None
+
+
+@contextlib.contextmanager
+def own_session(client: Client, connection: str) -> Iterator[str]:
+    """Yield the name of a shell of its own, which is stopped at the end of the block, if it still runs."""
+    name = f"fresh-{os.urandom(8).hex()}"
+    client.shell.start(connection, session=name)
+    try:
+        yield name
+    finally:
+        try:
+            client.shell.stop(connection, session=name)
+        except ClientError as error:
+            if error.code != "no_shell":
+                raise
 
 
 def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,15 @@ from connmgr import paths
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import INTERRUPTED, failure
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.outcome import ensure_shell, session_option, tell_restarted, write_all
+from connmgr.cli.outcome import (
+    ensure_shell,
+    fresh_option,
+    own_session,
+    session_of,
+    session_option,
+    tell_restarted,
+    write_all,
+)
 from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
@@ -34,7 +43,8 @@ class Place(NamedTuple):
 @click.command()
 @click.argument("connection", type=ConnectionName())
 @session_option
-def shell(connection: str, session: str | None) -> None:
+@fresh_option
+def shell(connection: str, session: str | None, *, fresh: bool) -> None:
     """Run commands on a connection line by line, with a history. Ctrl-D or exit leaves, and the shell stays.
 
     It is no terminal: commands read no input. Editors, pagers, passwd and other programs that draw on the screen or ask
@@ -42,11 +52,18 @@ def shell(connection: str, session: str | None) -> None:
     other variables do not. Ctrl-C kills the running command. If standard input is no terminal, its lines run without a
     prompt.
     """
+    session = session_of(session, fresh=fresh)
     client = connect()
     id = find(client, connection)
     name = client.connection.info([id])[0].path
-    ensure_shell(client, id, session, name)
-    place = Place(client, id, name, session)
+    with own_session(client, id) if fresh else nullcontext(session) as session:
+        ensure_shell(client, id, session, name)
+        status = _loop(Place(client, id, name, session))
+    raise click.exceptions.Exit(status)
+
+
+def _loop(place: Place) -> int:
+    """Run lines until the last, and return the exit code to leave with."""
     status = 0
     lines = _typed(place) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for line in lines:
@@ -55,10 +72,9 @@ def shell(connection: str, session: str | None) -> None:
             continue
         if words[0] in LEAVING:
             # Only the far shell can evaluate the argument of its exit.
-            status = _run(place, f"exit {words[1]}") if len(words) > 1 else status
-            break
+            return _run(place, f"exit {words[1]}") if len(words) > 1 else status
         status = _run(place, line)
-    raise click.exceptions.Exit(status)
+    return status
 
 
 def _run(place: Place, line: str) -> int:

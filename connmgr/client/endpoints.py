@@ -155,12 +155,14 @@ class Shells(Group):
         env: Mapping[str, str] | None = None,
         session: str | None = None,
         start: bool | None = None,
+        fresh: bool | None = None,
     ) -> Result:
         """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end.
 
         With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
+        With ``fresh`` the command has a shell of its own, which is stopped afterwards.
         """
-        options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session, start=start)
+        options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session, start=start, fresh=fresh)
         return Result.read(self._post("/shell/exec", connection=connection, command=command, **options))
 
     def exec_bytes(
@@ -174,9 +176,10 @@ class Shells(Group):
         env: Mapping[str, str] | None = None,
         session: str | None = None,
         start: bool | None = None,
+        fresh: bool | None = None,
     ) -> RawResult:
         """As :meth:`exec`, with input and output byte by byte."""
-        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start}
+        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
         fields = _bytewise(connection, command, stdin=stdin, **options)
         return RawResult.read(self._post("/shell/exec", **fields))
 
@@ -191,13 +194,14 @@ class Shells(Group):
         env: Mapping[str, str] | None = None,
         session: str | None = None,
         start: bool | None = None,
+        fresh: bool | None = None,
     ) -> Stream:
         """Run a command, and return its output while it runs, byte by byte and without a limit.
 
         It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
         a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
         """
-        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start}
+        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
         fields = _bytewise(connection, command, stdin=stdin, **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 

@@ -32,7 +32,8 @@ SLICE_SECONDS = 0.002
 class Order:
     """A command that may take ``timeout`` seconds on each connection, and runs on ``parallel`` of them at a time.
 
-    ``start`` says that shells that do not run are started first; ``session`` names the shell of each connection.
+    ``start`` says that shells that do not run are started first; ``session`` names the shell of each connection, and
+    with ``fresh`` each has a shell of its own for the command.
     """
 
     command: Command
@@ -40,6 +41,7 @@ class Order:
     parallel: int
     start: bool
     session: str | None = None
+    fresh: bool = False
 
 
 class Outcome(NamedTuple):
@@ -192,7 +194,7 @@ class Broadcast:
     def _run(self, connection: str) -> Result:
         """Run the command and wait for it, and for the start of the shell where that is ordered."""
         order = self._order
-        place = Place(connection, self._access, order.session, order.start)
+        place = Place(connection, self._access, order.session, order.start, order.fresh)
         running_there = begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set)
         with running_there as (running, restarted):
             if restarted:

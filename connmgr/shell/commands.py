@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from connmgr.engine.frame import Command
@@ -18,13 +19,15 @@ from connmgr.shell.shells import Shells
 class Place:
     """Where a command runs: in the shell ``session`` of ``connection``, used by ``access``.
 
-    ``start`` says that the shell is started if it does not run, or is lost before anything was sent to it.
+    ``start`` says that the shell is started if it does not run, or is lost before anything was sent to it. ``fresh``
+    says that the command has a shell of its own instead, which is stopped after it.
     """
 
     connection: str
     access: Access
     session: str | None = None
     start: bool = False
+    fresh: bool = False
 
 
 class Begun(NamedTuple):
@@ -56,7 +59,10 @@ def begun(
 
     restarted = False
     try:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as outer, contextlib.ExitStack() as held:
+            if place.fresh:
+                place = outer.enter_context(_of_its_own(shells, place))
+                _require_client(abandoned)
             try:
                 running = begin()
             except (NoShell, ShellLost) as error:
@@ -64,11 +70,26 @@ def begun(
                     raise
                 held.close()
                 restarted = shells.start(place.connection, place.access, place.session).restarted
-                if abandoned():
-                    raise CommandCancelled("The client went away before the command began.") from None
+                _require_client(abandoned)
                 running = begin()
             yield Begun(running, restarted)
     except ConnmgrError as error:
         if restarted:
             error.details = {**error.details, "restarted": True}
         raise
+
+
+@contextlib.contextmanager
+def _of_its_own(shells: Shells, place: Place) -> Iterator[Place]:
+    """Start a shell with a name that nobody knows, yield its place, and stop it."""
+    own = replace(place, session=f"fresh-{secrets.token_hex(8)}", start=False)
+    shells.start(own.connection, own.access, own.session)
+    try:
+        yield own
+    finally:
+        shells.end(own.connection, own.session)
+
+
+def _require_client(abandoned: Callable[[], bool]) -> None:
+    if abandoned():
+        raise CommandCancelled("The client went away before the command began.")

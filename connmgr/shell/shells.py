@@ -120,9 +120,14 @@ class Shells:
 
         :raises NoShell: it does not run.
         """
-        name = ShellName(connection, session)
-        self._admitted(name, access)
-        self._end_named(name)
+        self._admitted(ShellName(connection, session), access)
+        self.end(connection, session)
+
+    def end(self, connection: str, session: str | None) -> None:
+        """End the shell as :meth:`stop` does, if it runs, for whoever started it; that it was lost is forgotten."""
+        with self._holding(ShellName(connection, session)) as entry:
+            entry.lost = False
+            self._opener.empty(entry)
 
     def stop_all(self, connection: str, access: Access) -> None:
         """End all shells of the connection, as :meth:`stop` does one.
@@ -137,7 +142,7 @@ class Shells:
         if not running:
             raise self._no_shell(connection)
         with ThreadPoolExecutor(len(running), "stop-shells") as pool:
-            ends = [pool.submit(self._end_named, name) for name in running]
+            ends = [pool.submit(self.end, *name) for name in running]
         for end in ends:
             end.result()
 
@@ -264,10 +269,6 @@ class Shells:
             if entry.shell is shell:
                 entry.lost = lost
                 self._opener.empty(entry)
-
-    def _end_named(self, name: ShellName) -> None:
-        with self._holding(name) as entry:
-            self._opener.empty(entry)
 
     def _close_one(self, name: ShellName, entry: Entry, shell: Shell, timeout: float) -> None:
         try:

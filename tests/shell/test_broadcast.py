@@ -242,7 +242,9 @@ def test_a_shell_that_is_killed_meanwhile_is_lost_and_the_others_go_on(hosts: Ho
     outcomes = {one.connection: one for one in hosts.run("test $N != 0 || kill -9 $$; sleep 0.2; echo $N")}
     assert code_of(outcomes[hosts.ids[0]]) == "shell_lost"
     assert [result_of(outcomes[id]).stdout for id in hosts.ids[1:]] == [str(n) for n in range(1, HOSTS)]
-    assert all(one.result == Result(0, "", "", truncated=False) for one in hosts.run("true"))
+    again = {one.connection: one.result for one in hosts.run("true")}
+    assert again.pop(hosts.ids[0]) == Result(0, "", "", truncated=False, restarted=True)
+    assert all(one == Result(0, "", "", truncated=False) for one in again.values())
 
 
 def test_options_hold_for_every_connection(hosts: Hosts) -> None:
