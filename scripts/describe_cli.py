@@ -58,7 +58,7 @@ SECTIONS = {
         and exported variables last from one command to the next, for all who use the connection.
 
         `--session NAME` uses another shell of the connection, with a directory, variables and a queue of its own, until
-        it was idle for `idle-timeout` seconds. `export CONNMGR_SESSION=$$` gives each of your terminals its own.
+        `connmgr disconnect` or `idle-timeout`. `export CONNMGR_SESSION=$$` gives each of your terminals its own.
         `--fresh` runs a command in a new shell, which is stopped afterwards: it finds nothing of earlier commands, and
         leaves neither directory nor variables.
 

@@ -226,7 +226,7 @@ def stop(request: dict[str, Any]) -> None:
     """Stop a shell of a connection, or all of them. The answer comes when they have exited.
 
     A running command is killed with all that it started. Background jobs of earlier commands run on, with or without
-    `nohup`, as after a logout from ssh.
+    `nohup`, as after a logout from ssh. With `all` the link to the machine is not used again: the next shell logs in.
     """
     shells = services().shells
     if request["all"]:

@@ -30,6 +30,7 @@ COMMANDS = {
     "category": "category",
     "exec": "exec",
     "shell": "shell",
+    "disconnect": "disconnect",
     "job": "job",
     "trust": "trust",
     "cp": "cp",

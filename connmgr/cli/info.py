@@ -12,6 +12,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.ls import used
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.output import ago, json_option, print_json, print_table
+from connmgr.cli.status import at_work
 from connmgr.client import Connection
 
 SECRET = "(secret)"  # noqa: S105 - what is shown in its place
@@ -22,7 +23,7 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 @click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
 @json_option
 def info(connection: str, *, refresh: bool, as_json: bool) -> None:
-    """Show a connection, and what would be dialled for it. Secrets stay encrypted.
+    """Show a connection, what would be dialled for it, and what its shells do. Secrets stay encrypted.
 
     "dials" is the host that CONNECTION leads to, after what ~/.ssh/config of the daemon's user says of it, "through"
     the hosts on the way there, and "offers" the private keys that are offered to it.
@@ -35,7 +36,7 @@ def info(connection: str, *, refresh: bool, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    one = Connection.read(answer)
+    one, shells = Connection.read(answer), client.shell.list(id)
     rows = [
         ("name", one.path),
         ("uuid", one.id),
@@ -46,6 +47,7 @@ def info(connection: str, *, refresh: bool, as_json: bool) -> None:
         ("last used", used(one)),
         ("last modified", ago(one.last_modified)),
         *((f"seen: {name}", str(value)) for name, value in one.state.items()),
+        *((_label(shell.status.session), f"{at_work(shell)}, in {shell.directory}") for shell in shells),
     ]
     print_table(rows)
 
@@ -65,6 +67,10 @@ def _dialled(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _login(host: Mapping[str, Any]) -> str:
     name = f"[{host['host']}]" if ":" in host["host"] else host["host"]
     return f"{host['user']}@{name}:{host['port']}"
+
+
+def _label(session: str | None) -> str:
+    return "shell" if session is None else f"shell {session}"
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

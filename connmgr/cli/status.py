@@ -6,7 +6,8 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
-from connmgr.client import Client, DaemonStatus, RunningShell
+from connmgr.client import Client, DaemonStatus
+from connmgr.client.results import ListedShell
 
 ANSWER_SECONDS = 10.0
 
@@ -14,16 +15,18 @@ ANSWER_SECONDS = 10.0
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
-    """Show whether the daemon runs, and how it is. Exits with 3 if none answers."""
+    """Show whether the daemon runs, how it is, and what its shells do. Exits with 3 if none answers."""
     client = connect(ANSWER_SECONDS, offers_start=False)
     answer = client.post("/daemon/status")
     vault = client.vault.status()
     connections = len(client.connection.query())
     if as_json:
         unlocked = {"hasUsers": vault.has_users, "user": vault.user}
-        print_json({"url": client.base_url, **answer, "connections": connections, "vault": unlocked})
+        shells = client.post("/shell/list")["shells"]
+        more = {"connections": connections, "vault": unlocked, "shells": shells}
+        print_json({"url": client.base_url, **answer, **more})
         return
-    found = DaemonStatus.read(answer)
+    found, running = DaemonStatus.read(answer), client.shell.list()
     locked = f"unlocked by {vault.user}" if vault.user else "locked" if vault.has_users else "without users"
     print_table(
         [
@@ -32,22 +35,22 @@ def status(*, as_json: bool) -> None:
             ("runs for", lasting(found.uptime)),
             ("vault", f"{counted(connections, 'connection')}, {locked}"),
             ("in use", f"{found.slots_in_use} of {found.slots} slots, by {counted(found.clients, 'client')}"),
-            ("shells", str(len(found.shells))),
+            ("shells", str(len(running))),
         ]
     )
-    _print_shells(client, found.shells)
+    _print_shells(client, running)
 
 
-def _print_shells(client: Client, shells: list[RunningShell]) -> None:
+def _print_shells(client: Client, shells: list[ListedShell]) -> None:
     if not shells:
         return
-    named = {one.id: one.path for one in client.connection.info([one.connection for one in shells])}
+    named = {one.id: one.path for one in client.connection.info([one.status.connection for one in shells])}
     rows = [
         (
-            _label(named[one.connection], one.session),
-            one.state,
-            f"runs for {lasting(one.uptime)}",
-            f"idle for {lasting(one.idle)}",
+            _label(named[one.status.connection], one.status.session),
+            at_work(one),
+            f"started {lasting(one.status.uptime)} ago",
+            one.directory,
         )
         for one in shells
     ]
@@ -56,3 +59,14 @@ def _print_shells(client: Client, shells: list[RunningShell]) -> None:
 
 def _label(path: str, session: str | None) -> str:
     return path if session is None else f"{path} [{session}]"
+
+
+def at_work(shell: ListedShell) -> str:
+    """Return in a few words how a shell is, and what it does for how long."""
+    status, seconds = shell.status, shell.command_seconds
+    if status.state == "lost":
+        return "lost: the next command has a new one"
+    if seconds is not None:
+        queue = f", {status.waiting} more wait" if status.waiting else ""
+        return f"a command runs for {lasting(seconds)}{queue}"
+    return f"idle for {lasting(status.idle)}" if status.state == "idle" else "in use"

@@ -264,13 +264,20 @@ class RunningShell(NamedTuple):
 
 
 class ListedShell(NamedTuple):
-    """A running shell with its process, its directory, and since when it and its command run."""
+    """A running shell with its process, its directory, and since when it and its command run, by the daemon's clock."""
 
     status: RunningShell
     pid: int
     directory: str
     since: datetime
     running_since: datetime | None
+
+    @property
+    def command_seconds(self) -> float | None:
+        """For how many seconds its command has run; None without one."""
+        if self.running_since is None:
+            return None
+        return max(0.0, self.status.uptime - (self.running_since - self.since).total_seconds())
 
     @classmethod
     def read(cls, shell: Mapping[str, Any]) -> ListedShell:

@@ -130,7 +130,7 @@ class Shells:
             self._opener.empty(entry)
 
     def stop_all(self, connection: str, access: Access) -> None:
-        """End all shells of the connection, as :meth:`stop` does one.
+        """End all shells of the connection, as :meth:`stop` does one; the next one has a link of its own.
 
         :raises NoShell: none runs.
         """
@@ -141,6 +141,8 @@ class Shells:
                 running.append(name)
         if not running:
             raise self._no_shell(connection)
+        # Jobs may keep it open for a while.
+        self._links.forget([connection])
         with ThreadPoolExecutor(len(running), "stop-shells") as pool:
             ends = [pool.submit(self.end, *name) for name in running]
         for end in ends:

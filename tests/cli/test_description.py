@@ -40,6 +40,7 @@ def test_the_man_page_is_well_formed() -> None:
         "exec",
         "cp",
         "shell",
+        "disconnect",
         "job",
         "status",
         "info",

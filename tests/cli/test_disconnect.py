@@ -1,0 +1,80 @@
+"""``connmgr disconnect``, and what ``status`` and ``info`` show of shells before it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import StartSshd
+from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine
+
+pytestmark = pytest.mark.needs("bash")
+
+
+@contextmanager
+def killing(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a process that a failed assertion leaves, which its ``with`` would wait for."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_it_ends_all_shells_and_what_runs_in_them(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    connmgr, gate = own_connmgr, tmp_path / "gate"
+    os.mkfifo(gate)
+    connmgr("exec", "local", "--", "cd /usr")
+    work = [DIRECTORY / "connmgr", "exec", "--session", "build", "local", "--", f"cd /etc; echo begun; cat {gate}"]
+    process = subprocess.Popen(work, env=connmgr.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process, killing(process):
+        assert process.stdout
+        assert process.stdout.readline() == b"begun\n"
+        own, build = connmgr("status").output.splitlines()[-2:]
+        assert re.fullmatch(r"  local machine +idle for \d+ s +started \d+ s ago +/usr", own), own
+        assert build.strip().startswith("local machine [build]  a command runs for ")
+        shown = connmgr("info", "local").output
+        assert "shell" in shown
+        assert "in /usr" in shown
+        assert "a command runs for" in shown
+        listed = connmgr("status", "--json").json["shells"]
+        assert sorted(one.get("session", "") for one in listed) == ["", "build"]
+        assert connmgr("disconnect", "local").output == "local: 2 shells ended\n"
+        assert process.wait(TIMEOUT) == 125
+    assert connmgr.daemon.client.shell.list() == []
+    assert connmgr("disconnect", "local").output == "local: no shell runs\n"
+    assert connmgr("exec", "local", "--", "pwd").output == f"{connmgr.daemon.home}\n"
+
+
+def test_it_ends_one_shell_by_its_name(own_connmgr: CommandLine) -> None:
+    own_connmgr("exec", "local", "--", "true")
+    own_connmgr("exec", "--session", "build", "local", "--", "true")
+    done = own_connmgr("disconnect", "--session", "build", "local", environment={"CONNMGR_SESSION": "other"})
+    assert done.output == "local: 1 shell ended\n"
+    assert [one.status.session for one in own_connmgr.daemon.client.shell.list()] == [None]
+    assert own_connmgr("disconnect", "local", environment={"CONNMGR_SESSION": "other"}).output == (
+        "local: 1 shell ended\n"
+    )
+
+
+@pytest.mark.needs("sshd")
+def test_it_ends_the_link_though_jobs_have_used_it(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    server = start_sshd()
+    own_connmgr.add_ssh("web", server)
+    job = own_connmgr("exec", "--detach", "web", "--", "sleep 100").output.strip()
+    own_connmgr("job", "logs", job)
+    logins = server.log().count("Accepted publickey")
+    own_connmgr("disconnect", "web")
+    own_connmgr("exec", "web", "--", "true")
+    assert server.log().count("Accepted publickey") == logins + 1, "the next command did not log in again"
+    assert own_connmgr("job", "ls").output.count("running") == 1
+    own_connmgr("job", "kill", job)
+    deadline = time.monotonic() + TIMEOUT
+    while "running" in own_connmgr("job", "ls").output:
+        assert time.monotonic() < deadline, "the job does not end"
