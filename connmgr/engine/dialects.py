@@ -50,7 +50,8 @@ class Dialect:
     ``renewal`` opens the session's streams anew. ``functions`` prints the functions and aliases that a shell may
     have been started with. ``preparation`` is run once, before all commands. ``put`` prints its argument, in which
     ``\\0ooo`` stands for the byte of that number, and nothing after it. ``slurps`` says whether ``$(<file)`` is what a
-    file holds. ``newline`` is how one is written within single quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
+    file holds. ``newline`` is how one is written within single quotes. ``interpreter`` is, for a shell that cannot
+    supervise, the sh text that runs a command in it.
     """
 
     number: int
