@@ -22,7 +22,9 @@ UNDER_WAY = (STARTING, RUNNING)
 ENDED = ("exited", "killed", "timed_out", "lost")
 
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
-_UNDER_WAY = sa.select(sa.func.count()).where(table.c.state.in_(UNDER_WAY))
+_COUNTS = sa.select(
+    sa.func.count(sa.case((table.c.connection == sa.bindparam("connection"), 1))), sa.func.count()
+).where(table.c.state.in_(UNDER_WAY))
 _SET_STATE = (
     table.update()
     # Whoever saw the end first is right: a later look may find less.
@@ -72,12 +74,10 @@ class StoredJobs:
 
     def require_room(self, connection: str, *, most_of_connection: int, most: int) -> None:
         """Raise :class:`JobLimit` if so many jobs are under way, on a connection or in the vault."""
-
-        def work(tx: sa.Connection) -> None:
-            _require_room(tx, _UNDER_WAY.where(table.c.connection == connection), most_of_connection, "connection")
-            _require_room(tx, _UNDER_WAY, most, "vault")
-
-        self._database.read(work)
+        counted = self._database.read(lambda tx: tx.execute(_COUNTS, {"connection": connection}).one())
+        for under_way, limit, of in zip(counted, (most_of_connection, most), ("connection", "vault"), strict=True):
+            if under_way >= limit:
+                raise JobLimit(f"{limit} jobs are under way on this {of}: wait for one to end, or kill one.")
 
     def add(self, job: StoredJob) -> StoredJob:
         """Store ``job``, or return the one of its connection that has the same key.
@@ -133,8 +133,3 @@ class StoredJobs:
     def remove(self, id: str) -> None:
         """Remove a job; one that is not there stays so. Commands may hold secrets, so its text leaves the disk too."""
         self._database.write(lambda tx: tx.execute(table.delete().where(table.c.id == id)), erases=True)
-
-
-def _require_room(tx: sa.Connection, count: sa.Select[Any], most: int, of: str) -> None:
-    if (tx.scalar(count) or 0) >= most:
-        raise JobLimit(f"{most} jobs are under way on this {of}: wait for one to end, or kill one.")
