@@ -116,6 +116,7 @@ class Cycle:
         self._mark = new_mark()
         self._outcome = Outcome(plan)
         self._client = world.client()
+        self._connection = world.connection(plan.place, plan.dialect)
         self._begun = time.monotonic()
         self._kept = [bytearray(), bytearray()]
 
@@ -133,8 +134,7 @@ class Cycle:
 
     def _check(self) -> None:
         command, *expected = text_of(self._plan, self._mark)
-        connection = self._world.connection(self._plan.place, self._plan.dialect)
-        job = self._started(connection, command)
+        job = self._started(self._connection, command)
         last = self._read(job)
         killed = self._plan.kill_at is not None
         right = ("killed", None) if killed else ("exited", self._plan.exit_code)
