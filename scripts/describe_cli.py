@@ -89,6 +89,13 @@ SECTIONS = {
         `connmgr job logs -f nightly` prints what it has printed and goes on until its end. `connmgr job wait nightly`
         exits with its exit code. Both go on when the daemon is gone for a time.
         """,
+    "Importing and applying": """
+        `connmgr import-ssh-config` and `connmgr import-ansible-inventory hosts.ini` show which hosts would become
+        connections; `--apply` adds them. `connmgr export > vault.yaml` writes all connections into a file, and
+        `connmgr apply -f vault.yaml` makes the vault what the file says. Each of them stores all of it in one step, or
+        nothing, and says of every connection what it does: `new`, `changes`, `goes`, `there already`, `name taken` or
+        `left out`, and afterwards `added`, `changed`, `removed`. docs/OPERATIONS.md describes the file.
+        """,
     "JSON": """
         With `--json` a command prints the daemon's answer, as docs/API.md describes it. Messages for people go to
         standard error.

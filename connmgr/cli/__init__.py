@@ -36,6 +36,8 @@ COMMANDS = {
     "cp": "cp",
     "import-ssh-config": "import_ssh_config",
     "import-ansible-inventory": "import_ansible_inventory",
+    "export": "export",
+    "apply": "apply",
     "encrypt": "secret",
     "decrypt": "secret",
     "vault": "vault",

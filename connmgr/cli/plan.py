@@ -12,7 +12,7 @@ import click
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, print_json, print_table
 from connmgr.cli.progress import waiting
-from connmgr.cli.stored import Stored, To, mapped
+from connmgr.cli.stored import Stored, To, folded, mapped
 from connmgr.client import Client, ClientError
 
 NEW, ADDED, CHANGES, CHANGED, PRESENT = "new", "added", "changes", "changed", "there already"
@@ -38,6 +38,12 @@ class Entry:
     id: str | None = None
     path: tuple[str, ...] = ()
     """Its path once it is stored: in the place of its name where it runs in another."""
+
+    renames: bool = False
+    """Whether a stored connection with equal data gets its name."""
+
+    changed: list[str] = field(default_factory=list)
+    """What it changes of the stored connection: ``name``, ``category``, fields of the data."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.key
@@ -104,11 +110,13 @@ def settle(entry: Entry, id: str, stored: Stored | None) -> None:
     entry.id, entry.outcome = id, PRESENT
     if stored is None:
         return
-    changed = stored.differences(id, entry.data)
+    entry.changed = stored.differences(id, entry.data)
     if entry.category is not None and folded(entry.category) != stored.category(id):
-        changed.insert(0, "category")
-    if changed:
-        entry.outcome, entry.note = CHANGES, ", ".join(changed)
+        entry.changed.insert(0, "category")
+    if entry.renames and folded([entry.name])[0] != stored.infos[id]["name"][-1]:
+        entry.changed.insert(0, "name")
+    if entry.changed:
+        entry.outcome, entry.note = CHANGES, ", ".join(entry.changed)
 
 
 def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
@@ -118,11 +126,12 @@ def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
         if hop is None or hop.outcome in (LEFT_OUT, DIFFERENT):
             entry.leave_out(f"goes through {key}, which is not added" if hop else "goes through itself")
             return False
-    entry.data = _resolved(entry.data, known)
+    entry.data = resolve(entry.data, known)
     return True
 
 
-def _resolved(data: dict[str, Any], known: Mapping[str, Entry]) -> dict[str, Any]:
+def resolve(data: dict[str, Any], known: Mapping[str, Entry]) -> dict[str, Any]:
+    """Return ``data`` with the ids of those entries that are stored already."""
     resolved: dict[str, Any] = mapped(
         data, lambda value: known[value.key].id or value if isinstance(value, To) else value
     )
@@ -148,7 +157,7 @@ def carry_out(
     labels = {one.key: str(number) for number, one in enumerate(new)}
     fields: dict[str, Any] = {
         "add": [_body(one, labels) | {"label": labels[one.key], "name": one.name} for one in new],
-        "change": [_body(one, labels) | {"connection": one.id} for one in changes],
+        "change": [_changes(one, labels) for one in changes],
         "remove": [one.id for one in removals],
     }
     with waiting(f"storing {count}"):
@@ -170,6 +179,12 @@ def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"data": data} | ({} if entry.category is None else {"category": list(entry.category)})
 
 
+def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
+    body = _body(entry, labels) | {"name": entry.name}
+    changed = {name if name in ("name", "category") else "data" for name in entry.changed}
+    return {"connection": entry.id, **{name: value for name, value in body.items() if name in changed}}
+
+
 def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
     """Return the daemon's message with entries by their keys instead of their numbers."""
 
@@ -179,10 +194,6 @@ def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
     return re.sub(r"\b(add|change)\.(\d+)\.((?:data|name|category)\S*)", name, message)
 
 
-def folded(path: Iterable[str]) -> tuple[str, ...]:
-    return tuple(part.lower().replace("/", "_") for part in path)
-
-
 def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:
     """Show what is planned or was done; where nothing was done yet, say by ``advice`` how it is."""
     if as_json:
@@ -190,5 +201,5 @@ def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:
         return
     if entries:
         print_table([(one.outcome, one.key, one.note) for one in entries])
-    if any(one.outcome in DONE for one in entries):
+    if advice and any(one.outcome in DONE for one in entries):
         click.echo(f"Nothing was changed; {advice}", err=True)

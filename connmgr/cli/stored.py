@@ -34,9 +34,13 @@ class Stored:
             # Of equal connections the first listed wins.
             self._by_data.setdefault(self.whole(info["rawData"]), id)
 
+    def schema(self, kind: str) -> dict[str, Any]:
+        """Return the schema of a type; an empty one for a type that no plugin offers."""
+        return self.types.get(kind, {})
+
     def named(self, path: Iterable[str]) -> list[str]:
         """Return the ids of the connections with this path."""
-        return self._by_name.get(tuple(part.lower() for part in path), [])
+        return self._by_name.get(folded(path), [])
 
     def equal(self, data: Mapping[str, Any]) -> str | None:
         """Return the id of a connection that holds ``data``, which has no secrets."""
@@ -52,7 +56,7 @@ class Stored:
 
     def defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values that fields of this data's type have where they are not given."""
-        properties = self.types.get(data["type"], {}).get("properties", {})
+        properties = self.schema(data["type"]).get("properties", {})
         return {name: one["default"] for name, one in properties.items() if one.get("default") is not None}
 
     def differences(self, id: str, data: Mapping[str, Any]) -> list[str]:
@@ -72,6 +76,28 @@ def given(data: Mapping[str, Any]) -> dict[str, Any]:
 def is_secret(value: Any) -> bool:
     """Whether a value is a sealed secret, as the daemon shows it."""
     return isinstance(value, Mapping) and "encryptedToken" in value
+
+
+def folded(path: Iterable[str]) -> tuple[str, ...]:
+    """Return names as the vault has them in a path."""
+    return tuple("".join(map(str.lower, name)).replace("/", "_") for name in path)
+
+
+def marked(schema: Mapping[str, Any], mark: str, value: Any, change: Callable[[str, Any], Any], at: str = "") -> Any:
+    """Return a copy of ``value`` with ``change(place, part)`` in place of each part that the JSON ``schema`` marks."""
+    if value is None:
+        return None
+    if schema.get(mark):
+        return change(at, value)
+    if isinstance(value, Mapping):
+        parts = schema.get("properties", {})
+        return {
+            name: marked(parts.get(name, {}), mark, inner, change, f"{at}.{name}".lstrip("."))
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [marked(schema.get("items", {}), mark, inner, change, at) for inner in value]
+    return value
 
 
 def mapped(data: Any, change: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,156 @@
+"""The file of ``connmgr export`` and ``connmgr apply``: categories and connections by their names, without secrets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from connmgr.cli.exits import Failure
+from connmgr.cli.plan import Entry
+from connmgr.cli.stored import KEPT, Stored, To, folded, given, is_secret, mapped, marked
+from connmgr.client import LOCAL_MACHINE
+
+VERSION = 1
+REFERENCE, SECRET = "x-connmgr-reference", "x-connmgr-secret"
+"""How the schema of a type marks its fields."""
+
+_TOP = {"connmgr": int, "categories": list, "connections": list}
+_MEMBERS = {"name": str, "category": str, "type": str, "uuid": str, "data": dict}
+
+
+def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+    """Return what a vault holds, with :data:`KEPT` in place of its secrets."""
+    wholes = {id: "/".join([*info["category"], *info["name"]]) for id, info in stored.infos.items()}
+    shorts = {id: "/".join(info["name"]) for id, info in stored.infos.items()}
+    counts = Counter([*wholes.values(), *shorts.values()])
+    names = {id: next((name for name in (shorts[id], wholes[id]) if counts[name] == 1), id) for id in stored.infos}
+
+    def entry(id: str) -> dict[str, Any]:
+        info = stored.infos[id]
+        defaults = stored.defaults(info["rawData"])
+        data = {name: value for name, value in given(info["rawData"]).items() if value != defaults.get(name)}
+        data = marked(stored.schema(info["type"]), REFERENCE, data, lambda _, value: names.get(value, value))
+        data = mapped(data, lambda value: dict(KEPT) if is_secret(value) else value)
+        one = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
+        # The local machine has the same uuid in every vault; of others it tells apart those of one name.
+        uuid = {"uuid": id} if id == LOCAL_MACHINE or counts[wholes[id]] > 1 else {}
+        return {**one, **uuid, **({"data": data} if data else {})}
+
+    return {
+        "connmgr": VERSION,
+        "categories": ["/".join(path) for path in categories],
+        "connections": [entry(id) for id in sorted(stored.infos, key=lambda id: (wholes[id], id))],
+    }
+
+
+def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...]]]:
+    """Return the connections and the categories that the ``content`` of a file names.
+
+    What an entry runs over has the place of its name in the data: an entry of the file, or a stored connection.
+    :raises Failure: it is not such a file, or has a secret in plain; the message names the place.
+    """
+    if not isinstance(content, dict) or content.get("connmgr") != VERSION:
+        raise Failure(f"The file must have `connmgr: {VERSION}` at its beginning, as connmgr export writes it.")
+    _check(content, _TOP, "The file")
+    entries = [_entry(one, f"connections[{at}]") for at, one in enumerate(content.get("connections") or [])]
+    for name, count in Counter((one.key, one.id) for one in entries).items():
+        if count > 1:
+            raise Failure(f"{name[0]} stands in the file more than once: its uuid tells one from the other.")
+    names = _Names(entries, stored)
+    for entry in entries:
+        names.settle(entry)
+    return entries, [_category(path, "categories") for path in content.get("categories") or []]
+
+
+class _Names:
+    """The connections that a file may refer to: its own by their names, or else stored ones."""
+
+    def __init__(self, entries: Iterable[Entry], stored: Stored) -> None:
+        self._stored = stored
+        self._entries: dict[str, Entry] = {}
+        self._own: dict[str, list[Entry]] = {}
+        for entry in entries:
+            if entry.key in self._entries:
+                entry.key = f"{entry.key} ({entry.id})"
+            self._entries[entry.key] = entry
+            whole = "/".join(folded((*(entry.category or ()), *entry.path)))
+            for name in {whole, "/".join(folded(entry.path)), *([entry.id] if entry.id else [])}:
+                self._own.setdefault(name, []).append(entry)
+        self._theirs: dict[str, list[str]] = {}
+        for id, info in stored.infos.items():
+            for name in {id, "/".join(info["name"]), "/".join([*info["category"], *info["name"]])}:
+                self._theirs.setdefault(name, []).append(id)
+
+    def settle(self, entry: Entry) -> None:
+        """Put what ``entry`` runs over in the place of its name.
+
+        :raises Failure: it names none, or several; or it has a secret in plain.
+        """
+        kind = entry.data["type"]
+        if kind not in self._stored.types:
+            raise Failure(f"{entry.key}: no type is called {kind!r}; `connmgr add --schema` lists the types.")
+        schema = self._stored.schema(kind)
+        marked(schema, SECRET, entry.data, lambda at, value: _check_secret(entry.key, at, value))
+        paths: list[tuple[str, ...]] = []
+
+        def referred(at: str, value: Any) -> To | str:
+            found, path = self._found(f"{entry.key}: {at}", value)
+            paths.append(path)
+            return found
+
+        entry.data = marked(schema, REFERENCE, entry.data, referred)
+        above = folded(entry.path[:-1])
+        if above and above not in paths:
+            raise Failure(f"{entry.key}: none of what it runs over is called {'/'.join(above)}, as its name says.")
+
+    def _found(self, where: str, value: Any) -> tuple[To | str, tuple[str, ...]]:
+        """Return the connection that ``value`` names, and its path."""
+        if not isinstance(value, str):
+            raise Failure(f"{where} must be the name of a connection.")
+        name = "/".join(folded(value.split("/")))
+        own, theirs = self._own.get(name, []), self._theirs.get(name, [])
+        if len(own) == 1:
+            return To(own[0].key), folded(own[0].path)
+        if not own and len(theirs) == 1:
+            return theirs[0], tuple(self._stored.infos[theirs[0]]["name"])
+        if own or theirs:
+            raise Failure(f"{where}: several connections are called {value!r}; put the category before it.")
+        raise Failure(f"{where}: no connection is called {value!r}, in the file or in the vault.")
+
+
+def _entry(one: Any, where: str) -> Entry:
+    if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not one["name"]:
+        raise Failure(f"{where} must be a mapping with a name.")
+    where = f"{where} ({one['name']})"
+    _check(one, _MEMBERS, where)
+    if not one.get("type"):
+        raise Failure(f"{where}: type is missing; `connmgr add --schema` lists the types.")
+    path, category = tuple(one["name"].split("/")), _category(one.get("category") or "default", where)
+    data = {"type": one["type"], **(one.get("data") or {})}
+    key = "/".join(folded((*category, *path)))
+    return Entry(key, data, name=path[-1], path=path, category=category, id=one.get("uuid"), renames=True)
+
+
+def _check(content: Mapping[Any, Any], known: Mapping[str, type], where: str) -> None:
+    for name, value in content.items():
+        if name not in known:
+            raise Failure(f"{where}: {name} is unknown; there are {', '.join(known)}.")
+        if value is not None and not isinstance(value, known[name]):
+            raise Failure(f"{where}: {name} is not of the kind that connmgr export writes.")
+
+
+def _category(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, str) or not all(value.split("/")):
+        raise Failure(f"{where}: a category is written as its path, such as customers/acme.")
+    return tuple(value.split("/"))
+
+
+def _check_secret(key: str, at: str, value: Any) -> None:
+    if value == KEPT or is_secret(value):
+        return
+    name = at.rpartition(".")[2]
+    raise Failure(
+        f"{key}: the secret {at} must not stand in the file. Write `{name}: {{secret: kept}}` in its place, apply the "
+        f"file, and give the secret by `connmgr edit {key} --secret {at}`."
+    )

@@ -1,0 +1,36 @@
+"""``connmgr export``: what the vault holds, as a file for ``connmgr apply``."""
+
+from __future__ import annotations
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.document import written
+from connmgr.cli.output import json_option, print_json
+from connmgr.cli.stored import Stored
+from connmgr.cli.yaml_file import dump
+from connmgr.client import Client
+
+DEFAULT = ("default",)
+
+
+@click.command()
+@json_option
+def export(*, as_json: bool) -> None:
+    """Print all categories and connections as YAML, for connmgr apply.
+
+    No secret is printed, encrypted or not: `{secret: kept}` stands in its place. Connections name one another by their
+    paths. What has its default is left out. Jobs, users and host keys are not part of it: it is no backup.
+    """
+    client = connect()
+    document = written(Stored(client), categories(client))
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(dump(document), nl=False)
+
+
+def categories(client: Client) -> list[tuple[str, ...]]:
+    """Return the paths of all categories but the root and the default one, in their order."""
+    paths = [one.name[1:] for one in client.category.info(client.category.query())]
+    return [path for path in paths if path and path != DEFAULT]

@@ -1,0 +1,177 @@
+"""``connmgr export`` and ``connmgr apply``: what comes out goes in again unchanged, and what changes is shown first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.program import CommandLine, finish
+
+SECRET = "canary battery"
+
+TEAM = """
+connmgr: 1
+categories: [spare/empty]
+connections:
+- name: web/root
+  category: team
+  type: shellEnvironment
+  data: {host: web, elevated: true, password: {secret: kept}}
+- name: Web
+  category: team
+  type: ssh
+  data:
+    host: web.example
+    gateway: Team/Hop
+- name: Hop
+  category: Team
+  type: ssh
+  data: {host: hop.example, identity: {file: ~/.ssh/hop, passphrase: {secret: kept}}, hostKeyChecking: strict}
+"""
+
+
+@pytest.fixture
+def peopled(own_connmgr: CommandLine) -> CommandLine:
+    """A vault with what is hard to tell apart, and with secrets."""
+    connmgr = own_connmgr
+    for category in ("a/b", "a", "empty"):
+        connmgr("category", "add", category)
+    connmgr("add", "ssh", "hop", "host=hop.example", "--secret", "password", stdin=SECRET)
+    connmgr("add", "ssh", "c", "host=c.example", "gateway=hop", "--category", "a/b")
+    connmgr("add", "ssh", "twin", "host=one.example", "port=2222", "--category", "a")
+    connmgr("add", "ssh", "twin", "host=two.example", "--category", "a")
+    connmgr("add", "ssh", "b", "host=b.example", "--category", "a")
+    connmgr("add", "shellEnvironment", "c", "host=a/b", "elevated=true", "--category", "a")
+    connmgr("add", "ssh", "key", "host=key.example", "--secret", "identity.key", stdin="not a key")
+    return connmgr
+
+
+def write(tmp_path: Path, text: str) -> str:
+    (tmp_path / "vault.yaml").write_text(text)
+    return str(tmp_path / "vault.yaml")
+
+
+def outcomes(connmgr: CommandLine, *arguments: str, **options: Any) -> dict[str, str]:
+    return {one["name"]: one["outcome"] for one in connmgr("apply", *arguments, "--json", **options).json}
+
+
+def data(connmgr: CommandLine, name: str) -> Any:
+    return connmgr("info", name, "--json").json["rawData"]
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)], ids=["yaml", "json"])
+def test_what_is_exported_and_applied_changes_nothing(peopled: CommandLine, json: tuple[str, ...]) -> None:
+    exported = peopled("export", *json).output
+    assert SECRET not in exported
+    assert "encryptedToken" not in exported
+    before = peopled("ls", "--json").json
+    done = peopled("apply", "-f", "-", "--yes", "--prune", stdin=exported)
+    assert done.output == "8 connections: 8 unchanged\n"
+    assert peopled("ls", "--json").json == before
+    assert peopled("export", *json).output == exported
+
+
+def test_an_export_makes_the_same_vault_elsewhere_but_for_secrets(peopled: CommandLine, connmgr: CommandLine) -> None:
+    exported = peopled("export").output
+    done = connmgr("apply", "-f", "-", "--yes", stdin=exported).output
+    assert "connmgr edit default/hop --secret password" in done
+    ours, theirs = (yaml.safe_load(one("export").output) for one in (peopled, connmgr))
+    for one in (*ours["connections"], *theirs["connections"]):
+        one.pop("uuid", None)
+        for secret in ("password", "identity"):
+            one.get("data", {}).pop(secret, None)
+    assert sorted(map(repr, theirs["connections"])) == sorted(map(repr, ours["connections"]))
+    assert theirs["categories"] == ours["categories"]
+    # Its twins have other uuids there, and are found by their data.
+    assert connmgr("apply", "-f", "-", "--yes", "--prune", stdin=exported).output.endswith("8 unchanged\n")
+
+
+def test_a_plan_is_shown_then_done_and_says_what_changes(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    file = write(tmp_path, TEAM)
+    planned = own_connmgr("apply", "-f", file)
+    assert [line.split()[:2] for line in planned.output.splitlines()] == [
+        ["new", "spare/empty"],
+        ["new", "team/hop"],
+        ["new", "team/web"],
+        ["new", "team/web/root"],
+    ]
+    assert "--yes" in planned.errors
+    assert own_connmgr("ls", "--type", "ssh", "--json").json == []
+    done = own_connmgr("apply", "-f", file, "--yes").output
+    assert done.endswith("3 connections: 3 added\n")
+    own_connmgr("edit", "team/web/root", "--secret", "password", stdin=SECRET)
+    stored = data(own_connmgr, "team/web/root")
+    changed = TEAM.replace("web.example", "www.example").replace("elevated: true", "elevated: true, user: www")
+    file = write(
+        tmp_path,
+        changed.replace("name: Hop\n  category: Team", "name: Hop\n  category: hops").replace("Team/Hop", "hop"),
+    )
+    planned = own_connmgr("apply", "-f", file).output
+    for line in ("changes  team/web       host", "changes  team/web/root  user", "changes  hops/hop       category"):
+        assert line in planned
+    assert own_connmgr("apply", "-f", file, "--yes").output.endswith("3 connections: 3 changed\n")
+    assert data(own_connmgr, "team/web")["host"] == "www.example"
+    assert data(own_connmgr, "team/web/root") == {**stored, "user": "www"}
+    assert outcomes(own_connmgr, "-f", file) == dict.fromkeys(
+        ["hops/hop", "team/web", "team/web/root"], "there already"
+    )
+
+
+def test_only_prune_removes_and_nothing_that_is_run_over(peopled: CommandLine, tmp_path: Path) -> None:
+    exported = yaml.safe_load(peopled("export").output)
+    exported["connections"] = [one for one in exported["connections"] if one["name"] not in ("twin", "hop")]
+    file = write(tmp_path, yaml.safe_dump(exported))
+    assert set(outcomes(peopled, "-f", file, "--yes").values()) == {"there already"}
+    refused = peopled("apply", "-f", file, "--prune", "--yes", code=1).errors
+    assert refused.startswith("Error: a/b/c ")
+    assert "runs over default/hop, which is not in the file" in refused
+    for one in exported["connections"]:
+        one.get("data", {}).pop("gateway", None)
+    file = write(tmp_path, yaml.safe_dump(exported))
+    planned = peopled("apply", "-f", file, "--prune").output
+    assert planned.count("goes ") == 3
+    done = outcomes(peopled, "-f", file, "--prune", "--yes")
+    assert [name for name, outcome in done.items() if outcome == "removed"] == ["a/twin", "default/hop"]
+    assert {"/".join(one["name"]) for one in peopled("ls", "--json").json} == {"local machine", "b", "b/c", "c", "key"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("password: {secret: kept}", f"password: {SECRET}", "the secret password must not stand in the file"),
+        ("passphrase: {secret: kept}", "passphrase: 12", "the secret identity.passphrase must not"),
+        ("type: ssh\n  data:\n", "type: telnet\n  data:\n", "no type is called 'telnet'"),
+        ("host: web,", "host: nowhere,", "team/web/root: host: no connection is called 'nowhere'"),
+        ("host: web,", "host: hop,", "none of what it runs over is called web"),
+        ("name: Web", "name: Web\n  labels: {}", "connections[1] (Web): labels is unknown"),
+        ("name: Web", "name: Hop", "team/hop stands in the file more than once"),
+        ("host: web.example", "host: web.example\n    prot: 22", "team/web: data.prot: Unknown field."),
+        ("host: web.example", "host: web.example\n    port: '22'", "team/web: data.port: Not a valid integer."),
+        ("category: team", "category: [team]", "category is not of the kind"),
+        ("connmgr: 1", "connmgr: 2", "must have `connmgr: 1`"),
+        ("connmgr: 1", "connmgr: [", "is not valid YAML"),
+    ],
+)
+def test_a_file_at_fault_is_refused_whole_and_says_where(
+    connmgr: CommandLine, tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    stored = connmgr("ls", "--json").json
+    assert before in TEAM
+    refused = connmgr("apply", "-f", write(tmp_path, TEAM.replace(before, after, 1)), "--yes", code=1)
+    assert message in refused.errors
+    assert SECRET not in refused.errors
+    assert connmgr("ls", "--json").json == stored
+
+
+def test_on_a_terminal_it_asks(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    file = write(tmp_path, TEAM)
+    for answer, code, expected in (("n", 1, set()), ("y", 0, {"hop", "web", "web/root"})):
+        terminal = own_connmgr.on_terminal("apply", "-f", file)
+        terminal.expect_exact("Apply this?")
+        terminal.sendline(answer)
+        assert finish(terminal)[0] == code
+        found = own_connmgr("ls", "--json").json
+        assert {"/".join(one["name"]) for one in found if one["type"] != "local"} == expected
