@@ -9,8 +9,10 @@ import os
 import tempfile
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -32,18 +34,16 @@ class Orphans:
 
     def reap(self) -> int:
         """Kill the shells that the file names, with everything below them, and return how many there were."""
-        count = 0
-        for pid, started in self._read().items():
-            with contextlib.suppress(psutil.Error):
-                shell = psutil.Process(pid)
-                if abs(shell.create_time() - started) <= START_TOLERANCE:
-                    _kill_tree(shell)
-                    count += 1
+        left = self._read()
+        killed = [pid for pid, started in left.items() if _kill_left(pid, started)]
         self._write()
-        return count
+        return len(killed)
 
     def remember(self, pid: int) -> None:
         """Note a shell that runs from now on."""
+        # A daemon starts without it.
+        import psutil
+
         with self._lock, contextlib.suppress(psutil.Error):
             self._shells[pid] = psutil.Process(pid).create_time()
             self._write()
@@ -81,7 +81,21 @@ class Orphans:
             raise
 
 
+def _kill_left(pid: int, started: float) -> bool:
+    """Kill the shell with everything below it, if it still runs; tell whether it did."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        shell = psutil.Process(pid)
+        if abs(shell.create_time() - started) <= START_TOLERANCE:
+            _kill_tree(shell)
+            return True
+    return False
+
+
 def _kill_tree(shell: psutil.Process) -> None:
+    import psutil
+
     tree = [shell, *shell.children(recursive=True)]
     for process in tree:
         with contextlib.suppress(psutil.Error):

@@ -8,7 +8,6 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.operators import custom_op
 
 from connmgr.secrets.keyfile import VaultKey
@@ -221,6 +220,9 @@ def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Va
 def _among(tx: sa.Connection, column: sa.ColumnElement[str], values: list[str]) -> sa.ColumnElement[bool]:
     """Return the condition that ``column`` is one of any number of ``values``, given to the database as one."""
     if tx.dialect.name == "postgresql":
+        # A daemon with its vault on SQLite starts without it.
+        from sqlalchemy.dialects import postgresql
+
         return column == sa.any_(sa.literal(values, postgresql.ARRAY(sa.Text)))
     return column.in_(sa.select(sa.func.json_each(json.dumps(values)).table_valued("value").c.value))
 

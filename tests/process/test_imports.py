@@ -1,0 +1,32 @@
+"""A daemon starts quickly: it loads nothing that it does not need to take requests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.daemon import READY, clean_environment
+
+LATER = {
+    *("alembic", "psutil", "prometheus_client", "rich", "paramiko", "cryptography", "connmgr.testing"),
+    *("sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "psycopg", "unittest", "keyring"),
+}
+"""What is loaded when it is needed: for a new vault, a metric, an SSH connection, another database."""
+
+
+def test_a_daemon_on_an_existing_vault_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "connmgr", "serve", "--port", "0"]
+    for _ in range(2):
+        process = subprocess.Popen(
+            argv, env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        process.terminate()
+        _, stderr = process.communicate(timeout=30)
+        assert ready.startswith(READY), stderr
+    loaded = set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", stderr, re.MULTILINE))
+    assert "connmgr.daemon" in loaded
+    assert LATER & loaded == set()
