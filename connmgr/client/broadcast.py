@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from connmgr.client.errors import Answer, ClientError, Unreachable, from_member
 from connmgr.client.results import RawResult, Result
 from connmgr.client.stream import lines_of
+from connmgr.client.wire import Response, WireError
 
 
 class Outcome(NamedTuple):
@@ -60,9 +60,7 @@ class Broadcast(Generic[Read]):
     the daemon then kills what still runs.
     """
 
-    def __init__(
-        self, response: http.client.HTTPResponse, read: Callable[[Answer], Read], close: Callable[[], None]
-    ) -> None:
+    def __init__(self, response: Response, read: Callable[[Answer], Read], close: Callable[[], None]) -> None:
         self._response = response
         self._lines = lines_of(response)
         self._read: Callable[[Answer], Read] = read
@@ -100,7 +98,7 @@ class Broadcast(Generic[Read]):
     def _line(self) -> Answer:
         try:
             found = json.loads(next(self._lines), object_hook=Answer)
-        except (OSError, ValueError, EOFError, http.client.HTTPException, StopIteration) as error:
+        except (OSError, ValueError, EOFError, WireError, StopIteration) as error:
             raise self._broken() from error
         if not isinstance(found, Answer):
             raise self._broken()

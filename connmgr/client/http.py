@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
+import re
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from connmgr import paths
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import connect_beside, read_auth_file, stranger
+from connmgr.client.wire import HTTP_PORT, Body, Connection, Response, WireError
 from connmgr.whereabouts import find, url_of
 
-BLOCK_BYTES = 256 * 1024
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -26,8 +26,6 @@ LOOPBACK = {"localhost", "::1"}
 
 Remedy = Callable[[ClientError, bytes], bool]
 """Is told the error of a request and its body; returns whether to send it again."""
-
-Body = bytes | IO[bytes] | Iterable[bytes]
 
 
 class HttpSession:
@@ -76,10 +74,10 @@ class HttpSession:
         """Send ``body`` and return a dict or raw bytes, or raise :class:`ClientError`."""
         return self.finish(self.open(path, body, content_type))
 
-    def finish(self, response: http.client.HTTPResponse) -> Any:
+    def finish(self, response: Response) -> Any:
         """Read the rest of an answer and return it as :meth:`send` does."""
         content = self._content(response)
-        if response.headers.get_content_type() != JSON:
+        if response.headers.content_type != JSON:
             return content
         return self._object(content)
 
@@ -106,7 +104,7 @@ class HttpSession:
         length: int | None = None,
         *,
         accept: str | None = None,
-    ) -> http.client.HTTPResponse:
+    ) -> Response:
         """Send ``body`` and return the answer; read its content before the next request.
 
         A ``body`` other than bytes is streamed, ``length`` bytes of it if given. A stream can be sent only once, so the
@@ -120,9 +118,7 @@ class HttpSession:
                 if not isinstance(body, bytes) or self.remedy is None or not self.remedy(error, body):
                     raise
 
-    def _admitted(
-        self, path: str, body: Body, content_type: str, length: int | None, accept: str | None
-    ) -> http.client.HTTPResponse:
+    def _admitted(self, path: str, body: Body, content_type: str, length: int | None, accept: str | None) -> Response:
         fresh = self.token is None
         if self.token is None:
             self.shake_hands()
@@ -160,19 +156,19 @@ class HttpSession:
 
     def _request(
         self, path: str, body: Body, content_type: str, length: int | None = None, accept: str | None = None
-    ) -> http.client.HTTPResponse:
+    ) -> Response:
         headers = {"Content-Type": content_type}
         if accept is not None:
             headers["Accept"] = accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         if length is not None:
-            headers["Content-Length"] = str(length)
+            headers["content-length"] = str(length)
         self._connect()
         response = self._exchange(path, body, headers)
         if response.status != 200:
             content = self._content(response)
-            raise from_answer(response.status, content, response.headers.get("Retry-After"))
+            raise from_answer(response.status, content, response.headers.get("retry-after"))
         return response
 
     def _connect(self) -> None:
@@ -191,16 +187,16 @@ class HttpSession:
             message = f"At {self.base_url} listens a program of another user (uid {uid}), not your daemon"
             raise Unreachable(f"{message}; it was told nothing.", sent=False)
 
-    def _exchange(self, path: str, body: Body, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _exchange(self, path: str, body: Body, headers: dict[str, str]) -> Response:
         connection = self._connection
         try:
             try:
-                connection.request("POST", path, body, headers, encode_chunked="Content-Length" not in headers)
+                connection.post(path, body, headers)
             except (BrokenPipeError, ConnectionResetError):
                 # The daemon may have refused before the whole body was sent; its answer is there to read.
-                return connection.getresponse()
-            return connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
+                return connection.response()
+            return connection.response()
+        except (OSError, WireError) as error:
             connection.close()
             raise self._lost(error) from error
         except BaseException:
@@ -208,10 +204,10 @@ class HttpSession:
             connection.close()
             raise
 
-    def _content(self, response: http.client.HTTPResponse) -> bytes:
+    def _content(self, response: Response) -> bytes:
         try:
             return response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, WireError) as error:
             self._connection.close()
             raise self._lost(error) from error
         except BaseException:
@@ -222,18 +218,16 @@ class HttpSession:
         return Unreachable(f"The daemon at {self.base_url} does not answer: {_reason(error)}", sent=True)
 
 
-class _Connection(http.client.HTTPConnection):
+class _Connection(Connection):
     beside: Path | None = None
     """The Unix socket of this user's daemon at this address, preferred to the port."""
 
-    def connect(self) -> socket.socket:  # type: ignore[override]
+    def connect(self) -> socket.socket:
         found = connect_beside(self.beside, self.timeout) if self.beside is not None else None
-        if found is not None:
-            self.sock = found
-            return found
-        super().connect()
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self.sock
+        if found is None:
+            return super().connect()
+        self.sock = found
+        return found
 
     def limit(self, seconds: float) -> None:
         """Wait at most ``seconds`` whenever something is sent or received."""
@@ -254,12 +248,12 @@ class _Connection(http.client.HTTPConnection):
 def _connection(url: str, timeout: float, auth_file: Path | None) -> _Connection:
     try:
         parts = urlsplit(url)
-        if parts.scheme == "http" and parts.hostname:
-            connection = _Connection(parts.hostname, parts.port or 80, timeout=timeout, blocksize=BLOCK_BYTES)
+        if parts.scheme == "http" and parts.hostname and not re.search(r"[\x00-\x20\x7f]", parts.hostname):
+            connection = _Connection(parts.hostname, parts.port or HTTP_PORT, timeout)
             if auth_file is not None and (parts.hostname in LOOPBACK or parts.hostname.startswith("127.")):
                 connection.beside = paths.socket_of(auth_file, connection.port)
             return connection
-    except (ValueError, http.client.InvalidURL):
+    except ValueError:
         pass
     raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {url}")
 

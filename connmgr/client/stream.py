@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from connmgr.client.errors import ClientError, Unreachable, from_answer
+from connmgr.client.wire import Response, WireError
 
 LINES = "application/x-ndjson"
 READ_BYTES = 256 * 1024
@@ -35,13 +35,13 @@ class Stream:
     restarted = False
     """Whether the shell was lost before, so that directory and variables are new; the first piece is empty then."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: Response) -> None:
         """Read from ``response``, which nobody else reads.
 
         :raises ClientError: it has no lines, and so is not a daemon's of this version.
         """
         self._response = response
-        if response.headers.get_content_type() != LINES:
+        if response.headers.content_type != LINES:
             response.close()
             raise ClientError("An answer without lines, which is not a daemon's of this version.", "unknown", 200)
 
@@ -78,21 +78,21 @@ class Stream:
 
     def _await_end(self) -> None:
         # The answer ends when the daemon has let go of the shell, which the next request may want.
-        with suppress(OSError, http.client.HTTPException):
+        with suppress(OSError, WireError):
             self._response.read()
 
     def _lines(self) -> Iterator[bytes]:
         try:
             yield from lines_of(self._response)
-        except (OSError, http.client.HTTPException, ValueError, EOFError) as error:
+        except (OSError, WireError, ValueError, EOFError) as error:
             message = "The answer broke off before the command's end; its exit code is not known."
             raise Unreachable(message, sent=True) from error
 
 
-def lines_of(response: http.client.HTTPResponse) -> Iterator[bytes]:
+def lines_of(response: Response) -> Iterator[bytes]:
     """Yield the lines of an answer as they come.
 
-    :raises OSError | http.client.HTTPException | ValueError | EOFError: the answer ends, or breaks off.
+    :raises OSError | WireError | ValueError | EOFError: the answer ends, or breaks off.
     """
     held = b""
     while data := response.read1(READ_BYTES):

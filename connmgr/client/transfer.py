@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 import os
 import stat
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import IO
 
 from connmgr.client.errors import ClientError, Unreachable
+from connmgr.client.wire import Response, WireError
 
 PIECE_BYTES = 256 * 1024
 SOURCE_FAILED = "source_failed"
@@ -26,11 +26,11 @@ class Download:
     It occupies the client's connection until it is closed, as a context manager does.
     """
 
-    def __init__(self, response: http.client.HTTPResponse, close: Callable[[], None]) -> None:
+    def __init__(self, response: Response, close: Callable[[], None]) -> None:
         self._response = response
         self._close = close
         self._received = 0
-        self.size = int(response.headers["Content-Length"])
+        self.size = int(response.headers["content-length"])
 
     def __enter__(self) -> Download:
         return self
@@ -48,7 +48,7 @@ class Download:
         while self._received < self.size:
             try:
                 piece = self._response.read1(PIECE_BYTES)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, WireError) as error:
                 raise self._broken() from error
             if not piece:
                 raise self._broken()

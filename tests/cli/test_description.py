@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 STRANGERS = {
     *("flask", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko", "pluggy"),
-    *("psutil", "pexpect", "rich", "platformdirs", "cryptography", "readline", "tomllib"),
+    *("http", "email", "ssl", "psutil", "pexpect", "rich", "platformdirs", "cryptography", "readline", "tomllib"),
 }
 """What no command loads that only talks to the daemon."""
 

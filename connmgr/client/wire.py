@@ -1,0 +1,225 @@
+"""HTTP/1.1 as the daemon speaks it, over one connection at a time.
+
+The standard library's client knows much more of HTTP, and takes longer to load than a command takes to run.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+BLOCK_BYTES = 256 * 1024
+LINE_BYTES = 64 * 1024
+MAX_HEADERS = 100
+CHUNK_END = b"\r\n"
+HTTP_PORT = 80
+
+Body = bytes | IO[bytes] | Iterable[bytes]
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?\r?\n")
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ONCE = {"content-length", "transfer-encoding"}
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class WireError(Exception):
+    """What comes from the other side is no answer, or breaks off."""
+
+
+class Headers(dict[str, str]):
+    """The headers of an answer, by their names in lower case."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type without its parameters."""
+        return self.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class Response:
+    """An answer, whose body is read once; ``ended`` tells whether to its end."""
+
+    def __init__(self, connection: Connection, file: IO[bytes]) -> None:
+        """Read status and headers from ``file``.
+
+        :raises OSError | WireError: they do not come.
+        """
+        self._connection = connection
+        self._file = file
+        self.status = 100
+        while self.status < 200:
+            version, self.status = _status(_line(file))
+            self.headers = _headers(file)
+        self._last = version == 0 or self.headers.get("connection", "").lower() == "close"
+        self._chunked = "transfer-encoding" in self.headers
+        length = self.headers.get("content-length", "")
+        if self._chunked and self.headers["transfer-encoding"].lower() != "chunked":
+            raise WireError("an answer in a coding that is not known")
+        if length and not re.fullmatch(r"[0-9]{1,18}", length):
+            raise WireError("an answer with a length that is no number")
+        # Of the body or of the chunk; None for a body that ends with the connection.
+        self._left: int | None = 0 if self._chunked else int(length) if length else None
+        self._begun = False
+        self.ended = self._left == 0 and not self._chunked
+        if self.ended:
+            self._end()
+
+    def read1(self, most: int) -> bytes:
+        """Return what has come, at least a byte and at most ``most``; nothing at the end.
+
+        :raises OSError | WireError: the answer breaks off.
+        """
+        if self._file.closed and not self.ended:
+            raise WireError("the connection was closed")
+        if not self.ended and self._chunked and self._left == 0:
+            self._next_chunk()
+        if self.ended:
+            return b""
+        piece = self._file.read1(most if self._left is None else min(most, self._left))  # type: ignore[attr-defined]
+        if self._left is None:
+            if not piece:
+                self._end()
+            return bytes(piece)
+        if not piece:
+            raise WireError("the answer broke off")
+        self._left -= len(piece)
+        if self._left == 0 and not self._chunked:
+            self._end()
+        return bytes(piece)
+
+    def read(self) -> bytes:
+        """Return all that is left of the body, otherwise as :meth:`read1`."""
+        return b"".join(iter(lambda: self.read1(BLOCK_BYTES), b""))
+
+    def close(self) -> None:
+        """Leave the answer, and with it the connection if the answer was not read to its end."""
+        if not self.ended:
+            self._connection.close()
+
+    def _next_chunk(self) -> None:
+        if self._begun and self._file.readline(len(CHUNK_END) + 1) != CHUNK_END:
+            raise WireError("an answer whose chunks do not end")
+        self._begun = True
+        size = _line(self._file).partition(b";")[0].strip()
+        if not re.fullmatch(rb"[0-9A-Fa-f]{1,15}", size):
+            raise WireError("an answer with a chunk of no size")
+        self._left = int(size, 16)
+        if self._left == 0:
+            _headers(self._file)
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._file.close()
+        if self._left is None or self._last:
+            self._connection.close()
+
+
+class Connection:
+    """A connection to ``host`` and ``port``; ``sock`` is None until :meth:`connect` and after :meth:`close`.
+
+    ``timeout`` is in seconds, for each time that something is sent or received.
+    """
+
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        self.host = host
+        self.port = port
+        self.timeout = timeout
+        self.sock: socket.socket | None = None
+        self._file: IO[bytes] | None = None
+        self._response: Response | None = None
+
+    def connect(self) -> socket.socket:
+        """Open the connection and return its socket."""
+        self.sock = socket.create_connection((self.host, self.port), self.timeout)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.sock
+
+    def close(self) -> None:
+        """Close the connection, and the answer that was not read to its end."""
+        # The socket stays open as long as the file.
+        for opened in (self._file, self.sock):
+            if opened is not None:
+                opened.close()
+        self._file = self.sock = self._response = None
+
+    def post(self, path: str, body: Body, headers: dict[str, str]) -> None:
+        """Send a request. A ``body`` other than bytes goes in chunks, unless the ``headers`` tell its length.
+
+        :raises OSError | WireError: it cannot be sent, or the answer before was not read to its end.
+        :raises ValueError: path or headers have a character that would end their line.
+        """
+        if self._response is not None and not self._response.ended:
+            raise WireError("the answer to the request before was not read")
+        self._response = None
+        opened = self._opened()
+        if isinstance(body, bytes):
+            opened.sendall(self._head(path, headers | {"Content-Length": str(len(body))}) + body)
+            return
+        chunked = "Content-Length" not in headers
+        opened.sendall(self._head(path, headers | ({"Transfer-Encoding": "chunked"} if chunked else {})))
+        for piece in _pieces(body):
+            opened.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            opened.sendall(b"0\r\n\r\n")
+
+    def response(self) -> Response:
+        """Return the answer to the request that was sent.
+
+        :raises OSError | WireError: there is none.
+        """
+        self._file = self._opened().makefile("rb")
+        self._response = Response(self, self._file)
+        return self._response
+
+    def _head(self, path: str, headers: dict[str, str]) -> bytes:
+        host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()
+        named = {"Host": host if self.port == HTTP_PORT else f"{host}:{self.port}", **headers}
+        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+        if " " in path or any(map(_UNSAFE.search, lines)):
+            raise ValueError("A request with a blank in its path, or a control character in a header.")
+        return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
+
+    def _opened(self) -> socket.socket:
+        if self.sock is None:
+            raise WireError("the connection is closed")
+        return self.sock
+
+
+def _pieces(body: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
+    """Yield ``body`` in pieces that are not empty: an empty chunk would end it."""
+    read = getattr(body, "read", None)
+    pieces: Iterable[bytes] = iter(lambda: read(BLOCK_BYTES), b"") if read else body
+    return (piece for piece in pieces if piece)
+
+
+def _headers(file: IO[bytes]) -> Headers:
+    headers = Headers()
+    for _ in range(MAX_HEADERS + 1):
+        line = _line(file)
+        if not line.strip(CHUNK_END):
+            return headers
+        name, colon, value = line.partition(b":")
+        known = name.decode("latin-1").lower()
+        if not colon or not _NAME.fullmatch(name) or (known in _ONCE and known in headers):
+            raise WireError("an answer with a header that is none of HTTP/1.1")
+        headers[known] = value.strip().decode("latin-1")
+    raise WireError("an answer with too many headers")
+
+
+def _line(file: IO[bytes]) -> bytes:
+    line = file.readline(LINE_BYTES + 1)
+    if not line:
+        raise WireError("the connection was closed without an answer")
+    if len(line) > LINE_BYTES or not line.endswith(b"\n"):
+        raise WireError("an answer that breaks off, or with a line that is too long")
+    return line
+
+
+def _status(line: bytes) -> tuple[int, int]:
+    """Return the minor version of HTTP and the status."""
+    found = _STATUS.fullmatch(line)
+    if found is None:
+        raise WireError("an answer that is not HTTP/1.1")
+    return int(found[1]), int(found[2])
