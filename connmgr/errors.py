@@ -72,6 +72,7 @@ ConnmgrError
 │   ├── ShellBusy                      shell_busy
 │   ├── JobLimit                       job_limit
 │   ├── SessionLimit                   session_limit
+│   ├── TemporaryLimit                 temporary_limit
 │   ├── UnlockThrottled                unlock_throttled
 │   ├── VaultUnavailable               vault_unavailable
 │   └── Stopping                       stopping
@@ -554,6 +555,12 @@ class SessionLimit(Unavailable):
     """The connection has as many shells as it may have."""
 
     code = "session_limit"
+
+
+class TemporaryLimit(Unavailable):
+    """There are as many temporary connections as there may be."""
+
+    code = "temporary_limit"
 
 
 class UnlockThrottled(Unavailable):

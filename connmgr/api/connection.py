@@ -170,7 +170,7 @@ def _info(connection: Connection, category: list[str], usage: str | None) -> dic
     ConnectionAddResponse,
     action="connection.add",
     about=("name", "category"),
-    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle],
+    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.TemporaryLimit],
     waits=True,
     example={"name": "build server", "data": SSH, "validate": False},
     answer={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"},
@@ -186,6 +186,10 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     if request["validate_first"]:
         _check_category(request)
         _validate(data, None)
+    if request["temporary"]:
+        id = _kept(request["name"], data)
+        detail(connection=id, temporary=True)
+        return {"connection": id}
     id, _ = services().vault.connections.add(
         request["name"],
         data.kind.name,
@@ -304,6 +308,14 @@ def types() -> dict[str, Any]:
         ],
         "problems": services().registry.problems,
     }
+
+
+def _kept(name: str, data: ConnectionData) -> str:
+    if data.references:
+        raise errors.InvalidRequest("data: A temporary connection runs over no other one; store it.")
+    return services().vault.connections.temporary.add(
+        name, data.kind.name, data.sealed, fingerprint=data.fingerprint, same=data.equals
+    )
 
 
 def _check_category(request: dict[str, Any]) -> None:

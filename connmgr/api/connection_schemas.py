@@ -131,6 +131,18 @@ class ConnectionAddRequest(Schema):
         metadata={"description": "Open it first, and add nothing if that fails."},
     )
     category = Id(metadata={"description": "Its category. Without it: the default category."})
+    temporary = Boolean(
+        load_default=False,
+        metadata={
+            "description": "Keep it in the daemon's memory alone, while it has a shell and for a minute more. It is in "
+            "no category, runs over no other connection, has no jobs, and no query finds it."
+        },
+    )
+
+    @validates_schema
+    def check_temporary(self, data: dict[str, Any], **_: Any) -> None:
+        if data["temporary"] and "category" in data:
+            raise ValidationError("Given for a temporary connection, which is in none.", "category")
 
 
 class ConnectionAddResponse(Schema):

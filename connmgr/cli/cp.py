@@ -15,9 +15,10 @@ from typing import IO
 import click
 from click.shell_completion import CompletionItem
 
+from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import ensure_shell, session_option
 from connmgr.cli.progress import transferring
 from connmgr.client import Client, ClientError, FileEntry, Progress
@@ -85,7 +86,7 @@ def _place(client: Client, text: str, session: str | None) -> Remote | str:
     if _is_local(text) or ":" not in text:
         return text
     name, _, path = text.partition(":")
-    id = find(client, name)
+    id = reach(client, name)
     ensure_shell(client, id, session, name)
     return Remote(id, path, session)
 

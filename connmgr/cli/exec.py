@@ -14,8 +14,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli import exits
+from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import (
     KILLED,
     as_object,
@@ -114,6 +115,7 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
 @session_option
 @fresh_option
+@click.option("--store", is_flag=True, help="Store a connection to USER@HOST, under that name.")
 @click.option("--detach", is_flag=True, help="Begin it as a job, which runs on by itself, and print the job's uuid.")
 @click.option("--name", metavar="NAME", help="With --detach: what the job is called.")
 @click.option(
@@ -142,6 +144,7 @@ def exec(
     reads: bool,
     session: str | None,
     fresh: bool,
+    store: bool,
     detach: bool,
     as_json: bool,
     **of_job: Any,
@@ -153,6 +156,9 @@ def exec(
     command's. After --timeout the command is killed. Ctrl-C kills it, and so does the end of what reads its output,
     when it prints more.
 
+    CONNECTION may be an address too, USER@HOST or ssh://[USER@]HOST[:PORT], to which no connection is stored: it is
+    dialled as ~/.ssh/config of the daemon's user says, and forgotten a minute after its shell has ended.
+
     With --all it runs on all connections that one of the GLOBs matches, and -- must stand before the command. Each
     connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed. With --json there
     is one object, or one a line, with the whole output, when the command has ended. --failed takes such lines, and
@@ -161,7 +167,7 @@ def exec(
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     `connmgr job` looks after it.
     """
-    _check(of_job, detach=detach, everywhere=everywhere, reads=reads)
+    _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store)
     targets, joined = _parted(names, command, choice, everywhere=everywhere)
     session = session_of(session, fresh=fresh)
     options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
@@ -176,7 +182,7 @@ def exec(
         run_everywhere(client, chosen(client, targets, choice, usage="shell"), joined, options, jobs, as_json=as_json)
         return
     connection = targets[0]
-    id = find(client, connection)
+    id = reach(client, connection, store=store)
     if detach:
         from connmgr.cli.detach import start_job
 
@@ -222,8 +228,10 @@ def _parted(
     return names, " ".join(command)
 
 
-def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool) -> None:
+def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool, store: bool) -> None:
     """Raise UsageError for options that do not go together."""
+    if everywhere and store:
+        raise click.UsageError("--store is for one address, not for --all.")
     if everywhere and detach:
         raise click.UsageError("--detach is for one connection, not for --all.")
     if not detach and any(value is not None for value in of_job.values()):

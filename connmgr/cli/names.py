@@ -41,22 +41,36 @@ def find(client: Client, name: str) -> str:
     """
     if UUID.fullmatch(name):
         return name.lower()
-    found = _named(client, name) if is_text(name) else []
-    if len(found) == 1:
-        return found[0]
+    found = _named(client, name)
+    if not found and is_text(name):
+        found = client.connection.query(f"**{escape(name)}*")
     if not found:
         hint = suggested(client, name)
         raise Failure(f"No connection is called {name!r}.{hint} `connmgr ls` lists them.", NOT_FOUND)
-    raise Failure(_ambiguous(name, client.connection.info(found[:MAX_CANDIDATES]), len(found)), NOT_FOUND)
+    return _only(client, name, found)
+
+
+def find_exactly(client: Client, name: str) -> str | None:
+    """As :func:`find`, where a part of a name means nothing; None if no connection is meant."""
+    found = _named(client, name)
+    return _only(client, name, found) if found else None
+
+
+def _only(client: Client, name: str, found: list[str]) -> str:
+    if len(found) > 1:
+        raise Failure(_ambiguous(name, client.connection.info(found[:MAX_CANDIDATES]), len(found)), NOT_FOUND)
+    return found[0]
 
 
 def _named(client: Client, name: str) -> list[str]:
+    if not is_text(name):
+        return []
     literal = escape(name)
     found = client.connection.query(f"**/{literal}")
     if len(found) > 1:
         exact = client.connection.query(literal)
         found = exact or found
-    return found or client.connection.query(name=f"**/{literal}") or client.connection.query(f"**{literal}*")
+    return found or client.connection.query(name=f"**/{literal}")
 
 
 def suggested(client: Client, word: str) -> str:

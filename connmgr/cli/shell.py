@@ -12,9 +12,10 @@ from typing import NamedTuple
 import click
 
 from connmgr import paths
+from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import INTERRUPTED, failure
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import (
     ensure_shell,
     fresh_option,
@@ -54,7 +55,7 @@ def shell(connection: str, session: str | None, *, fresh: bool) -> None:
     """
     session = session_of(session, fresh=fresh)
     client = connect()
-    id = find(client, connection)
+    id = reach(client, connection)
     name = client.connection.info([id])[0].path
     with own_session(client, id) if fresh else nullcontext(session) as session:
         ensure_shell(client, id, session, name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.host_key import CHANGED, Doorkeeper
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
 
@@ -34,7 +35,7 @@ def trust(connection: str, *, fingerprints: tuple[str, ...], forget: bool) -> No
     if forget and fingerprints:
         raise click.UsageError("--forget and --fingerprint are two steps.")
     client = connect()
-    id = find(client, connection)
+    id = reach(client, connection)
     if forget:
         _forget(client, id)
         return

@@ -84,9 +84,20 @@ class Connections(Group):
         """Describe connections; one that is unknown fails the whole request."""
         return [Connection.read(one) for one in self._post("/connection/info", connections=list(connections))["infos"]]
 
-    def add(self, name: str, data: Mapping[str, Any], *, validate: bool = False, category: str | None = None) -> str:
-        """Store a connection, or find the equivalent one, and return its id; ``data`` includes its ``type``."""
-        more = {} if category is None else {"category": category}
+    def add(
+        self,
+        name: str,
+        data: Mapping[str, Any],
+        *,
+        validate: bool = False,
+        category: str | None = None,
+        temporary: bool | None = None,
+    ) -> str:
+        """Store a connection, or find the equivalent one, and return its id; ``data`` includes its ``type``.
+
+        A ``temporary`` one is kept in the daemon's memory, while it has a shell and for a minute more.
+        """
+        more = given(category=category, temporary=temporary)
         return str(self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)["connection"])
 
     def update(

@@ -46,10 +46,13 @@ class Starts:
         """Start ``job`` as ``launch`` beside ``session``, or find the one of its connection that has the same key.
 
         Returns it, and what its user should know of the far side.
+        :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
         :raises connmgr.errors.JobLimit: too many are under way.
         :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
             broke meanwhile, it is not known whether the job runs, and a start with the same key finds out.
         """
+        if self._vault.connections.temporary.get(job.connection) is not None:
+            raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
         self._require_room(job.connection)
         spool = Spool(session.transport, session.helpers)
         if job.key is None:

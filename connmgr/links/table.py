@@ -123,6 +123,7 @@ class LinkTable:
         with self._lock:
             place = self._places.setdefault(connection, _Place())
             place.openers += 1
+            self._vault.connections.temporary.hold(connection)
         try:
             if not place.opening.acquire(timeout=deadline.left()):
                 raise ConnectTimeout("The connection is still being opened.")
@@ -144,3 +145,4 @@ class LinkTable:
     def _tidy(self, connection: str, place: _Place) -> None:
         if not (place.links or place.openers):
             del self._places[connection]
+            self._vault.connections.temporary.leave(connection)

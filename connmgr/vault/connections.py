@@ -7,8 +7,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from connmgr.vault.query import ConnectionQuery, Listed
 from connmgr.vault.record import Connection, Row, canonical
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import now
+from connmgr.vault.temporary import TemporaryConnections
 from connmgr.vault.tree import carriers, chunks, closure, dependents
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
@@ -57,13 +58,14 @@ class Removed:
 
 
 class Connections:
-    """The vault's connections; safe to use from several threads.
+    """The vault's connections, and those in memory alone (``temporary``); safe to use from several threads.
 
     Its methods raise :class:`VaultUnavailable` when the database does not answer, and
     :class:`connmgr.errors.IntegrityError` for a record that was changed outside of connmgr, which can only be removed.
     """
 
     def __init__(self, database: Database, key: VaultKey) -> None:
+        self.temporary = TemporaryConnections()
         self._database = database
         self._key = key
         self._seen: dict[str, tuple[Row, Connection]] = {}
@@ -72,20 +74,21 @@ class Connections:
 
     def get(self, id: str) -> Connection:
         """Return the connection ``id``, or raise :class:`UnknownConnection`."""
-        return self._load(self._database.read(lambda tx: rows.one(tx, id)))
+        return self.temporary.get(id) or self._load(self._database.read(lambda tx: rows.one(tx, id)))
 
     def infos(self, ids: Sequence[str]) -> list[Connection]:
         """Return all the connections ``ids``, in their order, or raise :class:`UnknownConnection`."""
-        found = self._database.read(lambda tx: rows.by_id(tx, ids))
-        return [self._load(found[id]) for id in ids]
+        temporary = self.temporary.those_of(ids)
+        found = self._database.read(lambda tx: rows.by_id(tx, (id for id in ids if id not in temporary)))
+        return [temporary[id] if id in temporary else self._load(found[id]) for id in ids]
 
-    def each(self, ids: Iterable[str]) -> dict[str, Connection | IntegrityError]:
+    def each(self, ids: Collection[str]) -> dict[str, Connection | IntegrityError]:
         """Return those of ``ids`` that exist; in place of one that was changed outside of connmgr, the error.
 
         To verify and parse a row takes three times as long as to read it. So a row that is the same in all its columns
         as at the last call stands for the same connection, which nobody changes.
         """
-        found: dict[str, Connection | IntegrityError] = {}
+        found: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
         before, seen = self._seen, dict[str, tuple[Row, Connection]]()
         for id, row in self._database.read(lambda tx: rows.existing(tx, ids)).items():
             try:
@@ -221,12 +224,16 @@ class Connections:
         :raises ProtectedEntry: the local machine is among them.
         """
         named = list(ids)
+        temporary = self.temporary.those_of(named)
+        stored = [id for id in named if id not in temporary]
 
         def work(tx: sa.Connection) -> Removed:
-            rows.require(tx, named)
-            return self.remove_within(tx, named)
+            rows.require(tx, stored)
+            return self.remove_within(tx, stored)
 
-        return self._database.write(work, erases=True)
+        removed = self._database.write(work, erases=True) if stored else Removed()
+        self.temporary.remove(temporary)
+        return replace(removed, connections=[*removed.connections, *temporary])
 
     def with_dependents(self, ids: Iterable[str]) -> list[str]:
         """Return ``ids`` and the ids of all connections that run over them."""
@@ -238,6 +245,8 @@ class Connections:
 
     def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
+        if (kept := self.temporary.get(id)) is not None:
+            return (kept.data, kept.way) == (data, way)
         return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
 
     def touch(self, *ids: str) -> None:
@@ -247,7 +256,8 @@ class Connections:
         """
         with self._touching:
             at = time.monotonic()
-            due = [id for id in ids if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
+            stored = (id for id in ids if self.temporary.get(id) is None)
+            due = [id for id in stored if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
             if not due:
                 return
             self._touched = {known: then for known, then in self._touched.items() if at - then < TOUCH_SECONDS}
@@ -259,6 +269,9 @@ class Connections:
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
         """Store what probing a connection showed, or raise :class:`UnknownConnection`."""
+        if self.temporary.get(id) is not None:
+            self.temporary.set_state(id, state)
+            return
         change = table.update().where(table.c.id == id).values(state=canonical(state))
         if not self._database.write(lambda tx: tx.execute(change).rowcount):
             raise UnknownConnection(id)

@@ -1,0 +1,135 @@
+"""Connections that are kept in memory alone, for as long as somebody uses them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connmgr.errors import TemporaryLimit
+from connmgr.vault import way
+from connmgr.vault.path import segment
+from connmgr.vault.record import Connection
+from connmgr.vault.tables import now
+from connmgr.vault.wellknown import ALL_CONNECTIONS
+
+MAX_TEMPORARY = 1000
+"""Connections at a time."""
+
+UNUSED_SECONDS = 60.0
+"""A connection without a link is gone after this time, which its client has to open one."""
+
+
+@dataclass
+class _Kept:
+    """A connection, and until when it is kept; None while a link to it is open, or is being opened."""
+
+    connection: Connection
+    fingerprint: bytes
+    until: float | None
+
+
+class TemporaryConnections:
+    """Connections that are never written to the vault. They end with their links. Safe to use from several threads.
+
+    They run over no other connection, none runs over them, they have no jobs, and no query finds them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+
+    def add(
+        self,
+        name: str,
+        type: str,
+        data: Mapping[str, Any],
+        *,
+        fingerprint: bytes,
+        same: Callable[[Mapping[str, Any]], bool],
+    ) -> str:
+        """Keep a connection and return its id, or the id of an equivalent one; as :meth:`Connections.add` otherwise.
+
+        :raises TemporaryLimit: there are too many.
+        """
+        with self._lock:
+            alive = self._alive()
+            for id, one in alive.items():
+                if (one.connection.type, one.fingerprint) == (type, fingerprint) and same(one.connection.data):
+                    one.until = None if one.until is None else _soon()
+                    return id
+            if len(alive) >= MAX_TEMPORARY:
+                raise TemporaryLimit(f"There are {MAX_TEMPORARY:,} temporary connections: stop shells of some first.")
+            made = _made(name, type, data)
+            self._kept = {**alive, made.id: _Kept(made, fingerprint, _soon())}
+            return made.id
+
+    def get(self, id: str) -> Connection | None:
+        """Return the connection ``id``, or None if none is kept."""
+        if not self._kept:
+            return None
+        with self._lock:
+            one = self._kept.get(id)
+            return None if one is None or _is_over(one) else one.connection
+
+    def those_of(self, ids: Iterable[str]) -> dict[str, Connection]:
+        """Return those of the connections ``ids`` that are kept."""
+        return {id: one for id in ids if (one := self.get(id)) is not None} if self._kept else {}
+
+    def set_state(self, id: str, state: Mapping[str, Any]) -> None:
+        """Keep what was seen of a connection; nothing happens if it is gone."""
+        with self._lock:
+            if id in self._kept:
+                self._kept[id].connection = replace(self._kept[id].connection, state=dict(state))
+
+    def hold(self, id: str) -> None:
+        """Keep the connection until :meth:`leave`: a link to it is being opened."""
+        self._keep(id, lambda: None)
+
+    def leave(self, id: str) -> None:
+        """Keep the connection for a while only: no link to it is left."""
+        self._keep(id, _soon)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Forget the connections ``ids``."""
+        with self._lock:
+            for id in ids:
+                self._kept.pop(id, None)
+
+    def _keep(self, id: str, until: Callable[[], float | None]) -> None:
+        with self._lock:
+            one = self._kept.get(id)
+            if one is not None and not _is_over(one):
+                one.until = until()
+
+    def _alive(self) -> dict[str, _Kept]:
+        return {id: one for id, one in self._kept.items() if not _is_over(one)}
+
+
+def _made(name: str, type: str, data: Mapping[str, Any]) -> Connection:
+    at = now()
+    return Connection(
+        id=str(uuid.uuid4()),
+        name=name,
+        path=(segment(name),),
+        type=type,
+        data=dict(data),
+        category=ALL_CONNECTIONS,
+        way=way.NOWHERE,
+        created=at,
+        last_used=at,
+        last_modified=at,
+        state={},
+        cache={},
+    )
+
+
+def _soon() -> float:
+    return time.monotonic() + UNUSED_SECONDS
+
+
+def _is_over(one: _Kept) -> bool:
+    return one.until is not None and time.monotonic() > one.until

@@ -1,0 +1,127 @@
+"""Machines that are named by their address, where no connection to them is stored."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import ClientError
+from tests.cli.conftest import StartSshd
+from tests.cli.program import CommandLine
+from tests.conftest import StartDaemon
+from tests.plugins.sshd import Sshd
+
+pytestmark = pytest.mark.needs("sshd", "bash")
+
+CONFIG = """
+Host known
+  HostName 127.0.0.1
+  Port {server.port}
+  User {server.user}
+Host known 127.0.0.1
+  IdentityFile {server.client_key}
+"""
+
+
+@pytest.fixture
+def server(start_sshd: StartSshd) -> Sshd:
+    return start_sshd()
+
+
+@pytest.fixture
+def connmgr(start_daemon: StartDaemon, tmp_path: Path, server: Sshd) -> CommandLine:
+    """A command line whose daemon's user knows the server as ssh does, by ~/.ssh alone."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
+    config = home / ".ssh" / "config"
+    config.write_text(CONFIG.format(server=server))
+    config.chmod(0o600)
+    return CommandLine(start_daemon(home=home, environment={"SHELL": "/bin/bash"}))
+
+
+def test_a_host_that_is_not_stored_keeps_its_shell(connmgr: CommandLine, server: Sshd) -> None:
+    address = f"{server.user}@known"
+    connmgr("exec", address, "--", "cd /etc")
+    assert connmgr("exec", address, "--", "pwd").output == "/etc\n"
+    assert connmgr("exec", f"ssh://{server.user}@127.0.0.1:{server.port}", "--", "pwd").output != "/etc\n"
+    assert connmgr("shell", address, stdin="pwd\n").output == "/etc\n"
+    assert connmgr("cp", f"{address}:passwd", "-").stdout == Path("/etc/passwd").read_bytes()
+    shells = connmgr.daemon.client.shell.list()
+    assert len(shells) == 2
+    assert address in connmgr("status").output
+
+
+def test_it_is_never_written_to_the_vault(connmgr: CommandLine, server: Sshd) -> None:
+    connmgr("exec", f"{server.user}@known", "--", "true")
+    client = connmgr.daemon.client
+    (shell,) = client.shell.list()
+    (one,) = client.connection.info([shell.status.connection])
+    assert (one.category, one.name, one.data["host"]) == ((), (f"{server.user}@known",), "known")
+    assert one.state["osName"]
+    assert connmgr("ls", "--format", "names").output == "default/local machine\n"
+    written = b"".join(path.read_bytes() for path in connmgr.daemon.data_dir.glob("vault.db*"))
+    assert one.id.encode() not in written
+    assert f"{server.user}@known".encode() not in written
+    client.connection.remove([one.id])
+    assert client.shell.list() == []
+    with pytest.raises(ClientError, match="Unknown connection"):
+        client.connection.info([one.id])
+
+
+def test_it_is_stored_when_asked(connmgr: CommandLine, server: Sshd) -> None:
+    address = f"{server.user}@known"
+    assert connmgr("exec", address, "--store", "--", "echo here").output == "here\n"
+    assert f"default/{address}" in connmgr("ls").output
+    connmgr("exec", address, "--", "cd /usr")
+    assert connmgr("exec", "known", "--", "pwd").output == "/usr\n", "the stored one goes before the address"
+    assert connmgr("exec", address, "--detach", "--", "true").output
+
+
+def test_a_host_key_that_is_not_known_is_refused(connmgr: CommandLine, server: Sshd) -> None:
+    known = Path(connmgr.daemon.environment["HOME"]) / ".ssh" / "known_hosts"
+    known.write_text("")
+    refusal = connmgr("exec", f"{server.user}@known", "--", "true", code=125).errors
+    assert "is not known: ssh-ed25519" in refusal
+    listed = subprocess.run(
+        ["ssh-keygen", "-lf", server.host_keys[0].with_suffix(".pub")], capture_output=True, text=True, check=True
+    )
+    connmgr("trust", f"{server.user}@known", "--fingerprint", listed.stdout.split()[1])
+    connmgr("exec", f"{server.user}@known", "--", "true")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ssh://me:hunter2@known", "A password in an address is seen"),
+        ("ssh://known:99999", "not of the form ssh://"),
+        ("ssh://", "not of the form ssh://"),
+        ("ssh://known/etc", "not of the form ssh://"),
+        ("me@nowhere.invalid", "nowhere.invalid has no address"),
+    ],
+)
+def test_what_is_no_address_is_refused(connmgr: CommandLine, address: str, said: str) -> None:
+    errors = connmgr("exec", address, "--", "true", code=125).errors
+    assert said in errors
+    assert "hunter2" not in errors
+
+
+def test_what_needs_a_stored_connection_says_so(connmgr: CommandLine, server: Sshd) -> None:
+    address = f"{server.user}@known"
+    assert "has no jobs" in connmgr("exec", address, "--detach", "--", "true", code=125).errors
+    assert "--store is for USER@HOST" in connmgr("exec", "local", "--store", "--", "true", code=125).errors
+    client = connmgr.daemon.client
+    outer = client.connection.add("outer", {"type": "ssh", "host": "known"})
+    inner = {"type": "ssh", "host": "inner.example", "gateway": outer}
+    with pytest.raises(ClientError, match="runs over no other"):
+        client.connection.add("inner", inner, temporary=True)
+    kept = client.connection.add("x", {"type": "ssh", "host": "x.example"}, temporary=True)
+    for use in (
+        lambda: client.connection.add("inner", {**inner, "gateway": kept}),
+        lambda: client.connection.update(kept, name="y"),
+    ):
+        with pytest.raises(ClientError) as refused:
+            use()
+        assert refused.value.code == "unknown_connection"
