@@ -28,7 +28,7 @@ from connmgr.cli.outcome import (
     write_all,
 )
 from connmgr.cli.output import json_option
-from connmgr.cli.progress import waiting
+from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import Choice, choosing, chosen
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
@@ -190,7 +190,7 @@ def exec(
             ensure_shell(client, id, options["session"], connection)
             start_job(client, id, joined, **options, **of_job, as_json=as_json)
         return
-    with waiting(connection) as over:
+    with waiting(connection, None if fresh else ahead_in(client, id, session)) as over:
         if as_json:
             code = _print_object(client, id, joined, options, over)
         else:

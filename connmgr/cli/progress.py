@@ -12,10 +12,16 @@ from pathlib import Path
 import click
 
 from connmgr.cli.output import visible
-from connmgr.client import Progress
+from connmgr.client import Client, ClientError, Progress
 
 PATIENCE_SECONDS = 1.0
 """Nothing is said of what takes no longer."""
+
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
+"""Between two questions what is waited for: at first, and at most."""
+
+ANSWER_SECONDS = 2.0
+"""For the daemon to answer such a question."""
 
 WIPE = "\r\x1b[K"
 _SHOWN = "connmgr.progress"
@@ -28,11 +34,38 @@ def hush() -> None:
         end()
 
 
-class Waiting:
-    """A line on stderr that counts the seconds, wiped when the wait is over; a thread writes it."""
+Ahead = Callable[[float], float | None]
+"""Is told for how many seconds one has waited; returns for how many another's command has run that is before one's own,
+or None if there is none."""
 
-    def __init__(self, what: str) -> None:
+
+def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
+    """Return what asks the daemon, over an HTTP connection of its own, which command a shell of ``connection`` runs."""
+
+    def ask(waited: float) -> float | None:
+        if client.session_token is None:
+            return None
+        with contextlib.suppress(ClientError), client.clone(ANSWER_SECONDS) as other:
+            for shell in other.shell.list(connection):
+                ran = shell.command_seconds
+                # What began before the request came is another's; the daemon's clock alone tells when it began.
+                if shell.status.session == session and ran is not None and ran > waited and shell.status.waiting:
+                    return ran
+        return None
+
+    return ask
+
+
+class Waiting:
+    """A line on stderr that counts the seconds, wiped when the wait is over; a thread writes it.
+
+    Where a command is ``ahead``, the line tells for how long that has run.
+    """
+
+    def __init__(self, what: str, ahead: Ahead | None = None) -> None:
         self._what = visible(what)
+        self._ahead = ahead
+        self._began = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._count, name="progress", daemon=True)
         self._thread.start()
@@ -43,12 +76,14 @@ class Waiting:
         self._thread.join()
 
     def _count(self) -> None:
-        began = time.monotonic()
-        shown = False
+        shown, ran, looked, pause = False, None, 0.0, LOOK_SECONDS
         # A terminal that is gone needs no line.
         with contextlib.suppress(OSError, ValueError):
             while not self._over.wait(PATIENCE_SECONDS):
-                sys.stderr.write(f"{WIPE}{self._what}: {time.monotonic() - began:.0f} s")
+                waited = time.monotonic() - self._began
+                if self._ahead is not None and waited >= looked + pause:
+                    looked, ran, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
+                sys.stderr.write(f"{WIPE}{self._what}: {_said(waited, None if ran is None else ran + waited - looked)}")
                 sys.stderr.flush()
                 shown = True
             if shown:
@@ -56,13 +91,17 @@ class Waiting:
                 sys.stderr.flush()
 
 
+def _said(waited: float, ran: float | None) -> str:
+    return f"{waited:.0f} s" if ran is None else f"waits for a command that has run for {ran:.0f} s"
+
+
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[Callable[[], None]]:
+def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None]]:
     """Say on a terminal how long ``what`` takes, until the block ends or the function that it gives is called."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    shown = Waiting(what)
+    shown = Waiting(what, ahead)
     click.get_current_context().meta[_SHOWN] = shown.over
     try:
         yield shown.over

@@ -26,6 +26,7 @@ from connmgr.cli.outcome import (
     write_all,
 )
 from connmgr.cli.output import visible
+from connmgr.cli.progress import ahead_in, waiting
 from connmgr.client import Client, ClientError
 
 HISTORY_LINES = 5000
@@ -80,8 +81,11 @@ def _loop(place: Place) -> int:
 
 def _run(place: Place, line: str) -> int:
     try:
-        with place.client.shell.stream(place.id, line, session=place.session, start=True) as stream:
-            if not write_all(stream, place.name) and sys.stdin.isatty():
+        with (
+            waiting(place.name, ahead_in(place.client, place.id, place.session)) as over,
+            place.client.shell.stream(place.id, line, session=place.session, start=True) as stream,
+        ):
+            if not write_all(stream, place.name, over) and sys.stdin.isatty():
                 click.echo()
     except ClientError as error:
         problem = failure(error)

@@ -144,8 +144,11 @@ class Client:
         """Close the connection; a later request opens it again."""
         self._session.close()
 
-    def clone(self) -> Client:
-        """Return a client of the same session, with a connection of its own, for another thread."""
+    def clone(self, timeout: float | None = None) -> Client:
+        """Return a client of the same session, with a connection of its own, for another thread.
+
+        It waits ``timeout`` seconds for an answer, by default as long as this one.
+        """
         session = self._session
         if session.token is None:
             session.shake_hands()
@@ -154,7 +157,7 @@ class Client:
             session.auth_file,
             session.api_key,
             name=session.name,
-            timeout=session.timeout,
+            timeout=session.timeout if timeout is None else timeout,
             session_token=session.token,
             foreign=session.foreign,
         )

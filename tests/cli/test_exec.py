@@ -171,6 +171,24 @@ def test_a_terminal_shows_how_long_a_silent_command_takes_until_it_prints(connmg
     assert finish(terminal) == (0, "\r\x1b[Kdone\r\n")
 
 
+def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandLine, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with subprocess.Popen(
+        [DIRECTORY / "connmgr", "exec", "local", "--", f"echo begun; cat {gate}; true"],
+        env=connmgr.environment,
+        stdout=subprocess.PIPE,
+    ) as first:
+        assert first.stdout
+        assert first.stdout.readline() == b"begun\n"
+        terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
+        try:
+            terminal.expect(r"local: waits for a command that has run for \d+ s")
+        finally:
+            gate.write_text("")
+        assert finish(terminal)[1].endswith("\r\x1b[Kdone\r\n")
+
+
 def test_a_quick_command_shows_no_progress_and_without_a_terminal_none_does(connmgr: CommandLine) -> None:
     terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
     assert finish(terminal) == (0, "done\r\n")
