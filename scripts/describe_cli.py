@@ -17,7 +17,8 @@ from pathlib import Path
 import click
 
 from connmgr.cli import main
-from connmgr.cli.exits import MEANINGS
+from connmgr.cli.examples import EXAMPLES
+from connmgr.cli.exits import FROM_THE_COMMAND, MEANINGS
 
 DOCS = Path(__file__).parent.parent / "docs"
 VERBATIM = "\b"
@@ -124,6 +125,7 @@ class Described:
     usage: str
     paragraphs: list[str]
     options: list[tuple[str, str]]
+    examples: list[str]
 
 
 def commands() -> Iterator[Described]:
@@ -148,6 +150,7 @@ def _described(command: click.Command, context: click.Context) -> Described:
         usage=f"{context.command_path} {pieces}".strip(),
         paragraphs=cleandoc(command.help or "").split("\n\n"),
         options=_options(command, context),
+        examples=EXAMPLES[context.command_path.partition(" ")[2]],
     )
 
 
@@ -195,7 +198,7 @@ def markdown() -> str:
         lines += [f"## {title}", "", "\n\n".join(map(_filled, paragraphs)), ""]
     lines += ["## Exit codes", "", "| Exit code | Meaning |", "|---|---|"]
     lines += [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
-    lines += ["", "`connmgr exec` exits with any other code if the command did: 128 + N if signal N ended it.", ""]
+    lines += ["", FROM_THE_COMMAND, ""]
     lines += ["## Environment", "", "| Variable | Meaning |", "|---|---|"]
     lines += [
         f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |" for names, text in ENVIRONMENT.items()
@@ -215,6 +218,7 @@ def markdown() -> str:
             lines += [_markdown_text(paragraph), ""]
         if one.options:
             lines += [*_markdown_options(one.options), ""]
+        lines += ["```", *one.examples, "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -263,6 +267,7 @@ def man_page() -> str:
             lines += [".PP"] if number else []
             lines += _man_text(paragraph)
         lines += _man_options(one.options)
+        lines += [".PP", ".nf", *map(_roff, one.examples), ".fi"]
     for title, paragraphs in _sections():
         lines.append(f".SH {title.upper()}")
         for number, paragraph in enumerate(paragraphs):
@@ -270,7 +275,7 @@ def man_page() -> str:
     lines.append(".SH EXIT STATUS")
     for code, meaning in MEANINGS.items():
         lines += [".TP", f".B {code}", _roff(meaning.replace("`", ""))]
-    lines += [".PP", "exec exits with any other code if the command did: 128 + N if signal N ended it."]
+    lines += [".PP", _roff(FROM_THE_COMMAND.replace("`", ""))]
     lines.append(".SH ENVIRONMENT")
     for names, text in ENVIRONMENT.items():
         lines += [".TP", f".B {_roff(names)}", _roff(text.replace("`", ""))]

@@ -14,10 +14,12 @@ import click
 from connmgr import __version__
 from connmgr.cli import exits
 from connmgr.cli.common_options import take_common_options
+from connmgr.cli.examples import give_examples
 from connmgr.cli.group import Group
 from connmgr.errors import ConnmgrError
 
 COMMANDS = {
+    "help": "help",
     "serve": "serve",
     "status": "status",
     "stop": "stop",
@@ -66,6 +68,7 @@ class Commands(Group):
         module = importlib.import_module(f"connmgr.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         take_common_options(command, self)
+        give_examples(command, cmd_name)
         # connmgr/__main__.py switched it off.
         gc.enable()
         return command

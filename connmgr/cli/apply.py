@@ -32,10 +32,10 @@ UNCHANGED = "unchanged"
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
-    """Change the vault so that it holds what a file says, as connmgr export writes it.
+    """Make the vault hold what a file says.
 
-    It shows first what is added, and what changes in which fields, and asks. Without a terminal to ask on, it needs
-    --yes and otherwise changes nothing. Everything is stored in one step, or nothing. What the file does not name
+    connmgr export writes such a file. It shows first what is added, and what changes in which fields, and asks. Without
+    a terminal to ask on, it needs --yes and otherwise changes nothing. Everything is stored in one step, or nothing. What the file does not name
     stays, unless --prune is given. Categories are never removed.
 
     A secret stands in the file as `{secret: kept}` and stays what it is. A secret in plain is refused.

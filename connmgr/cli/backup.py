@@ -45,9 +45,10 @@ def backup(file: Path, **given: Any) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @setting_options("data_dir", "database_url")
 def restore(file: Path, **given: Any) -> None:
-    """Make the backup FILE the vault of an empty data directory, or of an empty PostgreSQL database.
+    """Make the backup FILE the vault.
 
-    Then put the vault's key into the data directory, before you start a daemon.
+    The data directory, or the PostgreSQL database, must be empty. Then put the vault's key into the data directory,
+    before you start a daemon.
     """
     settings = read_settings(given)
     from connmgr.secrets.process import harden

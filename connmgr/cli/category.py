@@ -13,7 +13,7 @@ from connmgr.client import ROOT_CATEGORY, Category
 
 @click.group(cls=Group)
 def category() -> None:
-    """Look after the categories, named by their paths."""
+    """Look after the categories of connections."""
 
 
 @category.command(name="ls")

@@ -48,19 +48,49 @@ class Bash(BashComplete):
         return f"{item.type},{quoted}"
 
 
-_SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
+_FISH = """\
+function %(complete_func)s
+    set -l response (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp) COMP_CWORD=(commandline -t) \\
+        %(prog_name)s)
+    for completion in $response
+        # A description may have commas of its own.
+        set -l parts (string split --max 1 , -- $completion)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories $parts[2]
+            case file
+                __fish_complete_path $parts[2]
+            case plain
+                echo $parts[2]
+        end
+    end
+end
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+class Fish(FishComplete):
+    """Leaves descriptions whole: click's script cuts them at the first comma."""
+
+    source_template = _FISH
+
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": Fish}
 
 
 def register() -> None:
-    """Make click answer completions of bash with :class:`Bash`."""
+    """Make click answer completions with the classes of this module."""
     add_completion_class(Bash)
+    add_completion_class(Fish)
 
 
 @click.command()
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a shell's completion of commands, options and the running daemon's connections.
+    """Print the completion script of a shell.
+
+    It completes commands, options and the running daemon's connections.
 
     \b
     bash:  eval "$(connmgr completion bash)"             in ~/.bashrc

@@ -62,7 +62,7 @@ class CopyPath(ConnectionName):
 @session_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal.")
 def cp(source: str, target: str, mode: str | None, session: str | None, *, quiet: bool) -> None:
-    """Copy a file between this machine and a connection, or from one connection to another.
+    """Copy a file to, from or between connections.
 
     CONNECTION:path is a file of a connection. The path starts from the directory of the shell there, unless it is
     absolute or begins with ~/. A path that begins with / . or ~ is one of this machine, and - is standard input or

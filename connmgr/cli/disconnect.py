@@ -14,9 +14,10 @@ from connmgr.client import Client, ClientError
 @click.argument("connections", metavar="CONNECTION...", type=ConnectionName(), nargs=-1, required=True)
 @click.option("--session", metavar="NAME", help="End the shell of this name alone.")
 def disconnect(connections: tuple[str, ...], session: str | None) -> None:
-    """End the shells of connections, with all that runs in them, and then the link to their machine.
+    """End the shells of connections, and their links.
 
-    The next command logs in again. Jobs run on, and so do the shells of connections that run over these.
+    All that runs in the shells ends with them. The next command logs in again. Jobs run on, and so do the shells of
+    connections that run over these.
     """
     client = connect()
     ids = {find(client, name): name for name in connections}

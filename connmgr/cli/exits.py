@@ -35,6 +35,8 @@ MEANINGS = {
 }
 """The meaning of each exit code; any other comes from the command that ran, 128 + N for signal N."""
 
+FROM_THE_COMMAND = "`connmgr exec` exits with any other code if the command did: 128 + N if signal N ended it."
+
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
 _UNKNOWN = {"unknown_connection", "unknown_category", "unknown_job"}
 

@@ -17,10 +17,11 @@ DEFAULT = ("default",)
 @click.command()
 @json_option
 def export(*, as_json: bool) -> None:
-    """Print all categories and connections as YAML, for connmgr apply.
+    """Print all connections as YAML.
 
-    No secret is printed, encrypted or not: `{secret: kept}` stands in its place. Connections name one another by their
-    paths. What has its default is left out. Jobs, users and host keys are not part of it: it is no backup.
+    connmgr apply reads it. Categories are part of it. No secret is printed, encrypted or not: `{secret: kept}` stands
+    in its place. Connections name one another by their paths. What has its default is left out. Jobs, users and host
+    keys are not part of it: it is no backup.
     """
     client = connect()
     document = written(Stored(client), categories(client))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from connmgr.cli.near import did_you_mean
 
+WHOLE_CHARACTERS = 1000
+"""More than any summary of a command has: a shell shortens what it has no room for."""
+
 
 class Group(click.Group):
-    """Says which command may be meant where there is none of a name."""
+    """Says which command may be meant where there is none of a name, and tells shells whole summaries."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -21,3 +25,11 @@ class Group(click.Group):
             names = self.list_commands(ctx)
             hint = did_you_mean(args[0], dict(zip(names, names, strict=True)))
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}.{hint}", ctx) from error
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        commands = {one.value: self.get_command(ctx, one.value) for one in found if not one.value.startswith("-")}
+        for one in found:
+            if command := commands.get(one.value):
+                one.help = command.get_short_help_str(WHOLE_CHARACTERS)
+        return found

@@ -40,12 +40,13 @@ class Unmappable(Exception):
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @import_options
 def import_ansible_inventory(file: Path, **options: Any) -> None:
-    """Show which hosts of an Ansible inventory would become connections. With --apply, add them.
+    """Show or add the hosts of an Ansible inventory.
 
-    FILE is an inventory in INI or YAML, with ranges (web[01:20]). The group of a host becomes its category, below the
-    groups above it; of several groups the deepest one does. The connection has ansible_host, ansible_port,
-    ansible_user, ansible_ssh_private_key_file and ansible_connection (ssh or local). ansible_become makes a connection
-    in that of the host, elevated by ansible_become_method to ansible_become_user.
+    It shows which would become connections; with --apply it adds them. FILE is an inventory in INI or YAML, with ranges
+    (web[01:20]). The group of a host becomes its category, below the groups above it; of several groups the deepest one
+    does. The connection has ansible_host, ansible_port, ansible_user, ansible_ssh_private_key_file and
+    ansible_connection (ssh or local). ansible_become makes a connection in that of the host, elevated by
+    ansible_become_method to ansible_become_user.
 
     Passwords are not read, encrypted or not: the list says how to give them. It also says what has no counterpart. All
     are stored in one step, or none. A connection that is stored with other data stays unless --update is given.

@@ -23,7 +23,9 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 @click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
 @json_option
 def info(connection: str, *, refresh: bool, as_json: bool) -> None:
-    """Show a connection, what would be dialled for it, and what its shells do. Secrets stay encrypted.
+    """Show a connection, and what it would dial.
+
+    It shows what its shells do, too. Secrets stay encrypted.
 
     "dials" is the host that CONNECTION leads to, after what ~/.ssh/config of the daemon's user says of it, "through"
     the hosts on the way there, and "offers" the private keys that are offered to it.

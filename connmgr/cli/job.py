@@ -32,9 +32,10 @@ _named = click.argument("name", metavar="JOB", type=JobName())
 
 @click.group(cls=Group)
 def job() -> None:
-    """Look after jobs: commands that `connmgr exec --detach` has begun, and that run on by themselves.
+    """Look after jobs: commands that run on alone.
 
-    Name a JOB by the name that it was given, by its uuid, or by the beginning of that.
+    `connmgr exec --detach` begins one. Name a JOB by the name that it was given, by its uuid, or by the
+    beginning of that.
     """
 
 
@@ -50,7 +51,10 @@ def job() -> None:
 )
 @json_option
 def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
-    """List the jobs of the connections that GLOB matches, oldest first, with how they are, their age and command."""
+    """List jobs of the connections that GLOB matches.
+
+    The oldest come first, each with how it is, its age and its command.
+    """
     client = connect()
     filters: dict[str, Any] = {"connectionFilter": pattern} | ({"states": list(states)} if states else {})
     answers = client.post("/job/query", **filters)["jobs"] if is_text(pattern) else []
@@ -111,10 +115,10 @@ def info(name: str, *, as_json: bool) -> None:
     "--stderr-offset", metavar="BYTES", type=click.IntRange(0), default=0, help="The same of its standard error."
 )
 def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> None:
-    """Print what a job has printed, each stream to the same stream of ours, byte by byte.
+    """Print what a job has printed.
 
-    With --follow it goes on when the daemon or the machine is gone for a time: it waits until they are back. Ctrl-C
-    ends it, and the job runs on.
+    Each stream goes to the same stream of ours, byte by byte. With --follow it goes on when the daemon or the machine
+    is gone for a time: it waits until they are back. Ctrl-C ends it, and the job runs on.
     """
     found = find_job(connect(), name)
     pieces = _followed(found, stdout_offset, stderr_offset) if follow else _so_far(found, stdout_offset, stderr_offset)
@@ -152,9 +156,10 @@ def wait(name: str) -> None:
 @_named
 @click.option("--no-eof", is_flag=True, help="Leave the job's input open at the end.")
 def input(name: str, *, no_eof: bool) -> None:
-    """Send standard input to a job that was begun with --open-input, and end the job's input with it.
+    """Send standard input to a job, and end its input with it.
 
-    What has been sent is safe: it reaches the job even if the daemon dies. Where the job does not read, it waits.
+    The job was begun with --open-input. What has been sent is safe: it reaches the job even if the daemon dies. Where
+    the job does not read, it waits.
     """
     from connmgr.client.jobs import PIECE_BYTES
 
@@ -187,7 +192,7 @@ def kill(name: str, signal: str, grace: float) -> None:
 @click.argument("names", metavar="JOB...", type=JobName(), nargs=-1, required=True)
 @click.option("-f", "--force", is_flag=True, help="Kill those that run.")
 def rm(names: tuple[str, ...], *, force: bool) -> None:
-    """Remove jobs that have ended, and what their machines keep of them."""
+    """Remove jobs that have ended, on their machines too."""
     client = connect()
     found = {one.id: one for one in (find_job(client, name) for name in names)}
     for one in found.values():

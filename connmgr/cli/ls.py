@@ -37,7 +37,7 @@ MORE = ("CHANGED", "UUID")
 )
 @json_option
 def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
-    """List connections with their address, their last known state and their last use.
+    """List connections: address, state, last use.
 
     GLOB matches whole names, with or without the category, and ignores case: * within a segment, ** across segments,
     ? [abc] {a,b}. A terminal shows a tree by category; other output has one line a connection.

@@ -13,7 +13,7 @@ from connmgr.cli.names import ConnectionName, find, find_category
 @click.argument("name", required=False)
 @click.option("--category", metavar="PATH", help="The category to move it to.")
 def mv(connection: str, name: str | None, category: str | None) -> None:
-    """Rename a connection, or move it to another category. Its uuid stays."""
+    """Rename a connection, or change its category. Its uuid stays."""
     if name is None and category is None:
         raise click.UsageError("Nothing to change: give NAME, --category or both.")
     client = connect()

@@ -29,10 +29,11 @@ DOCTOR_SECONDS = 5.0
 )
 @json_option
 def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
-    """List the jobs that a machine keeps and the vault does not know, with how they are and their age.
+    """List jobs of a machine that the vault does not know.
 
-    A backup that was put back and a connection that was removed leave such jobs. If other vaults' daemons use the same
-    account of the machine, theirs are among them, and --remove takes from their users what has ended.
+    Each comes with how it is, and its age. A backup that was put back and a connection that was removed leave such
+    jobs. If other vaults' daemons use the same account of the machine, theirs are among them, and --remove takes from
+    their users what has ended.
     """
     client = connect()
     found = client.jobs.orphans(find(client, name), remove=remove, min_age=min_age)

@@ -13,7 +13,7 @@ from connmgr.cli.output import json_option, print_table, visible
 @click.command()
 @json_option
 def plugins(*, as_json: bool) -> None:
-    """List the connection types, and the plugins that cannot be used."""
+    """List connection types, and broken plugins."""
     from connmgr.registry import Registry
 
     registry = Registry.load()

@@ -15,7 +15,7 @@ from connmgr.cli.output import visible
 @click.argument("connections", metavar="CONNECTION...", type=ConnectionName(), nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(connections: tuple[str, ...], *, yes: bool) -> None:
-    """Remove connections, and those that run over them. Their shells are stopped.
+    """Remove connections, and what runs over them. Their shells are stopped.
 
     It asks first. Without a terminal to ask on, it needs --yes.
     """

@@ -14,7 +14,7 @@ from connmgr.cli.daemon import connect
 @click.command()
 @click.option("--principal", "principals", metavar="NAME", multiple=True, help="Who may read it: vault users or vault.")
 def encrypt(principals: tuple[str, ...]) -> None:
-    """Encrypt a value, and print its encrypted form as JSON.
+    """Encrypt a value, and print it as JSON.
 
     It asks for the value on the terminal. Other standard input is the value, without a final newline. Without
     --principal the unlocked user may read it, else anybody who may use the vault.
@@ -28,9 +28,9 @@ def encrypt(principals: tuple[str, ...]) -> None:
 
 @click.command()
 def decrypt() -> None:
-    """Decrypt the JSON that connmgr encrypt printed, and print the value.
+    """Decrypt what connmgr encrypt has printed.
 
-    It reads the JSON from standard input. An encrypted field from connmgr info --json will do too.
+    It prints the value. It reads the JSON from standard input. An encrypted field from connmgr info --json will do too.
     """
     if sys.stdin.isatty():
         click.echo("Paste the encrypted form, then Ctrl-D:", err=True)

@@ -47,12 +47,12 @@ class Place(NamedTuple):
 @session_option
 @fresh_option
 def shell(connection: str, session: str | None, *, fresh: bool) -> None:
-    """Run commands on a connection line by line, with a history. Ctrl-D or exit leaves, and the shell stays.
+    """Run commands on a connection line by line.
 
-    It is no terminal: commands read no input. Editors, pagers, passwd and other programs that draw on the screen or ask
-    questions do not work. The directory and exported variables last from one line to the next; functions, aliases and
-    other variables do not. Ctrl-C kills the running command. If standard input is no terminal, its lines run without a
-    prompt.
+    Lines are remembered. Ctrl-D or exit leaves, and the shell stays. It is no terminal: commands read no input.
+    Editors, pagers, passwd and other programs that draw on the screen or ask questions do not work. The directory and
+    exported variables last from one line to the next; functions, aliases and other variables do not. Ctrl-C kills the
+    running command. If standard input is no terminal, its lines run without a prompt.
     """
     session = session_of(session, fresh=fresh)
     client = connect()

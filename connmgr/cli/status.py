@@ -15,7 +15,10 @@ ANSWER_SECONDS = 10.0
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
-    """Show whether the daemon runs, how it is, and what its shells do. Exits with 3 if none answers."""
+    """Show whether the daemon runs, and how it is.
+
+    It shows what its shells do, too. It exits with 3 if no daemon answers.
+    """
     client = connect(ANSWER_SECONDS, offers_start=False)
     answer = client.post("/daemon/status")
     vault = client.vault.status()

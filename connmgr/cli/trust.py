@@ -24,10 +24,11 @@ from connmgr.client import Client, ClientError
 )
 @click.option("--forget", is_flag=True, help="Remove the known keys of a host that was set up anew.")
 def trust(connection: str, *, fingerprints: tuple[str, ...], forget: bool) -> None:
-    """Accept the keys of the hosts that CONNECTION leads to.
+    """Accept or forget the keys of hosts.
 
-    It opens the connection, shows each key that is not known, and asks. Compare the fingerprint with the host's
-    administrator. Where there is no terminal to ask on, --fingerprint says what to accept.
+    They are those that CONNECTION leads to. It opens the connection, shows each key that is not known, and asks.
+    Compare the fingerprint with the host's administrator. Where there is no terminal to ask on, --fingerprint says what
+    to accept.
 
     With --forget it removes the known keys of the host whose key has changed, or else of the one that CONNECTION leads
     to, from the known_hosts files of connmgr and of the daemon's user.

@@ -30,11 +30,12 @@ def status(*, as_json: bool) -> None:
 @click.command()
 @click.argument("user")
 def unlock(user: str) -> None:
-    """Unlock a user for later commands, until connmgr vault lock or the end of the daemon.
+    """Unlock a user for later commands.
 
-    It asks for the passphrase on the terminal; other standard input has it as a line. Later commands of yours, in any
-    terminal, continue this session. Its token is in a file beside the auth file that only you can read. connmgr
-    --unlock USER unlocks for a single command instead, and keeps nothing.
+    The user stays unlocked until connmgr vault lock or the end of the daemon. It asks for the passphrase on the
+    terminal; other standard input has it as a line. Later commands of yours, in any terminal, continue this session.
+    Its token is in a file beside the auth file that only you can read. connmgr --unlock USER unlocks for a single
+    command instead, and keeps nothing.
     """
     client = connect()
     client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
@@ -80,7 +81,10 @@ def passphrase(name: str) -> None:
 @click.option("--force", is_flag=True, help="Even where secrets are lost to everyone by it.")
 @json_option
 def rm(name: str, *, force: bool, as_json: bool) -> None:
-    """Remove a user, and list the connections with secrets that the user could read: change those at their source."""
+    """Remove a user, and list whose secrets must change.
+
+    The user could read secrets of these connections: change them at their source.
+    """
     client = connect()
     readable = client.vault.remove_user(name, force=force)
     if as_json:

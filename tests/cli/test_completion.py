@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,39 @@ def test_several_candidates_are_shown(terminal: pexpect.spawn) -> None:
     terminal.send("connmgr exec twin\t")
     terminal.send("\t\t")
     terminal.expect(re.compile(r"one.*two", re.DOTALL))
+
+
+@pytest.mark.needs("fish")
+def test_fish_shows_descriptions_whole(connmgr: CommandLine) -> None:
+    def described(line: str) -> dict[str, str]:
+        script = f"connmgr completion fish | source; complete --do-complete {shlex.quote(line)}"
+        argv = ["fish", "--no-config", "-c", script]
+        done = subprocess.run(argv, env=connmgr.environment, capture_output=True, text=True, timeout=60, check=True)
+        return dict(row.split("\t", 1) for row in done.stdout.splitlines() if "\t" in row)
+
+    assert described("connmgr pl")["plugins"] == "List connection types, and broken plugins."
+    option = described("connmgr exec --det")["--detach"]
+    assert option == "Begin it as a job, which runs on by itself, and print the job's uuid."
+
+
+@pytest.mark.needs("bash")
+def test_a_category_is_completed_and_a_command_is_not(own_connmgr: CommandLine) -> None:
+    own_connmgr("category", "add", "fleet/eu")
+    own_connmgr("add", "ssh", "web", "host=a.example", "--category", "fleet/eu")
+    for words, expected in {
+        "exec flee": ["fleet/eu/web"],
+        "exec fleet/eu/w": ["fleet/eu/web"],
+        "exec --all local we": ["web"],
+        "exec local we": [],
+        "exec --all web -- we": [],
+        "help wait": [],
+        "help job wai": ["wait"],
+        "help exi": ["exit-codes"],
+    }.items():
+        line = f"connmgr {words}"
+        request = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_CONNMGR_COMPLETE": "bash_complete"}
+        offered = [one.partition(",")[2] for one in own_connmgr(environment=request).output.split()]
+        assert offered == expected, words
 
 
 @pytest.mark.needs("bash")

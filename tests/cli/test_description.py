@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+
+from connmgr.cli import main
+from connmgr.cli.examples import EXAMPLES
+from connmgr.cli.exits import MEANINGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,3 +70,51 @@ def test_a_command_loads_nothing_that_it_does_not_need(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("Usage: ")
     assert STRANGERS & set(done.stderr.split()) == set()
+
+
+def _each(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield the words and the command of all that do something, below ``command``."""
+    if not isinstance(command, click.Group):
+        yield context.command_path.partition(" ")[2], command
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None, f"{context.command_path} lists {name}, and does not have it"
+        yield from _each(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def test_each_command_has_examples_that_call_it() -> None:
+    commands = dict(_each(main, click.Context(main, info_name="connmgr")))
+    assert set(EXAMPLES) == set(commands)
+    for words, lines in EXAMPLES.items():
+        assert commands[words].epilog
+        assert 1 <= len(lines) <= 4
+        for line in lines:
+            assert f"connmgr {words}" in line
+            assert len(line) <= 76, f"{line!r} does not fit into 80 columns"
+
+
+@pytest.mark.parametrize("group", [(), ("category",), ("job",), ("vault",), ("vault", "user"), ("service",)])
+def test_summaries_fit_into_a_terminal_of_80_columns(group: tuple[str, ...]) -> None:
+    shown = _run(*group, "--help").stdout.partition("\nCommands:\n")[2].splitlines()
+    assert shown
+    for line in shown:
+        assert not line.endswith("..."), f"shorten the first sentence of its help: {line}"
+        assert re.fullmatch(r"  \S+ +\S.*", line), f"shorten the first sentence of the help of the line before: {line}"
+
+
+def test_help_tells_of_a_command_and_of_exit_codes() -> None:
+    assert _run("help", "job", "wait").stdout == _run("job", "wait", "--help").stdout
+    assert _run("help").stdout == _run("--help").stdout
+    codes = _run("help", "exit-codes").stdout
+    assert re.findall(r"^(\d+) ", codes, re.MULTILINE) == [str(code) for code in MEANINGS]
+    assert "128 + N" in codes
+    refused = _run("help", "job", "wiat")
+    assert (refused.returncode, "Did you mean wait" in refused.stderr) == (2, True)
+    assert "connmgr ls has no commands" in _run("help", "ls", "more").stderr
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "connmgr", *arguments]
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environment)

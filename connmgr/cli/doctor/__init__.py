@@ -29,10 +29,11 @@ ANSWER_SECONDS = 5.0
 @json_option
 @setting_options("host", "port", "data_dir", "auth_file", "database_url", "key_store")
 def doctor(*, as_json: bool, **given: Any) -> None:
-    """Check files, key, vault, plugins, programs, clock, daemon and leftovers of jobs, and say what to do.
+    """Check the installation, and say what to do.
 
-    It changes nothing. If a daemon runs, programs and SSH agent are those that the daemon finds. It exits with 1 if
-    something is wrong. Warnings are no fault.
+    It looks at files, key, vault, plugins, programs, clock, daemon and leftovers of jobs. It changes nothing. If a
+    daemon runs, programs and SSH agent are those that the daemon finds. It exits with 1 if something is wrong. Warnings
+    are no fault.
     """
     findings = list(_findings(given))
     if as_json:

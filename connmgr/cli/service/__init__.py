@@ -28,7 +28,10 @@ AGENT = "SSH_AUTH_SOCK"
 
 @click.group()
 def service() -> None:
-    """Have the system start the daemon: a systemd user unit on Linux, a launchd agent on macOS."""
+    """Have the system start the daemon.
+
+    That is a systemd user unit on Linux, a launchd agent on macOS.
+    """
 
 
 @service.command()

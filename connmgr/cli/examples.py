@@ -1,0 +1,75 @@
+"""Examples at the end of each command's help."""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES = {
+    "help": ["connmgr help exec", "connmgr help vault user add", "connmgr help exit-codes"],
+    "serve": ["connmgr serve", "connmgr serve --port 0 --idle-timeout 3600"],
+    "status": ["connmgr status", "connmgr status --json"],
+    "stop": ["connmgr stop"],
+    "ls": ["connmgr ls", "connmgr ls 'fleet/**' --type ssh -l", "connmgr ls --format names --failed outcomes"],
+    "info": ["connmgr info web1", "connmgr info web1 --refresh"],
+    "add": [
+        "connmgr add ssh web1 host=web1.example user=deploy --category fleet",
+        "connmgr add ssh db host=db.example gateway=web1 --secret password",
+        "connmgr add shellEnvironment root host=web1 elevated=yes",
+    ],
+    "edit": ["connmgr edit web1 port=2222", "connmgr edit db --secret password --validate"],
+    "rm": ["connmgr rm web1", "connmgr rm web1 web2 --yes"],
+    "mv": ["connmgr mv web1 www1", "connmgr mv web1 --category fleet/eu"],
+    "category add": ["connmgr category add fleet/eu"],
+    "category ls": ["connmgr category ls", "connmgr category ls 'fleet/**' --json"],
+    "category rm": ["connmgr category rm fleet/eu", "connmgr category rm fleet --children --contents"],
+    "exec": [
+        "connmgr exec web1 -- 'cd /srv && ls *.log'",
+        "connmgr exec --all 'fleet/**' --limit 3 --json -- uptime > outcomes",
+        "connmgr exec --all --failed outcomes -- uptime",
+        "connmgr exec deploy@web9.example -- uptime",
+    ],
+    "shell": ["connmgr shell web1", "connmgr shell web1 --session build < commands"],
+    "disconnect": ["connmgr disconnect web1", "connmgr disconnect web1 --session build"],
+    "job info": ["connmgr job info nightly"],
+    "job input": ["connmgr job input nightly < answers"],
+    "job kill": ["connmgr job kill nightly", "connmgr job kill nightly --signal HUP"],
+    "job logs": ["connmgr job logs nightly", "connmgr job logs -f nightly"],
+    "job ls": ["connmgr job ls", "connmgr job ls 'web*' --state running"],
+    "job orphans": ["connmgr job orphans web1", "connmgr job orphans web1 --remove"],
+    "job rm": ["connmgr job rm nightly"],
+    "job wait": ["connmgr job wait nightly", "connmgr job wait nightly; echo $?"],
+    "trust": ["connmgr trust web1", "connmgr trust web1 --forget"],
+    "cp": ["connmgr cp site.conf web1:/etc/site.conf", "connmgr cp web1:site.log .", "connmgr cp web1:a web2:b"],
+    "import-ssh-config": ["connmgr import-ssh-config", "connmgr import-ssh-config --apply --category fleet"],
+    "export": ["connmgr export > vault.yaml", "connmgr export --json"],
+    "apply": ["connmgr apply -f vault.yaml", "connmgr apply -f vault.yaml --prune --yes"],
+    "import-ansible-inventory": ["connmgr import-ansible-inventory hosts.ini --apply"],
+    "encrypt": ["connmgr encrypt < password", "connmgr encrypt --principal alice < password"],
+    "decrypt": ["connmgr decrypt < sealed.json"],
+    "vault backup": ["connmgr vault backup vault-today.db"],
+    "vault lock": ["connmgr vault lock"],
+    "vault restore": ["connmgr vault restore vault-today.db"],
+    "vault rotate-key": ["connmgr vault rotate-key"],
+    "vault status": ["connmgr vault status"],
+    "vault unlock": ["connmgr vault unlock alice"],
+    "vault user add": ["connmgr vault user add alice"],
+    "vault user passphrase": ["connmgr vault user passphrase alice"],
+    "vault user rm": ["connmgr vault user rm alice"],
+    "plugins": ["connmgr plugins", "connmgr plugins --json"],
+    "doctor": ["connmgr doctor", "connmgr doctor --json"],
+    "service install": ["connmgr service install"],
+    "service status": ["connmgr service status"],
+    "service uninstall": ["connmgr service uninstall"],
+    "api-key": ["connmgr api-key", "connmgr api-key --rotate"],
+    "completion": ['eval "$(connmgr completion bash)"', "connmgr completion fish | source"],
+}
+"""What people type, by the words of the command."""
+
+
+def give_examples(command: click.Command, words: str) -> None:
+    """Put its examples behind the help of ``command``, which ``words`` call, and of all below it."""
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            give_examples(one, f"{words} {name}")
+    elif words in EXAMPLES:
+        command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in EXAMPLES[words])])
