@@ -34,9 +34,9 @@ UNCHANGED = "unchanged"
 def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
     """Make the vault hold what a file says.
 
-    connmgr export writes such a file. It shows first what is added, and what changes in which fields, and asks. Without
-    a terminal to ask on, it needs --yes and otherwise changes nothing. Everything is stored in one step, or nothing. What the file does not name
-    stays, unless --prune is given. Categories are never removed.
+    connmgr export writes such a file. What would be added, and what would change in which fields, is shown first, and
+    asked about. Without a terminal to ask on, --yes is needed, and otherwise nothing changes. Everything is stored in
+    one step, or nothing. What the file does not name stays, unless --prune is given. Categories are never removed.
 
     A secret stands in the file as `{secret: kept}` and stays what it is. A secret in plain is refused.
     """
