@@ -89,6 +89,11 @@ class Session:
             if self.alive and self._has_ended():
                 self._lost = True
 
+    def lose(self) -> None:
+        """Give the shell up, unless a command runs: its far side is silent."""
+        with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
+            self._lost = True
+
     def _has_ended(self) -> bool:
         try:
             self._discard_late_output()

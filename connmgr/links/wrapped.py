@@ -24,6 +24,9 @@ class WrappedTransport(Transport):
     def alive(self) -> bool:
         return self._inner.alive
 
+    def answers(self, timeout: float) -> bool:
+        return self._inner.answers(timeout)
+
     @property
     def on_terminal(self) -> bool:
         """Whether this login, or one that it runs over, is known to insist on a terminal."""

@@ -27,6 +27,14 @@ class Transport(ABC):
         """
         return True
 
+    def answers(self, timeout: float) -> bool:
+        """Whether the far side is there, by default True.
+
+        It is asked only where a sign of life of it is overdue, and then has ``timeout`` seconds to answer. If it does
+        not, the daemon opens the connection anew before it sends a command.
+        """
+        return True
+
     @abstractmethod
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
         """Start ``argv`` on the far side and return its channel.

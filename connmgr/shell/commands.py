@@ -63,6 +63,8 @@ def begun(
             if place.fresh:
                 place = outer.enter_context(_of_its_own(shells, place))
                 _require_client(abandoned)
+            elif place.start:
+                shells.leave_silent(place.connection, place.session)
             try:
                 running = begin()
             except (NoShell, ShellLost) as error:

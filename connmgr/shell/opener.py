@@ -50,6 +50,7 @@ class Opener:
         if shell is not None:
             with contextlib.suppress(Outdated):
                 shell.admission.check(access)
+                shell.leave_silent(PROBE_SECONDS)
                 if shell.session.probe(PROBE_SECONDS):
                     return shell
                 entry.lost = True

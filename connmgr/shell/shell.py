@@ -37,6 +37,14 @@ class Shell:
         """Who is let in."""
         return self.lease.link.admission
 
+    def leave_silent(self, timeout: float) -> None:
+        """Lose the shell, unless a command runs, where a sign of life is overdue and does not come in time."""
+        link = self.lease.link
+        if not link.first.answers(timeout):
+            # Whoever starts a shell next would wait for it too.
+            link.retire()
+            self.session.lose()
+
     def stop(self, timeout: float) -> None:
         """End the session and release its link, whatever a plugin raises meanwhile."""
         with contextlib.ExitStack() as cleanup:

@@ -103,15 +103,23 @@ class Shells:
                 self._discard(name, shell, lost=True)
             self._vault.connections.touch(connection)
 
+    def leave_silent(self, connection: str, session: str | None) -> None:
+        """Lose the shell, if it runs and is idle, where its far side owes a sign of life and gives none."""
+        shell = self._table.peek(ShellName(connection, session))
+        if shell is not None:
+            shell.leave_silent(PROBE_SECONDS)
+
     def admitted(
         self, connections: Iterable[Connection], access: Access, session: str | None = None
     ) -> list[Connection]:
-        """Return those of ``connections`` whose shells run and may be used by ``access``.
+        """Return those of ``connections`` whose shells run, owe no sign of life, and may be used by ``access``.
 
         What keeps ``access`` from another, :meth:`using` says.
         """
         running = (
-            (shell.admission, one) for one in connections if (shell := self._table.peek(ShellName(one.id, session)))
+            (shell.admission, one)
+            for one in connections
+            if (shell := self._table.peek(ShellName(one.id, session))) and shell.lease.link.first.answers(0.0)
         )
         return admitted(running, access)
 

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import paramiko
@@ -28,6 +29,9 @@ JOIN_SECONDS = 2.0
 
 EXTENDED_STDERR = b"\0\0\0\1"
 """The only type of extended data (RFC 4254, section 5.2)."""
+
+KEEP_ALIVE = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com") + b"\1"
+"""A request that every peer answers, if only by a refusal (RFC 4254, section 4)."""
 
 MAX_EXTENSIONS = 64
 """Extensions that a peer may name (RFC 8308); OpenSSH names six."""
@@ -63,6 +67,7 @@ class Link(paramiko.Transport):
         active: bool
         server_extensions: dict[str, bytes]
         _channels: Any
+        completion_event: threading.Event | None
         _expected_packet: tuple[int, ...]
         _kex_info: dict[str, type]
         _next_channel: Callable[[], int]
@@ -88,6 +93,7 @@ class Link(paramiko.Transport):
         self.wire = wire
         self.disconnected: str | None = None
         self.abandoned: set[Stream] = set()
+        self._asking = threading.Lock()
         self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
         self._postponed: list[tuple[Message, Stream | None, bool]] = []
@@ -252,8 +258,23 @@ class Link(paramiko.Transport):
         if self.wire.silences >= MAX_SILENCES:
             raise EOFError
         if self.authenticated and self.clear_to_send.is_set():
-            request = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com") + b"\1"
-            self._packets.try_send(Message(request))
+            self._packets.try_send(Message(KEEP_ALIVE))
+
+    def answers(self, timeout: float) -> bool:
+        """Whether the peer is there; where a sign of life is overdue, it has ``timeout`` seconds to give one."""
+        deadline = Deadline(timeout)
+        if not self.wire.overdue or not self._asking.acquire(timeout=timeout):
+            return self.active and not self.wire.overdue
+        try:
+            if self.wire.overdue:
+                # paramiko sets it at the answer, and at the end of the link.
+                self.completion_event = heard = threading.Event()
+                with suppress(OSError, EOFError):
+                    self.post(Message(KEEP_ALIVE), deadline)
+                    heard.wait(deadline.left())
+            return self.active and not self.wire.overdue
+        finally:
+            self._asking.release()
 
     def _parse_kex_init(self, m: Message) -> None:
         lists = super()._really_parse_kex_init(m)  # type: ignore[misc]

@@ -39,6 +39,9 @@ class SshTransport(Transport):
     def alive(self) -> bool:
         return bool(self._link.active)
 
+    def answers(self, timeout: float) -> bool:
+        return self._link.answers(timeout)
+
     def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> SessionChannel:
         deadline = Deadline(timeout)
         self._refuse_when_lost()

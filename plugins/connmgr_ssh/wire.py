@@ -24,7 +24,13 @@ MAX_PACKET_BYTES = 256 * 1024
 MAX_SILENCES = 3
 """Consecutive silent intervals after which a peer counts as gone."""
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
+
+
+def now() -> float:
+    """Return the seconds of a clock that goes on while this machine sleeps, where it has one."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Wire:
@@ -39,7 +45,7 @@ class Wire:
         self._position = 0
         self._size = SMALL_BLOCK_BYTES
         self._closed = False  # the name that paramiko uses
-        self._since = time.monotonic()
+        self._since = now()
         self.silences = 0
         """Consecutive intervals without a sign of life."""
 
@@ -54,14 +60,20 @@ class Wire:
 
     def until_silence(self) -> float | None:
         """Return the seconds until an interval without a sign of life has passed; None for never."""
-        return self._since + self.interval - time.monotonic() if self.interval else None
+        return self._since + self.interval - now() if self.interval else None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the peer owes a sign of life: it was silent for longer than an interval."""
+        left = self.until_silence()
+        return left is not None and (self.silences > 0 or left < 0)
 
     def count_silence(self) -> bool:
         """Count an interval in which nothing came; return whether it was one."""
         if self.socket and awaits(self.socket, select.POLLIN, 0):
             return False
         self.silences += 1
-        self._since = time.monotonic()
+        self._since = now()
         return True
 
     def recv(self, size: int) -> bytes:
@@ -122,7 +134,7 @@ class Wire:
             raise
         if not piece:
             raise EOFError
-        self._since, self.silences = time.monotonic(), 0
+        self._since, self.silences = now(), 0
         # A large buffer is costly, and a small one needs many calls for much data.
         self._size = BLOCK_BYTES if len(piece) >= SMALL_BLOCK_BYTES else SMALL_BLOCK_BYTES
         self._ahead, self._position = self._ahead[self._position :] + piece, 0

@@ -23,7 +23,7 @@ from connmgr.errors import (
     TransportUnsupported,
 )
 from connmgr.plugin import Channel
-from connmgr_ssh import SshSchema
+from connmgr_ssh import SshSchema, wire
 from connmgr_ssh.stream import WINDOW_BYTES
 from connmgr_ssh.wire import MAX_SILENCES
 from tests.plugins.ssh.conftest import Connect, StartSshd
@@ -266,6 +266,34 @@ def test_a_host_that_is_only_quiet_is_not_given_up(start_sshd: StartSshd, connec
     link = connect(start_sshd(), keepAlive=0.1)
     channel = link.open_channel(["sh", "-c", "sleep 1.5; echo still"], timeout=WAIT)
     assert read(channel)[0] == b"still\n"
+
+
+def test_only_a_host_that_owes_a_sign_of_life_is_asked_for_one(
+    start_sshd: StartSshd, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_sshd()
+    link = connect(server)
+    # What the server says unasked after the login is read by then.
+    run(link, "true")
+    server.freeze()
+    assert link.answers(0.0), "a host is asked that was heard of a moment ago"
+    _sleep_for_an_hour(monkeypatch)
+    with at_most(WAIT):
+        assert not link.answers(0.3), "a frozen host answers"
+    assert link.alive, "it is given up, though it may wake up"
+    server.thaw()
+    with at_most(WAIT / 2):
+        assert link.answers(WAIT), "a host that was thawed does not answer"
+    _sleep_for_an_hour(monkeypatch)
+    server.kill_sessions()
+    with at_most(WAIT / 2):
+        assert not link.answers(WAIT), "a host that is gone answers"
+
+
+def _sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the clock that goes on while this machine sleeps go on by an hour."""
+    before = wire.now
+    monkeypatch.setattr(wire, "now", lambda: before() + 3600)
 
 
 def test_a_frozen_gateway_is_noticed_through_it(start_sshd: StartSshd, connect: Connect) -> None:

@@ -1,0 +1,120 @@
+"""A far side that fell silent while this machine slept: it is asked for a sign of life before it is sent a command."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr.engine.frame import Command
+from connmgr.links.table import LinkTable
+from connmgr.registry import Registry
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.principals import Access
+from connmgr.shell import opener
+from connmgr.shell import shells as module
+from connmgr.shell.broadcast import Broadcast, Order
+from connmgr.shell.commands import Place, begun
+from connmgr.shell.shells import Shells
+from connmgr.vault import Vault, open_database
+from connmgr.vault.record import fingerprint
+from connmgr_ssh import SshSchema, wire
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
+from tests.plugins.sshd import Sshd
+
+pytestmark = pytest.mark.needs("sshd", "bash")
+
+WAIT = 30.0
+PATIENCE = 0.3
+"""Seconds for a sign of life."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Sshd]:
+    with ssh_server(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Iterator[Vault]:
+    opened = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shells(vault: Vault, tmp_path: Path) -> Iterator[Shells]:
+    registry = Registry.load()
+    limits = {"max_output": 1 << 20, "idle_timeout": 0, "start_timeout": WAIT}
+    made = Shells(vault, registry, LinkTable(vault, registry), orphans=tmp_path / "shells.json", **limits)  # type: ignore[arg-type]
+    yield made
+    made.close(WAIT)
+
+
+@pytest.fixture
+def far(vault: Vault, shells: Shells, server: Sshd) -> str:
+    """A connection whose shell runs and is in /usr."""
+    data = SshSchema().load(ssh_fields(server, server.user))
+    id = vault.connections.add("far", "ssh", data, fingerprint=fingerprint(data), same=lambda _: False)[0]
+    assert run(shells, id, "cd /usr") == ("", False)
+    return id
+
+
+def run(shells: Shells, connection: str, command: str) -> tuple[str, bool]:
+    """Return what a command prints, and whether its shell was started anew."""
+    place = Place(connection, Access(), start=True)
+    with begun(shells, place, Command(command.encode()), WAIT, lambda: False) as (running, restarted):
+        return bytes(running.result().stdout).decode().strip(), restarted
+
+
+def sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = wire.now
+    monkeypatch.setattr(wire, "now", lambda: before() + 3600)
+
+
+def fall_silent(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop what serves the connections, and let the machine sleep meanwhile; the server takes new ones."""
+    for name in (module, opener):
+        monkeypatch.setattr(name, "PROBE_SECONDS", PATIENCE)
+    for process in server.sessions():
+        process.send_signal(signal.SIGSTOP)
+    sleep_for_an_hour(monkeypatch)
+
+
+def test_a_far_side_that_is_there_keeps_its_shell(shells: Shells, far: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep_for_an_hour(monkeypatch)
+    assert run(shells, far, "pwd") == ("/usr", False)
+
+
+def test_a_silent_one_is_left_before_the_command_is_sent(
+    shells: Shells, far: str, server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = server.sessions()
+    fall_silent(server, monkeypatch)
+    counter = tmp_path / "counter"
+    assert run(shells, far, f"echo once >> {counter}; cat {counter}") == ("once", True)
+    assert run(shells, far, "pwd")[1] is False
+    for process in before:
+        process.send_signal(signal.SIGCONT)
+    assert run(shells, far, f"cat {counter}")[0] == "once", "the command was sent to the silent far side too"
+
+
+def test_a_start_leaves_it_too(shells: Shells, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    fall_silent(server, monkeypatch)
+    assert shells.start(far, Access()).restarted
+    assert run(shells, far, "pwd")[0] != "/usr"
+
+
+def test_a_broadcast_leaves_it_too(
+    vault: Vault, shells: Shells, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = [vault.connections.get(far)]
+    assert shells.admitted(stored, Access()) == stored
+    fall_silent(server, monkeypatch)
+    assert shells.admitted(stored, Access()) == [], "a shell whose far side is silent counts as ready"
+    work = Broadcast(shells, Access(), Order(Command(b"pwd"), WAIT, 1, start=True), [], [far])
+    (outcome,) = (one for some in work.outcomes(lambda: False) for one in some)
+    assert outcome.restarted, outcome
