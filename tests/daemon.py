@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 READY = "connmgr listening on "
 START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 40.0
 
 
 class DaemonExitedError(Exception):

@@ -134,7 +134,7 @@ def test_a_poll_waits_for_news(client: Client, tmp_path: Path) -> None:
     assert poll(client, job, wait=LONG)["stdout"] == {"data": "first\n", "next": 6, "eof": False}
     began = time.monotonic()
     assert poll(client, job, stdout=6, wait=0.3)["stdout"] == {"data": "", "next": 6, "eof": False}
-    assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= time.monotonic() - began < LONG
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(poll, client, job, stdout=6, wait=LONG)
         fifo.write_text("news\n")
@@ -304,24 +304,29 @@ def test_a_job_outlives_its_shell(client: Client) -> None:
 
 def test_a_command_that_ends_in_time_is_answered_as_any_other(client: Client) -> None:
     options = {"connection": LOCAL, "command": "echo out; echo err >&2; exit 3", "detachAfter": LONG}
-    before = client.post("/job/query")
+
+    def known() -> set[str]:
+        return {one["job"] for one in client.post("/job/query")["jobs"]}
+
+    before = known()
     assert client.post("/shell/exec", **options) == {"exitCode": 3, "stdout": "out", "stderr": "err"}
-    assert client.post("/job/query") == before, "nothing is left of it"
+    assert known() <= before, "a job is left of it"
 
 
-def test_a_command_that_goes_on_is_answered_as_a_job(client: Client) -> None:
-    began = time.monotonic()
-    options = {"connection": LOCAL, "command": "echo begun; sleep 1.5; echo done", "detachAfter": 0.5}
+def test_a_command_that_goes_on_is_answered_as_a_job(client: Client, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    options = {"connection": LOCAL, "command": f"echo begun; cat {fifo}; echo done", "detachAfter": 2}
     answer = client.post("/shell/exec", **options)
-    assert time.monotonic() - began < 1.4
     job = answer.pop("job")
     assert answer == {"stdout": "begun", "stderr": ""}
     client.shell.stop(LOCAL)
+    fifo.write_bytes(b"")
     assert ended(client, job)["stdout"]["data"] == "begun\ndone\n"
 
 
 def test_a_command_that_goes_on_keeps_its_timeout(client: Client) -> None:
-    options = {"connection": LOCAL, "command": "echo begun; sleep 60", "detachAfter": LONG, "timeout": 1}
+    options = {"connection": LOCAL, "command": "echo begun; sleep 60", "detachAfter": LONG, "timeout": 2}
     with pytest.raises(ClientError) as caught:
         client.post("/shell/exec", **options)
     assert (caught.value.code, caught.value.details["stdout"]) == ("command_timeout", "begun")

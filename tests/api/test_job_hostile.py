@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,8 @@ from tests.plugins.places import ssh_fields
 from tests.plugins.relay import Relay
 
 WAITING = 200
-SOON = 5.0
+SOON = 20.0
+"""Seconds; who is told nothing waits for :data:`LONG`."""
 
 
 @pytest.fixture
@@ -151,12 +153,15 @@ def test_a_job_whose_connection_is_changed_or_removed_meanwhile(client: Client, 
             client.post("/job/kill", job=job, signal="KILL")
             assert waiting.result(LONG)["state"] == "killed"
             client.post("/shell/start", connection=connection)
-            job = client.post("/job/start", connection=connection, command="sleep 1")["job"]
+            gate = tmp_path / "far" / "gate"
+            os.mkfifo(gate)
+            job = client.post("/job/start", connection=connection, command=f"read x <{gate}")["job"]
             begun = time.monotonic()
             waiting = pool.submit(other.post, "/job/wait", job=job, wait=LONG)
             client.post("/connection/remove", connections=[connection])
             assert refusal(waiting.result) in ("unknown_job", "unknown_connection")
             assert time.monotonic() - begun < SOON, "who waits is not told that the connection was removed"
+            gate.write_bytes(b"end\n")
 
 
 def refusal(call: Callable[[float], Any]) -> str:

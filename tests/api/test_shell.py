@@ -106,7 +106,7 @@ def test_what_a_killed_command_printed_is_shown_as_an_answer_shows_it(
     client: Client, encoding: str, shown: str
 ) -> None:
     command = r"printf '\377\n'; sleep 60"
-    error = refused(client, "/shell/exec", connection=LOCAL, command=command, encoding=encoding, timeout=0.5)
+    error = refused(client, "/shell/exec", connection=LOCAL, command=command, encoding=encoding, timeout=1)
     assert (error.details["stdout"], error.details["stderr"]) == (shown, "")
     assert "truncated" not in error.details
 
@@ -117,7 +117,7 @@ def test_cut_output_of_a_killed_command_is_said_to_be_cut(client: Client) -> Non
 
 
 def test_a_timeout_is_500_with_what_was_printed_and_the_session_goes_on(client: Client) -> None:
-    error = refused(client, "/shell/exec", connection=LOCAL, command="echo begun; sleep 60", timeout=0.5)
+    error = refused(client, "/shell/exec", connection=LOCAL, command="echo begun; sleep 60", timeout=1)
     assert (error.status, error.code, error.details["stdout"]) == (500, "command_timeout", "begun")
     assert run(client, "echo on")["stdout"] == "on"
 

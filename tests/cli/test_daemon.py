@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import LOCAL_MACHINE
-from tests.cli.program import DIRECTORY, CommandLine
+from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
 
@@ -61,7 +61,7 @@ def test_status_shows_the_names_of_shells(own_connmgr: CommandLine) -> None:
 
 def test_stop_waits_for_the_end(own_connmgr: CommandLine) -> None:
     assert own_connmgr("stop").output == "The daemon has stopped.\n"
-    assert own_connmgr.daemon.process.wait(1) == 0
+    assert own_connmgr.daemon.process.wait(TIMEOUT) == 0
     own_connmgr("status", code=3)
 
 

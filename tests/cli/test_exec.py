@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.cli.progress import PATIENCE_SECONDS
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
 from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine, finish
@@ -87,23 +88,23 @@ TELLS_THEN_SLEEPS = r"printf 'out\000\377'; printf err >&2; sleep 100"
 
 
 def test_what_a_command_printed_until_its_time_was_over_is_printed(connmgr: CommandLine) -> None:
-    done = connmgr("exec", "local", "--timeout", "0.5", "--", TELLS_THEN_SLEEPS, code=124)
+    done = connmgr("exec", "local", "--timeout", "1", "--", TELLS_THEN_SLEEPS, code=124)
     assert done.stdout == b"out\0\xff", "what the command had printed to stdout is lost"
     assert done.stderr.startswith(b"errError: "), "what it had printed to stderr does not stand before the message"
-    assert "longer than 0.5 s" in done.errors
+    assert "longer than 1 s" in done.errors
 
 
 def test_json_of_a_command_whose_time_was_over_has_its_output(connmgr: CommandLine) -> None:
     expected = {"stdout": "out\0\ufffd", "stderr": "err"}
-    one = connmgr("exec", "local", "--json", "--timeout", "0.5", "--", TELLS_THEN_SLEEPS, code=124).json
-    line = connmgr("exec", "--all", "local*", "--json", "--timeout", "0.5", "--", TELLS_THEN_SLEEPS, code=1).json
+    one = connmgr("exec", "local", "--json", "--timeout", "1", "--", TELLS_THEN_SLEEPS, code=124).json
+    line = connmgr("exec", "--all", "local*", "--json", "--timeout", "1", "--", TELLS_THEN_SLEEPS, code=1).json
     for found in (one, line):
         assert found["error"]["code"] == "command_timeout"
         assert {name: found.get(name) for name in expected} == expected, "its output is not in the object"
 
 
 def test_a_shell_prints_what_a_line_printed_until_its_time_was_over(start_daemon: StartDaemon) -> None:
-    impatient = CommandLine(start_daemon("--command-timeout", "0.5"))
+    impatient = CommandLine(start_daemon("--command-timeout", "1"))
     done = impatient("shell", "local", stdin=f"{TELLS_THEN_SLEEPS}\n", code=1)
     assert (done.stdout, done.stderr[:3]) == (b"out\0\xff", b"err"), "what the line had printed is lost"
 
@@ -165,8 +166,12 @@ def test_a_terminal_shows_how_long_a_silent_command_takes_until_it_prints(connmg
     gate = tmp_path / "gate"
     command = f"while [ ! -e {gate} ]; do sleep 0.01; done; echo done"
     terminal = connmgr.on_terminal("exec", "local", "--", command)
-    terminal.expect_exact("local: 1 s")
-    terminal.expect_exact("local: 2 s")
+    shown = []
+    for _ in range(2):
+        # On a busy machine a second may be left out.
+        terminal.expect(r"local: (\d+) s")
+        shown.append(int(terminal.match[1]))
+    assert 1 <= shown[0] < shown[1]
     gate.touch()
     assert finish(terminal) == (0, "\r\x1b[Kdone\r\n")
 
@@ -190,8 +195,12 @@ def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandL
 
 
 def test_a_quick_command_shows_no_progress_and_without_a_terminal_none_does(connmgr: CommandLine) -> None:
+    connmgr("exec", "local", "--", "true")
+    began = time.monotonic()
     terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
-    assert finish(terminal) == (0, "done\r\n")
+    code, shown = finish(terminal)
+    # On a busy machine it may not be quick.
+    assert (code, shown) == (0, "done\r\n") or time.monotonic() - began > PATIENCE_SECONDS
     assert connmgr("exec", "local", "--", "sleep 1.5").errors == ""
 
 

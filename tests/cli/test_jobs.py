@@ -255,7 +255,7 @@ class TestEnds:
         assert follower.stdout.readline() == b"ready\n"
         connmgr("job", "kill", "-s", "sigusr1", id)
         assert follower.stdout.readline() == b"caught\n"
-        connmgr("job", "kill", "--grace", "0.5", id)
+        connmgr("job", "kill", "--grace", "10", id)
         assert follower.end()[0] == 0
         connmgr("job", "wait", id, code=143)
         assert "ended" in connmgr("job", "kill", id, code=1).errors

@@ -60,7 +60,7 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
 
 def await_sleep(pid: int) -> None:
     """Return once a process waits for something to come."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while psutil.Process(pid).status() != psutil.STATUS_SLEEPING:
         assert time.monotonic() < deadline, "the program does not wait for a key"
         time.sleep(0.005)
@@ -96,6 +96,7 @@ def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
     again.expect(prompt("/usr"))
     again.send("\x1b[A")
     again.expect("cd /usr")
+    await_sleep(again.pid)
     again.sendintr()
     again.expect(prompt("/usr"))
     again.sendeof()

@@ -61,7 +61,7 @@ def test_what_prevents_the_command_is_raised_at_once(own_daemon: Daemon) -> None
 def test_what_ends_the_command_is_raised_after_its_output(client: Client) -> None:
     pieces = []
     with (
-        client.shell.stream(LOCAL_MACHINE, "echo begun; sleep 50", timeout=0.5) as stream,
+        client.shell.stream(LOCAL_MACHINE, "echo begun; sleep 50", timeout=1) as stream,
         pytest.raises(ClientError) as caught,
     ):
         pieces.extend(stream)

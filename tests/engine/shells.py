@@ -52,7 +52,7 @@ SESSIONS = {
 @contextlib.contextmanager
 def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport | None = None) -> Iterator[Session]:
     transport = transport or LocalTransport()
-    session = Session(start_supervisor(transport, shell, 10), transport, max_output)
+    session = Session(start_supervisor(transport, shell, 60), transport, max_output)
     try:
         yield session
     finally:
@@ -60,7 +60,7 @@ def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport
         transport.close()
 
 
-def run(session: Session, text: str | bytes, timeout: float = 20, **options: object) -> Result:
+def run(session: Session, text: str | bytes, timeout: float = 60, **options: object) -> Result:
     command = Command(text.encode() if isinstance(text, str) else text, **options)  # type: ignore[arg-type]
     return session.exec(command, timeout)
 

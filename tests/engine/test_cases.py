@@ -96,7 +96,8 @@ def test_posix_shell(posix: Session, case: str) -> None:
 
 
 def test_stopped_by_itself_is_woken(posix: Session) -> None:
-    check(posix, "(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo on", 0, b"on\n")
+    waker = "until grep -q ') T ' /proc/$$/stat; do sleep 0.01; done; kill -CONT $$"
+    check(posix, f"({waker}) & kill -STOP $$; echo on", 0, b"on\n")
     # sudo and su stop themselves with their shell, and nobody wakes them: it is the last case of a session.
     posix.stop(0.5)
 

@@ -151,7 +151,7 @@ def test_no_shell_at_all(anybody: LoginOf, shell: str) -> None:
     started = time.monotonic()
     with user.reach() as link, pytest.raises(UnsupportedShell) as caught:
         attempt(link)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     printed = {"/usr/sbin/nologin": "not available", "menu": "1) status", "greeting": "Only scp here."}
     assert printed.get(shell, "") in caught.value.message
 
@@ -245,4 +245,4 @@ def test_hopeless_start_up_files(oneself: LoginOf, case: str) -> None:
     started = time.monotonic()
     with noisy(oneself, *HOPELESS[case]) as user, user.reach() as link, pytest.raises(UnsupportedShell):
         attempt(link)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30

@@ -17,7 +17,7 @@ from connmgr_local.transport import LocalTransport
 from tests.components import program
 
 OWNER = object()
-PATIENCE = 20.0
+PATIENCE = 60.0
 SHELLS = [
     pytest.param("dash", marks=pytest.mark.needs("dash")),
     pytest.param("bash", marks=pytest.mark.needs("bash")),

@@ -71,14 +71,14 @@ def test_one_process_serves_all(here: Place, write: Write, counting: Counting) -
 
 
 def test_two_at_once_have_one_each_and_one_is_kept(here: Place, write: Write, counting: Counting) -> None:
-    write(here, b"file", b"x" * 1_000_000)
     before = children()
+    write(here, b"file", b"x" * 1_000_000)
     one, other = Reading(here, b"file"), Reading(here, b"file")
     assert b"".join(one) == b"".join(other) == b"x" * 1_000_000
     one.close()
     other.close()
     assert counting.opened == 2
-    eventually(lambda: len(children()) == len(before), "the helper that nobody needs lives on")
+    eventually(lambda: len(children() - before) == 1, "the helper that nobody needs lives on")
 
 
 def test_one_that_was_left_in_the_middle_is_not_used_again(here: Place, write: Write, counting: Counting) -> None:
@@ -176,10 +176,10 @@ def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
         place = Place(session.transport, bytes(folder), session.helpers)
         assert len(files.list_directory(place, b".")) == 0
         assert len(children() - before) == 2
-    eventually(lambda: children() == before, "it outlives its session")
+    eventually(lambda: children() <= before, "it outlives its session")
     session.helpers.leave(Helper.start(counting, scripts.STAT, WAIT))
     assert session.helpers.take() is None
-    assert children() == before
+    assert children() <= before
 
 
 def test_who_shares_helpers_ends_only_those_that_work_for_it(counting: Counting) -> None:
@@ -225,7 +225,9 @@ class Scripted(Channel):
         inner = {cut % (len(whole) + 1) for cut in cuts}
         # What ends with all of an end is one: nobody who does not know the mark can write it.
         end = re.compile(re.escape(self._mark) + rb" over [0-9]+\n\Z")
-        places = sorted({place for place in inner if not end.search(whole[:place])} | {0, len(whole)})
+        longest = len(self._mark) + 100
+        tails = {place: whole[max(place - longest, 0) : place] for place in inner}
+        places = sorted({place for place, tail in tails.items() if not end.search(tail)} | {0, len(whole)})
         self._pieces = [whole[start:end] for start, end in pairwise(places)]
 
     def shutdown_write(self) -> None: ...

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.fs.far_sides import eventually
 from tests.fs.wire import Caller
 from tests.plugins.machine import Machine
 from tests.plugins.oneself import ssh_server
@@ -88,4 +89,4 @@ def test_files_and_timeouts(start_daemon: StartDaemon, strict: Strict) -> None:
     assert len([line for line in strict.server.log().splitlines() if "Accepted publickey" in line]) <= 5
     daemon.client.post("/shell/stop", connection=connection)
     daemon.stop()
-    assert strict.server.sessions() == []
+    eventually(lambda: strict.server.sessions() == [], "a link outlives its daemon")

@@ -173,12 +173,6 @@ LOGIN_SHELLS = [
 ]
 
 
-LOGIN_SHELLS = [
-    pytest.param(name, marks=pytest.mark.needs(name))
-    for name in ("bash", "dash", "zsh", "ksh93", "mksh", "fish", "tcsh")
-]
-
-
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
 @pytest.mark.parametrize("inhabitant", [False, pytest.param(True, marks=pytest.mark.needs("machine"))])
 def test_login_shells_of_any_language(

@@ -160,7 +160,7 @@ def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_
     took = time.monotonic() - before
     assert litter(folder) == sorted(foreign), "files of another user were taken for ours"
     # A program for each of them takes half a minute.
-    assert took < 10, f"one byte took {took:.1f} s"
+    assert took < 20, f"one byte took {took:.1f} s"
 
 
 def test_of_our_own_litter_a_write_clears_a_bounded_part(here: Place, write: Write, folder: Path) -> None:

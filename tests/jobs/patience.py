@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from connmgr.client import ClientError
 from tests.jobs.cycles import PATIENCE_SECONDS, Outcome, Plan
 from tests.jobs.world import World, new_mark
 
 
-def patience(world: World, connection: str, seconds: float, given_up_after: float) -> Outcome:
-    """Run a command longer than its client waits; another client finds the job, and its result whole."""
+def patience(world: World, connection: str, gate: Path, given_up_after: float) -> Outcome:
+    """Run a command longer than its client waits; another client finds the job, and its result whole.
+
+    The command waits for the pipe ``gate``, which is made, until its client has given up.
+    """
     lines, name = 20, new_mark()
+    os.mkfifo(gate)
     outcome = Outcome(Plan(-1, "client", "", "", lines, 5, given_up_after, None))
     begun = time.monotonic()
-    command = "\n".join([*(f"echo {line}; sleep {seconds / lines}" for line in range(lines)), "exit 5"])
+    steps = [f"echo {line}" for line in range(lines)]
+    command = "\n".join([*steps[:10], f"cat {gate}", *steps[10:], "exit 5"])
     with world.client() as client:
         client.post("/shell/start", connection=connection)
         started = client.post("/job/start", connection=connection, command=command, name=name, keep=3600)["job"]
     answered = _waits(world, started, given_up_after)
     if answered:
         outcome.wrong.append("the job had ended before its client gave up")
+    gate.write_bytes(b"")
     with world.client() as client:
         found = client.post("/job/query", name=name)["jobs"]
         if [one["job"] for one in found] != [started]:
             outcome.wrong.append(f"the job is not found again: {found}")
         state = "running"
-        while state in ("starting", "running") and time.monotonic() < begun + seconds + PATIENCE_SECONDS:
+        while state in ("starting", "running") and time.monotonic() < begun + PATIENCE_SECONDS:
             state = client.post("/job/wait", job=started, wait=25)["state"]
         last = client.post("/job/output", job=started)
         client.post("/job/remove", job=started, force=True)

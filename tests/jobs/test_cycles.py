@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,6 @@ def test_each_thing_that_can_break(there: World) -> None:
         assert not outcome.wrong, f"{plan}: {outcome.wrong}\n{there.log()[-10_000:]}"
 
 
-def test_a_client_that_gives_up_before_the_end(there: World) -> None:
-    outcome = patience(there, there.connection(LOCAL, dialects()[0]), seconds=2.0, given_up_after=0.5)
+def test_a_client_that_gives_up_before_the_end(there: World, tmp_path: Path) -> None:
+    outcome = patience(there, there.connection(LOCAL, dialects()[0]), tmp_path / "gate", given_up_after=0.5)
     assert not outcome.wrong, outcome.wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,13 +55,16 @@ def test_input_of_a_job_that_reads_none_is_refused(jobs: Jobs) -> None:
     eventually(refused, "a job that has closed its input takes more")
 
 
-def test_who_does_not_read_fills_a_queue_that_is_bounded(jobs: Jobs) -> None:
-    id = jobs.start(Launch(new_id(), b"sleep 2; wc -c", stdin=OPEN))
+def test_who_does_not_read_fills_a_queue_that_is_bounded(jobs: Jobs, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    id = jobs.start(Launch(new_id(), f"cat {gate}; wc -c".encode(), stdin=OPEN))
     piece = b"x" * (QUEUE_BYTES // 2)
     jobs.spool.input(id, piece, False, 20)
     jobs.spool.input(id, piece, False, 20)
     with pytest.raises(errors.NoSpace):
         jobs.spool.input(id, b"one more", False, 20)
+    gate.write_bytes(b"")
 
     def taken() -> bool:
         try:

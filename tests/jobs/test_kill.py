@@ -109,7 +109,7 @@ def test_a_command_that_kills_its_group_does_not_meet_its_runner(jobs: Jobs) -> 
 
 
 def test_time_runs_out(jobs: Jobs) -> None:
-    done = jobs.done(Launch(new_id(), FAMILY, timeout=0.5))
+    done = jobs.done(Launch(new_id(), FAMILY, timeout=2))
     assert (done.seen.state, done.seen.exit_code, done.stdout) == ("timed_out", 143, b"ready\n")
     done = jobs.done(Launch(new_id(), b"exit 3", timeout=100))
     assert (done.seen.state, done.seen.exit_code) == ("exited", 3)

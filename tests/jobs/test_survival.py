@@ -108,23 +108,25 @@ def test_no_stream_of_the_channel_is_kept(jobs: Jobs) -> None:
 
 
 def test_nothing_of_what_it_is_told_is_in_an_argv_or_a_file(any_shell: Session, jobs: Jobs, home: Path) -> None:
+    # Other programs of the machine may have any other word in their arguments.
+    hidden = f"hidden-{new_id()}"
     launch = Launch(
         new_id(),
-        b": hidden-command; cat >/dev/null; echo ready; sleep 1000",
+        f": {hidden}; cat >/dev/null; echo ready; sleep 1000".encode(),
         surroundings=any_shell.surroundings,
-        environment={"HIDDEN": "hidden-value"},
-        stdin=b"hidden-input",
+        environment={"HIDDEN": hidden},
+        stdin=hidden.encode(),
     )
     id = jobs.start(launch)
     jobs.await_that(id, lambda read: read.stdout == b"ready\n")
     for process in psutil.process_iter():
         if process.pid != os.getpid():
             try:
-                assert "hidden-" not in " ".join(process.cmdline())
+                assert hidden not in " ".join(process.cmdline())
             except psutil.Error:
                 continue
     files = [path for path in home.rglob("*") if path.is_file()]
-    assert not [path for path in files if b"hidden-" in path.read_bytes()]
+    assert not [path for path in files if hidden.encode() in path.read_bytes()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert (home / id).stat().st_mode & 0o777 == 0o700
 

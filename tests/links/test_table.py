@@ -251,7 +251,7 @@ def test_whoever_waits_for_another_to_open_the_link_waits_no_longer_than_asked(
     go_on.set()
     opener.join(WAIT)
     assert len(leases) == 1
-    assert table.lease(connection, ANYONE, 0.1).link is leases[0].link
+    assert table.lease(connection, ANYONE, WAIT).link is leases[0].link
 
 
 def test_after_a_failure_the_next_may_try(table: LinkTable, ways: Ways, connection: str) -> None:

@@ -19,7 +19,8 @@ from tests.plugins.sshd import Sshd
 
 LOCAL, SSH, GATEWAY = "local", "ssh", "ssh through a gateway"
 PLACES = (LOCAL, SSH, GATEWAY)
-OPEN_SECONDS = 9.0
+OPEN_SECONDS = 60.0
+ATTEMPT_SECONDS = 9.0
 MAX_OUTPUT = 16 << 20
 
 
@@ -103,9 +104,11 @@ def elevate(inner: Transport, **fields: Any) -> Transport:
 
 
 @contextmanager
-def session_on(transport: Transport, shell: str | None = None, max_output: int = MAX_OUTPUT) -> Iterator[Session]:
-    """Open a session as the daemon does, and stop it at the end."""
-    session = Session(start_supervisor(transport, shell, OPEN_SECONDS), transport, max_output)
+def session_on(
+    transport: Transport, shell: str | None = None, max_output: int = MAX_OUTPUT, seconds: float = OPEN_SECONDS
+) -> Iterator[Session]:
+    """Open a session as the daemon does, within ``seconds``, and stop it at the end."""
+    session = Session(start_supervisor(transport, shell, seconds), transport, max_output)
     try:
         yield session
     finally:
@@ -114,5 +117,5 @@ def session_on(transport: Transport, shell: str | None = None, max_output: int =
 
 def attempt(transport: Transport) -> None:
     """Open a session and stop it, for tests in which that fails."""
-    with session_on(transport):
+    with session_on(transport, seconds=ATTEMPT_SECONDS):
         pass

@@ -19,7 +19,7 @@ from tests.api.wire import NOBODY, address, client_of, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
-WAIT = 20.0
+WAIT = 60.0
 HOSTS = 20
 
 
@@ -190,7 +190,9 @@ def test_no_more_run_at_a_time_than_parallel_says(hosts: Hosts, tmp_path: Path, 
         for id in hosts.ids[:6]:
             hosts.client.shell.stop(id)
     log = tmp_path / "log"
-    assert len(hosts.run(f"echo + >>{log}; sleep 0.15; echo - >>{log}", 6, parallel=2, start=start)) == 6
+    # None ends before two have begun.
+    pause = f"until [ $(grep -c + {log}) -ge 2 ]; do sleep 0.02; done; sleep 0.1"
+    assert len(hosts.run(f"echo + >>{log}; {pause}; echo - >>{log}", 6, parallel=2, start=start)) == 6
     running, most = 0, 0
     for line in lines_of(log):
         running += 1 if line == "+" else -1
@@ -307,8 +309,14 @@ def test_the_audit_trail_says_where_it_ran_and_how_it_went(hosts: Hosts) -> None
     hosts.run("true")
     list(hosts.client.shell.broadcast("exit $N", [*hosts.ids[:3], NOBODY]))
     trail = hosts.daemon.data_dir / "audit.log"
-    entry = json.loads(trail.read_text().splitlines()[-1])
-    assert (entry["path"], entry["connections"]) == ("/shell/broadcast", [*hosts.ids[:3], NOBODY])
+
+    def last() -> Any:
+        return json.loads(trail.read_text().splitlines()[-1])
+
+    # It is recorded when the answer is at its end.
+    until(lambda: last().get("connections") == [*hosts.ids[:3], NOBODY], "it is not recorded")
+    entry = last()
+    assert entry["path"] == "/shell/broadcast"
     assert (entry["succeeded"], entry["failed"], entry["errors"]) == (1, 2, 1)
     assert entry["commandBytes"] == len("exit $N")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -244,13 +245,16 @@ def test_all_end_with_their_connection(own_daemon: Daemon, act: str) -> None:
     assert not client.shell.list()
 
 
-def test_idle_ones_are_closed_each_by_itself(start_daemon: StartDaemon) -> None:
+def test_idle_ones_are_closed_each_by_itself(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon("--idle-timeout", "1")
-    start(daemon.client, None, "a")
+    start(daemon.client, "a", None)
     idle = pids(daemon.client)["a"]
-    assert exec_text(daemon.client, LOCAL, "sleep 3; echo done") == "done"
-    assert set(pids(daemon.client)) == {None}
-    await_true(lambda: gone(idle), "the idle shell still runs")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with at_work(daemon, f"cat {gate}"):
+        await_true(lambda: set(pids(daemon.client)) == {None}, "the idle shell is not closed, or the busy one is")
+        await_true(lambda: gone(idle), "the idle shell still runs")
+        gate.write_bytes(b"")
 
 
 def test_scripts_go_with_the_shell_that_they_were_made_in(own_daemon: Daemon) -> None:

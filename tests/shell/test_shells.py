@@ -19,7 +19,7 @@ from tests.daemon import Daemon
 LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
-def await_true(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
+def await_true(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
