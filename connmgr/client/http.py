@@ -162,10 +162,8 @@ class HttpSession:
             headers["Accept"] = accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-        if length is not None:
-            headers["content-length"] = str(length)
         self._connect()
-        response = self._exchange(path, body, headers)
+        response = self._exchange(path, body, headers, length)
         if response.status != 200:
             content = self._content(response)
             raise from_answer(response.status, content, response.headers.get("retry-after"))
@@ -187,11 +185,11 @@ class HttpSession:
             message = f"At {self.base_url} listens a program of another user (uid {uid}), not your daemon"
             raise Unreachable(f"{message}; it was told nothing.", sent=False)
 
-    def _exchange(self, path: str, body: Body, headers: dict[str, str]) -> Response:
+    def _exchange(self, path: str, body: Body, headers: dict[str, str], length: int | None) -> Response:
         connection = self._connection
         try:
             try:
-                connection.post(path, body, headers)
+                connection.post(path, body, headers, length)
             except (BrokenPipeError, ConnectionResetError):
                 # The daemon may have refused before the whole body was sent; its answer is there to read.
                 return connection.response()

@@ -38,7 +38,7 @@ class Headers(dict[str, str]):
 
 
 class Response:
-    """An answer, whose body is read once; ``ended`` tells whether to its end."""
+    """An answer, whose body is read once: ``ended`` tells whether to its end, ``last`` whether none follows it."""
 
     def __init__(self, connection: Connection, file: IO[bytes]) -> None:
         """Read status and headers from ``file``.
@@ -51,7 +51,6 @@ class Response:
         while self.status < 200:
             version, self.status = _status(_line(file))
             self.headers = _headers(file)
-        self._last = version == 0 or self.headers.get("connection", "").lower() == "close"
         self._chunked = "transfer-encoding" in self.headers
         length = self.headers.get("content-length", "")
         if self._chunked and self.headers["transfer-encoding"].lower() != "chunked":
@@ -60,6 +59,7 @@ class Response:
             raise WireError("an answer with a length that is no number")
         # Of the body or of the chunk; None for a body that ends with the connection.
         self._left: int | None = 0 if self._chunked else int(length) if length else None
+        self.last = version == 0 or self._left is None or self.headers.get("connection", "").lower() == "close"
         self._begun = False
         self.ended = self._left == 0 and not self._chunked
         if self.ended:
@@ -94,7 +94,8 @@ class Response:
 
     def close(self) -> None:
         """Leave the answer, and with it the connection if the answer was not read to its end."""
-        if not self.ended:
+        self._file.close()
+        if not (self.ended or self.last):
             self._connection.close()
 
     def _next_chunk(self) -> None:
@@ -112,8 +113,6 @@ class Response:
     def _end(self) -> None:
         self.ended = True
         self._file.close()
-        if self._left is None or self._last:
-            self._connection.close()
 
 
 class Connection:
@@ -144,8 +143,8 @@ class Connection:
                 opened.close()
         self._file = self.sock = self._response = None
 
-    def post(self, path: str, body: Body, headers: dict[str, str]) -> None:
-        """Send a request. A ``body`` other than bytes goes in chunks, unless the ``headers`` tell its length.
+    def post(self, path: str, body: Body, headers: dict[str, str], length: int | None = None) -> None:
+        """Send a request. A ``body`` other than bytes goes in chunks, unless its ``length`` is given.
 
         :raises OSError | WireError: it cannot be sent, or the answer before was not read to its end.
         :raises ValueError: path or headers have a character that would end their line.
@@ -157,8 +156,9 @@ class Connection:
         if isinstance(body, bytes):
             opened.sendall(self._head(path, headers | {"Content-Length": str(len(body))}) + body)
             return
-        chunked = "Content-Length" not in headers
-        opened.sendall(self._head(path, headers | ({"Transfer-Encoding": "chunked"} if chunked else {})))
+        chunked = length is None
+        framing = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}
+        opened.sendall(self._head(path, headers | framing))
         for piece in _pieces(body):
             opened.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
         if chunked:
@@ -167,11 +167,17 @@ class Connection:
     def response(self) -> Response:
         """Return the answer to the request that was sent.
 
+        One that is the last keeps the socket to itself: the connection is free to be opened for another request.
         :raises OSError | WireError: there is none.
         """
-        self._file = self._opened().makefile("rb")
-        self._response = Response(self, self._file)
-        return self._response
+        opened = self._opened()
+        self._file = opened.makefile("rb")
+        self._response = response = Response(self, self._file)
+        if response.last:
+            self._file = self.sock = self._response = None
+            # It stays open as long as the answer's file.
+            opened.close()
+        return response
 
     def _head(self, path: str, headers: dict[str, str]) -> bytes:
         host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()

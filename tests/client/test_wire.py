@@ -39,9 +39,9 @@ def answered(answer: bytes, *, end: bool = True) -> Iterator[Response]:
         yield connection.response()
 
 
-def sent(body: bytes | io.BytesIO | list[bytes], **headers: str) -> bytes:
+def sent(body: bytes | io.BytesIO | list[bytes], length: int | None = None, **headers: str) -> bytes:
     with wire() as (connection, theirs):
-        connection.post("/x", body, headers)
+        connection.post("/x", body, headers, length)
         connection.close()
         return b"".join(iter(lambda: theirs.recv(65536), b""))
 
@@ -61,9 +61,8 @@ def test_a_body_in_pieces_goes_in_chunks_and_an_empty_piece_does_not_end_it() ->
 
 
 def test_a_body_of_known_length_goes_as_it_is() -> None:
-    headers = {"Content-Length": "6"}
-    assert sent(io.BytesIO(b"abcdef"), **headers).endswith(b"\r\nContent-Length: 6\r\n\r\nabcdef")
-    assert sent([b"abc", b"def"], **headers).endswith(b"\r\n\r\nabcdef")
+    assert sent(io.BytesIO(b"abcdef"), 6).endswith(b"\r\nContent-Length: 6\r\n\r\nabcdef")
+    assert sent([b"abc", b"def"], 6).endswith(b"\r\nContent-Length: 6\r\n\r\nabcdef")
 
 
 @pytest.mark.parametrize(
@@ -171,5 +170,16 @@ def test_the_connection_stays_after_an_answer_that_was_read_and_no_other() -> No
 def test_the_connection_ends_where_the_other_side_says_so(head: bytes) -> None:
     with wire() as (connection, theirs):
         theirs.sendall(head + b"Content-Length: 1\r\n\r\nx")
-        assert connection.response().read() == b"x"
-        assert connection.sock is None
+        response = connection.response()
+        assert connection.sock is None, "the connection is not free while the answer is read"
+        assert response.read() == b"x"
+        assert theirs.recv(1) == b""
+
+
+def test_to_leave_the_last_answer_ends_its_connection() -> None:
+    with wire() as (connection, theirs):
+        theirs.sendall(OK + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n")
+        response = connection.response()
+        assert response.read1(BLOCK_BYTES) == b"x"
+        response.close()
+        assert theirs.recv(1) == b""
