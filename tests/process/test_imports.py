@@ -18,15 +18,19 @@ LATER = {
 
 def test_a_daemon_on_an_existing_vault_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     argv = [sys.executable, "-X", "importtime", "-m", "connmgr", "serve", "--port", "0"]
+    told = tmp_path / "imports"
     for _ in range(2):
-        process = subprocess.Popen(
-            argv, env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        ready = process.stdout.readline()
-        process.terminate()
-        _, stderr = process.communicate(timeout=30)
-        assert ready.startswith(READY), stderr
-    loaded = set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", stderr, re.MULTILINE))
+        # A file: a pipe that nobody reads would not hold all of it.
+        with (
+            told.open("w") as stderr,
+            subprocess.Popen(
+                argv, env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=stderr, text=True
+            ) as process,
+        ):
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            process.terminate()
+        assert ready.startswith(READY), told.read_text()
+    loaded = set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", told.read_text(), re.MULTILINE))
     assert "connmgr.daemon" in loaded
     assert LATER & loaded == set()
