@@ -45,8 +45,7 @@ def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bo
     client = connect()
     names = chosen(client, patterns, choice, may_be_none=True).names
     if shape == "names":
-        for one in names:
-            click.echo(visible(qualified(one)))
+        print_table([(qualified(one),) for one in names])
         return
     infos = _infos(client, [one.id for one in names])
     if as_json or shape == "json":

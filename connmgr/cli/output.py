@@ -13,11 +13,16 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_UNUSUAL = re.compile(r"[^\n -~]")
+"""What is not certain to be printable; to ask that of each character takes longer than all the rest."""
+
 _STEPS = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
 
 def visible(text: str) -> str:
     """Return ``text`` with what would control a terminal made visible."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -34,7 +39,7 @@ def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> 
 def print_json(value: Any, indent: int | None = 2) -> None:
     r"""Print a value as JSON, with characters that control or reorder a terminal's text as ``\uXXXX``."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    click.echo("".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text))
+    click.echo(_UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text))
 
 
 def _escaped(character: str) -> str:
@@ -45,9 +50,10 @@ def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
     """Print rows in columns."""
     cells = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(f"{indent}{line.rstrip()}")
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    if cells:
+        # At once: to print a line by itself takes longer than to make it.
+        click.echo("\n".join(f"{indent}{line.rstrip()}" for line in lines))
 
 
 def on_terminal() -> bool:
