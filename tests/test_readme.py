@@ -6,8 +6,6 @@ import doctest
 import getpass
 import os
 import re
-import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from tests.conftest import StartDaemon
 from tests.daemon import READY
 from tests.plugins import users
 from tests.plugins.sshd import Sshd, privilege_separation
+from tests.transcripts import typed
 
 README = Path(__file__).parent.parent / "README.md"
 SESSION = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -46,23 +45,6 @@ def _without_what_varies(text: str) -> str:
 class _Checker(doctest.OutputChecker):
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         return super().check_output(_without_what_varies(want), _without_what_varies(got), optionflags)
-
-
-def _console(text: str) -> str:
-    """Return what a terminal shows when the commands of ``text`` are typed into bash, one after the other."""
-    commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
-    script = "".join(f"echo {shlex.quote(chr(36) + chr(32) + command)}\n{command}\n" for command in commands)
-    finished = subprocess.run(
-        ["bash", "-c", script],
-        cwd=README.parent,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return finished.stdout
 
 
 def _python(text: str, names: dict[str, Any]) -> str:
@@ -123,7 +105,7 @@ def test_the_first_session_goes_as_it_is_written(
                 problem = _python(text, names)
                 assert not problem, problem
             else:
-                assert _without_what_varies(_console(text)) == _without_what_varies(text)
+                assert _without_what_varies(typed(text, README.parent)) == _without_what_varies(text)
     finally:
         if "client" in names:
             names["client"].close()

@@ -81,7 +81,7 @@ def suggested(client: Client, word: str) -> str:
     told = telling(names)
     meant = {shown: shown for shown in told.values()}
     if "/" in word:
-        meant |= {qualified(one): told[one.id] for one in names}
+        meant = {qualified(one): qualified(one) for one in names}
         meant |= {f"{'/'.join(one.category)}/": f"{'/'.join(one.category)}/*" for one in names}
     else:
         # Who writes one segment may have left out those before it.

@@ -143,7 +143,7 @@ class TestWhatIsNear:
             ("wbe1", "web1"),
             ("WEB12", "web1, web2, web3"),
             ("saef", "db/safe"),
-            ("fleet/eu/wbe2", "web2"),
+            ("fleet/eu/wbe2", "fleet/eu/web2"),
         ],
     )
     def test_a_name(self, connmgr: CommandLine, name: str, meant: str) -> None:

@@ -1,0 +1,86 @@
+"""docs/MANY_MACHINES.md, held against a real daemon to the letter."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connmgr.client import ROOT_CATEGORY, Client
+from tests.conftest import StartDaemon
+from tests.plugins import users
+from tests.plugins.sshd import Sshd, privilege_separation
+from tests.transcripts import typed
+
+PAGE = Path(__file__).parent.parent / "docs" / "MANY_MACHINES.md"
+TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PLACES = {"web1": "eu", "web2": "eu", "web3": "us", "db": "us"}
+
+VARIABLE = {r" +[\d.]+ s  ": "  … s  ", r"in [\d.]+ s: ": "in … s: ", r"\S+:\d+ refused": "… refused"}
+"""What differs from run to run."""
+
+OUTCOME = re.compile(r"^(web\d|db) .* s  ")
+
+
+@pytest.fixture
+def home(tmp_path: Path, closed_port: int) -> Iterator[Path]:
+    """A home directory whose SSH configuration names the machines of the page: this one, and ``db``, which is down."""
+    user = users.create() if os.geteuid() == 0 else None
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    with privilege_separation():
+        server = Sshd(user=user.name if user else getpass.getuser())
+        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
+        config = home / ".ssh" / "config"
+        config.write_text(
+            f"Host db\n  Port {closed_port}\nHost *\n  HostName 127.0.0.1\n  Port {server.port}\n"
+            f"  User {server.user}\n  IdentityFile {server.client_key}\n"
+        )
+        config.chmod(0o600)
+        yield home
+        server.close()
+    if user:
+        users.remove(user)
+
+
+def _store(client: Client) -> None:
+    fleet = client.category.add("fleet", ROOT_CATEGORY)
+    regions = {name: client.category.add(name, fleet) for name in set(PLACES.values())}
+    for name, region in PLACES.items():
+        client.connection.add(name, {"type": "ssh", "host": name}, category=regions[region])
+
+
+def _comparable(text: str) -> list[str]:
+    """Return the lines of a transcript without what varies, outcomes in the order of their names."""
+    for pattern, replacement in VARIABLE.items():
+        text = re.sub(pattern, replacement, text)
+    lines, outcomes = list[str](), list[str]()
+    for line in text.splitlines():
+        if OUTCOME.match(line):
+            outcomes.append(line)
+            continue
+        lines += [*sorted(outcomes), line]
+        outcomes = []
+    return [*lines, *sorted(outcomes)]
+
+
+@pytest.mark.needs("bash", "linux", "sshd")
+def test_the_page_is_what_a_terminal_shows(
+    home: Path, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon(home=home, environment={"SHELL": "/bin/bash"})
+    _store(daemon.client)
+    for variable, value in daemon.environment.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
+    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
+    blocks = TRANSCRIPT.findall(PAGE.read_text())
+    assert blocks
+    for text in blocks:
+        assert _comparable(typed(text, tmp_path)) == _comparable(text)
