@@ -108,6 +108,23 @@ def test_shells(client: Client) -> None:
     assert none.value.code == "no_shell"
 
 
+def test_a_shell_is_started_by_its_first_command(client: Client) -> None:
+    assert client.shell.exec(LOCAL_MACHINE, "cd /usr; pwd", start=True) == Result(0, "/usr", "", truncated=False)
+    assert client.shell.exec_bytes(LOCAL_MACHINE, "pwd", start=True).stdout == b"/usr\n"
+    assert not client.shell.ensure(LOCAL_MACHINE)
+    assert client.shell.exec(LOCAL_MACHINE, "pwd", fresh=True).stdout != "/usr"
+    with pytest.raises(ClientError) as caught:
+        client.shell.exec(LOCAL_MACHINE, "kill -9 $$", start=True)
+    assert caught.value.code == "shell_lost"
+    with client.shell.stream(LOCAL_MACHINE, "pwd", start=True) as stream:
+        pieces = list(stream)
+    assert (stream.restarted, stream.exit_code, *pieces[0]) == (True, 0, b"", b"")
+    (running,) = client.shell.list(LOCAL_MACHINE)
+    assert (running.status.state, running.command_seconds) == ("idle", None)
+    client.shell.stop(LOCAL_MACHINE)
+    assert not client.shell.ensure(LOCAL_MACHINE, session="build"), "a first shell counts as one that was lost"
+
+
 def test_secrets_and_the_vault(client: Client) -> None:
     encrypted = client.secret.encrypt("value")
     assert client.secret.decrypt(encrypted) == "value"
