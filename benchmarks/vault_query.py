@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -42,46 +42,44 @@ QUERIES = {
 
 
 def main() -> None:
-    """Measure both databases."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "vault.db"
-        with closing(sqlite3.connect(file)) as driver:
-            _measure("SQLite", f"sqlite:///{file}", driver, "SELECT * FROM connection WHERE id = ?", lambda: None)
-    if missing(("postgres",)):
-        print("\nPostgreSQL is not installed, and was not measured.")
-        return
-    with _postgres() as server:
-        url = server.dsn(server.create())
-        with psycopg.connect(url, autocommit=True) as driver:
+    """Measure both databases, in turns."""
+    with ExitStack() as stack:
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "vault.db"
+        lite = stack.enter_context(closing(sqlite3.connect(file)))
+        subjects = _subjects(stack, "SQLite", f"sqlite:///{file}", lite, "SELECT * FROM connection WHERE id = ?")
+        if missing(("postgres",)):
+            print("\nPostgreSQL is not installed, and was not measured.")
+        else:
+            server = stack.enter_context(_postgres())
+            url = server.dsn(server.create())
+            driver = stack.enter_context(psycopg.connect(url, autocommit=True))
+            subjects |= _subjects(stack, "PostgreSQL", url, driver, "SELECT * FROM connection WHERE id = %s")
             # As the server does by itself within a minute of many changes.
-            settle = partial(driver.execute, "VACUUM ANALYZE connection")
-            _measure("PostgreSQL", url, driver, "SELECT * FROM connection WHERE id = %s", settle)
+            driver.execute("VACUUM ANALYZE connection")
+        order = sorted(subjects, key=lambda name: list(subjects).index(name) % (len(QUERIES) + 2))
+        taken = interleaved({name: subjects[name] for name in order}, calls=5)
+    base = f"SQLite: {LOOK_UP}"
+    print_timings(f"{COUNT:,} connections", taken, base=base, repeat="python -m benchmarks.vault_query")
 
 
-def _measure(name: str, url: str, driver: Any, sql: str, settle: Callable[[], object]) -> None:
+def _subjects(stack: ExitStack, name: str, url: str, driver: Any, sql: str) -> dict[str, Callable[[], object]]:
+    """Fill a new vault, which ``stack`` closes, and return what is measured of it."""
     key = VaultKey(b"b" * 32)
     database = open_database(url)
-    vault = Vault(database, key)
-    try:
-        categories = [vault.categories.add(f"Team {n}".replace(" ", "-"), ALL_CONNECTIONS) for n in range(10)]
-        made = _connections(key, categories)
-        while some := list(islice(made, 5000)):
-            database.write(lambda tx, some=some: tx.execute(connection.insert(), some))  # type: ignore[misc]
-        wanted = vault.connections.query("*", "web-50000")[0]
-        subjects: dict[str, Any] = {
-            LOOK_UP: lambda: vault.connections.get(wanted),
-            "the same row by the driver alone": lambda: driver.execute(sql, (wanted,)).fetchone(),
-        }
-        for title, filters in QUERIES.items():
-            found = len(vault.connections.query(*filters))
-            subjects[f"{title} ({found:,})"] = lambda filters=filters: vault.connections.query(*filters)
-        settle()
-        taken = interleaved(subjects, calls=5)
-        print_timings(
-            f"{COUNT:,} connections on {name}", taken, base=LOOK_UP, repeat="python -m benchmarks.vault_query"
-        )
-    finally:
-        vault.close()
+    vault = stack.enter_context(closing(Vault(database, key)))
+    categories = [vault.categories.add(f"Team {n}".replace(" ", "-"), ALL_CONNECTIONS) for n in range(10)]
+    made = _connections(key, categories)
+    while some := list(islice(made, 5000)):
+        database.write(lambda tx, some=some: tx.execute(connection.insert(), some))  # type: ignore[misc]
+    wanted = vault.connections.query("*", "web-50000")[0]
+    subjects: dict[str, Callable[[], object]] = {
+        f"{name}: {LOOK_UP}": lambda: vault.connections.get(wanted),
+        f"{name}: the same row by the driver alone": lambda: driver.execute(sql, (wanted,)).fetchone(),
+    }
+    for title, filters in QUERIES.items():
+        found = len(vault.connections.query(*filters))
+        subjects[f"{name}: {title} ({found:,})"] = partial(vault.connections.query, *filters)
+    return subjects
 
 
 def _connections(key: VaultKey, categories: list[str]) -> Iterator[dict[str, Any]]:

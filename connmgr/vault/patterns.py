@@ -54,9 +54,18 @@ def like(alternative: Alternative) -> str:
     return "".join(map(_like_token, alternative))
 
 
-def has_sets(alternative: Alternative) -> bool:
-    """Whether some of its tokens are sets of characters, which LIKE cannot express."""
-    return any(isinstance(token, OneOf) and token != ANY for token in alternative)
+def placed_sets(alternative: Alternative) -> list[tuple[int, OneOf]] | None:
+    """Return its sets of characters, which LIKE cannot express, with their places in a path that it matches.
+
+    Places count from 1 at the beginning, and from -1 at the end. None if one is between tokens for any number of
+    characters, and so in no certain place.
+    """
+    many = [at for at, token in enumerate(alternative) if isinstance(token, Many)]
+    first, last = (many[0], many[-1]) if many else (len(alternative), -1)
+    sets = [(at, token) for at, token in enumerate(alternative) if isinstance(token, OneOf) and token != ANY]
+    if any(first < at < last for at, _ in sets):
+        return None
+    return [(at + 1 if at < first else at - len(alternative), token) for at, token in sets]
 
 
 def regex(alternative: Alternative) -> str:

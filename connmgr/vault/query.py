@@ -205,9 +205,20 @@ def _liked(
     pattern = patterns.like(alternative)
     if glob.ACROSS in alternative or any(part.strip("%") or not part for part in pattern.split(SEPARATOR)):
         bounds.append(path.like(pattern))
-    if patterns.mixed(alternative) or patterns.has_sets(alternative):
+    sets = patterns.placed_sets(alternative)
+    if sets is None or patterns.mixed(alternative):
         bounds.append(path.regexp_match(patterns.regex(alternative)))
+    else:
+        bounds += [_in_set(path, *one) for one in sets]
     return sa.and_(*bounds)
+
+
+def _in_set(path: sa.ColumnElement[str], place: int, one: glob.OneOf) -> sa.ColumnElement[bool]:
+    """Return the condition that the character at ``place`` is in the set; no separator can be there."""
+    start = place if place > 0 else sa.func.char_length(path) + place + 1
+    character = sa.func.substr(path, start, 1)
+    inside = sa.or_(*(character.between(low, high) for low, high in one.ranges))
+    return sa.not_(inside) if one.negated else inside
 
 
 def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Value]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,15 +28,18 @@ def closure(tx: sa.Connection, ids: Iterable[str], edges: sa.Table, source: str,
     """Return ``ids`` and, at any depth, every ``source`` in ``edges`` whose ``target`` is among them, each once."""
     found: dict[str, None] = dict.fromkeys(ids)
     edge: Sequence[str] = list(found)
+    statement = _one_step(edges, source, target)
     while edge:
-        reached = [
-            id
-            for some in chunks(edge)
-            for id in tx.scalars(sa.select(edges.c[source]).where(edges.c[target].in_(some)))
-        ]
+        reached = [id for some in chunks(edge) for id in tx.scalars(statement, {"some": some})]
         edge = [id for id in dict.fromkeys(reached) if id not in found]
         found.update(dict.fromkeys(edge))
     return list(found)
+
+
+@cache
+def _one_step(edges: sa.Table, source: str, target: str) -> sa.Select[Any]:
+    # Building a statement costs more than running it.
+    return sa.select(edges.c[source]).where(edges.c[target].in_(sa.bindparam("some", expanding=True)))
 
 
 def dependents(tx: sa.Connection, ids: Iterable[str]) -> list[str]:

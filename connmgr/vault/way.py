@@ -21,6 +21,8 @@ from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import connection_reference as reference
 from connmgr.vault.tree import carriers, chunks, dependents
 
+_OVER = sa.select(reference).where(reference.c.source.in_(sa.bindparam("some", expanding=True)))
+
 NOWHERE = ""
 """The digest of a connection that runs over nothing."""
 
@@ -119,7 +121,7 @@ def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
     """Return for each of ``ids`` what it runs over directly."""
     found: dict[str, list[str]] = {id: [] for id in ids}
     for some in chunks(found):
-        for source, target in tx.execute(sa.select(reference).where(reference.c.source.in_(some))):
+        for source, target in tx.execute(_OVER, {"some": some}):
             found[source].append(target)
     return found
 
