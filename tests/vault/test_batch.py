@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from connmgr.errors import UnknownConnection
+from connmgr.errors import SecretLocked, UnknownConnection
+from connmgr.secrets.principals import Access
 from connmgr.vault import Database, Vault, integrity
 from connmgr.vault.batch import Addition, Batch, Change
 from connmgr.vault.connections import without_access
@@ -80,3 +81,17 @@ def test_a_change_may_run_over_what_the_batch_folded(vault: Vault, add: Add) -> 
     assert applied.added == [(stored, False)]
     assert vault.connections.with_carriers([changed]) == [changed, stored]
     assert applied.stale == [changed]
+
+
+def test_a_change_in_a_batch_needs_the_secrets_that_go_over_the_connection(vault: Vault, add: Add) -> None:
+    carrier = add("carrier")
+    secret = vault.principals.seal("hunter2", Access())
+    add("elevated", {"host": carrier, "password": secret}, parent=carrier)
+    before = vault.connections.infos(vault.connections.query())
+    batch = Batch(additions=chain(2), changes=[Change(carrier, content=Held({"host": "elsewhere"}))])
+    with pytest.raises(SecretLocked, match="go over this connection"):
+        vault.batches.apply(batch, without_access)
+    assert vault.connections.infos(vault.connections.query()) == before
+    asked: list[Any] = []
+    vault.batches.apply(batch, asked.append)
+    assert asked == [[secret]]
