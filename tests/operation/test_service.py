@@ -255,9 +255,11 @@ def test_both_give_the_daemon_its_time_to_stop_and_keep_files_and_memory_private
 
     service = _unit(user.service("install", "--dry-run"))
     assert int(service["TimeoutStopSec"]) > WATCHDOG_SECONDS
+    assert service["KillMode"] == "process", "jobs on this machine end with the daemon"
     assert (service["UMask"], service["LimitCORE"]) == ("0077", "0")
     agent = _agent(user.service("install", "--dry-run", macos=True))
     assert agent["ExitTimeOut"] > WATCHDOG_SECONDS
+    assert agent["AbandonProcessGroup"], "jobs on this machine end with the daemon"
     assert agent["Umask"] == 0o077
     assert agent["HardResourceLimits"] == {"Core": 0}
 

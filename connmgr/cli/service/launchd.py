@@ -33,6 +33,8 @@ class Launchd(Manager):
             "KeepAlive": {"Crashed": True},
             "ThrottleInterval": 5,
             "ExitTimeOut": 15,
+            # As with systemd: jobs, and what commands left in the background, live on.
+            "AbandonProcessGroup": True,
             "Umask": 0o077,
             "ProcessType": "Adaptive",
             "HardResourceLimits": {"Core": 0},

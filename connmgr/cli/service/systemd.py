@@ -32,8 +32,8 @@ RestartSec=2
 # 0 is a clean end; 1 a refusal to start, which repeating does not mend.
 RestartPreventExitStatus=1
 TimeoutStopSec=15
-# Shells are ended by the daemon; whatever they left goes with it.
-KillMode=mixed
+# The daemon ends its shells. Jobs, and what commands left in the background, live on as they do without systemd.
+KillMode=process
 UMask=0077
 LimitCORE=0
 LimitNOFILE=8192
