@@ -204,10 +204,12 @@ def test_a_quick_command_shows_no_progress_and_without_a_terminal_none_does(conn
     assert connmgr("exec", "local", "--", "sleep 1.5").errors == ""
 
 
-def test_ctrl_c_kills_the_command(connmgr: CommandLine, tmp_path: Path) -> None:
+def test_ctrl_c_kills_the_command_and_leaves_what_it_had_printed(connmgr: CommandLine, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    terminal = connmgr.on_terminal("exec", "local", "--", f"echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99")
+    command = f"printf out; echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99"
+    terminal = connmgr.on_terminal("exec", "local", "--", command)
     pid = _pid_in(mark)
+    terminal.expect_exact("out")
     terminal.sendintr()
     assert finish(terminal)[0] == 130
     _wait_for_the_end_of(pid)
