@@ -318,10 +318,10 @@ class Connections:
     ) -> None:
         before = self._checked(rows.one(tx, id))
         after = before | changes
-        rows.require_category(tx, after["category"])
+        if after["category"] != before["category"]:
+            rows.require_category(tx, after["category"])
         over: Mapping[str, Row] = {}
         if targets is not None:
-            rows.require(tx, targets)
             over = way.verified(tx, self._key, targets)
             after["way"] = way.new_digest(tx, before, targets, over)
             rows.run_over(tx, id, targets)
