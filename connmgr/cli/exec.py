@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from connmgr.cli import exits
 from connmgr.cli.address import reach
+from connmgr.cli.common_options import refuse_unmarked
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import (
@@ -75,6 +76,8 @@ class _WithCommand(ExecCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
+        if at == len(args):
+            refuse_unmarked(ctx, args)
         rest = super().parse_args(ctx, args[:at])
         ctx.params["command"] = tuple(args[at + 1 :]) if at < len(args) else None
         return rest

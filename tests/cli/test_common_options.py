@@ -31,6 +31,12 @@ def test_a_url_stands_after_exec_and_the_one_after_the_command_wins(connmgr: Com
     connmgr(*given, "exec", *NOWHERE, "local", "--", "true", code=125)
 
 
+def test_what_could_be_the_command_s_option_is_not_taken_for_connmgr_s(connmgr: CommandLine) -> None:
+    for words in (("curl", *NOWHERE), ("curl", "=".join(NOWHERE)), ("tool", "--unlock", "me")):
+        assert "Put -- before the command" in connmgr("exec", "local", *words, code=125).errors
+    assert connmgr("exec", "local", "--", "echo", *NOWHERE).output == " ".join(NOWHERE) + "\n"
+
+
 def test_an_api_key_file_stands_after_the_command_too(connmgr: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("wrong")
     connmgr("ls", "--api-key-file", str(tmp_path / "key"), code=4)

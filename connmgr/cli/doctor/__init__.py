@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +63,16 @@ def _findings(given: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _status(url: str, settings: Settings) -> dict[str, Any] | None:
-    if not os.path.lexists(settings.auth_file):
-        return None
     try:
-        with Client(url, settings.auth_file, timeout=ANSWER_SECONDS) as client:
-            answer: dict[str, Any] = client.post("/daemon/status")
-    except ClientError:
-        return None
+        client = Client(url, settings.auth_file, timeout=ANSWER_SECONDS)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    return answer
+    if not os.path.lexists(settings.auth_file):
+        return None
+    with client, suppress(ClientError):
+        answer: dict[str, Any] = client.post("/daemon/status")
+        return answer
+    return None
 
 
 CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (

@@ -28,3 +28,8 @@ class Examined:
     settings: Settings
     url: str
     status: dict[str, Any] | None
+
+    @property
+    def environment(self) -> dict[str, Any] | None:
+        """What the daemon has of its environment, None without a daemon or with one of an older version."""
+        return None if self.status is None else self.status.get("environment")

@@ -31,8 +31,8 @@ def plugins(_: Examined) -> Iterator[Finding]:
 def programs(examined: Examined) -> Iterator[Finding]:
     """Look for programs in the daemon's PATH; without a daemon in that of doctor."""
     for name, purpose in PROGRAMS.items():
-        if examined.status:
-            path, where = examined.status["environment"]["path"], " in the daemon's PATH"
+        if examined.environment:
+            path, where = examined.environment["path"], " in the daemon's PATH"
         else:
             path, where = os.environ.get("PATH"), ""
         found = shutil.which(name, path=path)
@@ -45,13 +45,13 @@ def programs(examined: Examined) -> Iterator[Finding]:
 def agent(examined: Examined) -> Iterator[Finding]:
     """Ask the SSH agent that the daemon asks for keys; without a daemon the one of doctor."""
     own = os.environ.get("SSH_AUTH_SOCK")
-    if examined.status is None:
+    if examined.environment is None:
         if own and not _answers(own):
             advice = "Start an agent, or unset SSH_AUTH_SOCK where the daemon starts."
             yield Finding("ssh agent", WARNING, f"SSH_AUTH_SOCK names {own}, where no agent answers", advice)
         return
     advice = "Restart the daemon where an agent answers, or run `connmgr service install --ssh-agent` there."
-    used = examined.status["environment"].get("agentSocket")
+    used = examined.environment.get("agentSocket")
     if used and _answers(used):
         yield Finding("ssh agent", OK, f"the daemon's answers at {used}")
     elif used:
