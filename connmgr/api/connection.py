@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.connection_data import ConnectionData, changed_fields
+from connmgr.api.connection_info import described, dialled_hosts, in_categories, usage_categories
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
     ConnectionAddResponse,
@@ -30,14 +29,9 @@ from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
-from connmgr.links.route import dialled
-from connmgr.vault import Connection
 from connmgr.vault.batch import held
-from connmgr.vault.query import Listed
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
-
-Placed = TypeVar("Placed", Connection, Listed)
 
 SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "correct horse"}
 
@@ -63,8 +57,8 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter", "nameFilter")]
     if not request["names"]:
         return {"found": connections.query(*filters)}
-    listed, categories = _in_categories(lambda: connections.listed(*filters))
-    usage = _usage()
+    listed, categories = in_categories(lambda: connections.listed(*filters))
+    usage = usage_categories()
     names = [
         {
             "category": categories[one.category],
@@ -109,59 +103,17 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     ids = request["connections"]
     # Each once: to read one costs more than to name it.
     distinct = list(dict.fromkeys(ids))
-    connections, categories = _in_categories(lambda: services().vault.connections.infos(distinct))
-    usage = _usage()
+    connections, categories = in_categories(lambda: services().vault.connections.infos(distinct))
+    usage = usage_categories()
     # Without the schema's dump, which takes most of the time where there are thousands.
-    infos = {one.id: _info(one, categories[one.category], usage.get(one.type)) for one in connections}
+    infos = {one.id: described(one, categories[one.category], usage.get(one.type)) for one in connections}
     if request["dialled"]:
         for one in connections:
-            infos[one.id]["dialled"] = _dialled(one)
+            infos[one.id]["dialled"] = dialled_hosts(one)
     if request["created"]:
         for one in connections:
             infos[one.id]["created"] = UtcTime.text(one.created)
     return {"infos": [infos[id] for id in ids]}
-
-
-def _in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[str, list[str]]]:
-    """Return the connections that ``read`` returns, and the paths of their categories without the root."""
-    for last in (False, True):
-        connections = read()
-        try:
-            categories = services().vault.categories.infos(list({connection.category for connection in connections}))
-        except errors.UnknownCategory:
-            # It was removed in between; the connections have moved.
-            if last:
-                raise
-        else:
-            break
-    return connections, {category.id: list(category.path[1:]) for category in categories}
-
-
-def _dialled(connection: Connection) -> dict[str, Any]:
-    try:
-        hosts = dialled(services().vault, services().registry, connection)
-    except errors.ConnmgrError as error:
-        return {"error": {"code": error.code, "message": error.message}}
-    return {"hosts": [{**asdict(host), "identities": list(host.identities)} for host in hosts]}
-
-
-def _usage() -> dict[str, str]:
-    return {entry.type.name: entry.type.usage_category for entry in services().registry}
-
-
-def _info(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:
-    return {
-        "connection": connection.id,
-        "category": category,
-        "name": list(connection.path),
-        "type": connection.type,
-        "rawData": {"type": connection.type, **connection.data},
-        "usageCategory": usage,
-        "lastUsed": UtcTime.text(connection.last_used),
-        "lastModified": UtcTime.text(connection.last_modified),
-        "state": connection.state,
-        "cache": connection.cache,
-    }
 
 
 @group.endpoint(

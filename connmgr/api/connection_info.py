@@ -1,0 +1,61 @@
+"""Stored connections as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from connmgr import errors
+from connmgr.api.schemas import UtcTime
+from connmgr.api.services import services
+from connmgr.links.route import dialled
+from connmgr.vault import Connection
+from connmgr.vault.query import Listed
+
+Placed = TypeVar("Placed", Connection, Listed)
+
+
+def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[str, list[str]]]:
+    """Return the connections that ``read`` returns, and the paths of their categories without the root."""
+    for last in (False, True):
+        connections = read()
+        try:
+            categories = services().vault.categories.infos(list({connection.category for connection in connections}))
+        except errors.UnknownCategory:
+            # It was removed in between; the connections have moved.
+            if last:
+                raise
+        else:
+            break
+    return connections, {category.id: list(category.path[1:]) for category in categories}
+
+
+def dialled_hosts(connection: Connection) -> dict[str, Any]:
+    """Return the hosts that would be dialled for a connection, or why that cannot be told."""
+    try:
+        hosts = dialled(services().vault, services().registry, connection)
+    except errors.ConnmgrError as error:
+        return {"error": {"code": error.code, "message": error.message}}
+    return {"hosts": [{**asdict(host), "identities": list(host.identities)} for host in hosts]}
+
+
+def usage_categories() -> dict[str, str]:
+    """Return the usage category of each installed type."""
+    return {entry.type.name: entry.type.usage_category for entry in services().registry}
+
+
+def described(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:
+    """Return a connection as `/connection/info` shows it, its times and names as JSON has them."""
+    return {
+        "connection": connection.id,
+        "category": category,
+        "name": list(connection.path),
+        "type": connection.type,
+        "rawData": {"type": connection.type, **connection.data},
+        "usageCategory": usage,
+        "lastUsed": UtcTime.text(connection.last_used),
+        "lastModified": UtcTime.text(connection.last_modified),
+        "state": connection.state,
+        "cache": connection.cache,
+    }
