@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import counted, visible
 from connmgr.client import Client, ClientError
 
@@ -20,7 +21,7 @@ def disconnect(connections: tuple[str, ...], session: str | None) -> None:
     connections that run over these.
     """
     client = connect()
-    ids = {find(client, name): name for name in connections}
+    ids = {reach(client, name): name for name in connections}
     for id, name in ids.items():
         shells = [one for one in client.shell.list(id) if session in (None, one.status.session)]
         ended = _stopped(client, id, session)

@@ -52,6 +52,8 @@ def test_a_host_that_is_not_stored_keeps_its_shell(connmgr: CommandLine, server:
     shells = connmgr.daemon.client.shell.list()
     assert len(shells) == 2
     assert address in connmgr("status").output
+    assert connmgr("disconnect", address).output == f"{address}: 1 shell ended\n"
+    assert len(connmgr.daemon.client.shell.list()) == 1
 
 
 def test_it_is_never_written_to_the_vault(connmgr: CommandLine, server: Sshd) -> None:
