@@ -79,8 +79,11 @@ def renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
 def _answering_in_second_names(view: View) -> View:
     @wraps(view)
     def answered(request: Mapping[str, Any]) -> dict[str, Any]:
-        # Only the names of our own fields change; what is stored stays as it is.
-        infos = view(request)["infos"]
-        return {"infos": [{NAMES.get(name, name): value for name, value in one.items()} for one in infos]}
+        return {name: [_in_second_names(one) for one in listed] for name, listed in view(request).items()}
 
     return answered
+
+
+def _in_second_names(one: Any) -> Any:
+    # Only the names of our own fields change; what is stored stays as it is.
+    return {NAMES.get(name, name): value for name, value in one.items()} if isinstance(one, Mapping) else one
