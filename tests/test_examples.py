@@ -120,6 +120,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "39-shell-exec.sh": keys("job", "stdout", "stderr"),
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),
+    "42-fs-upload.sh": lambda answers: answers[0]["bytes"] == 19 and len(answers[0]["sha256"]) == 64,
     "42-fs-write.sh": nothing,
     "44-fs-stat.sh": lambda answers: (answers[0]["size"], answers[0]["mode"]) == (19, "0640"),
     "45-fs-move.sh": nothing,

@@ -1,4 +1,4 @@
-"""``/fs/archive`` and ``/fs/extract``: directories as archives in the format tar."""
+"""``/fs/archive``, ``/fs/extract`` and ``/fs/upload``: what is used while it passes, and nothing of it kept."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from connmgr import errors
 from connmgr.api.account import Account, account, detail
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
-from connmgr.api.fs_schemas import ArchiveRequest, ExtractRequest, ExtractResponse
+from connmgr.api.fs_schemas import ArchiveRequest, ExtractRequest, ExtractResponse, UploadRequest, UploadResponse
 from connmgr.api.group import Group
 from connmgr.api.shell import EXAMPLE
 from connmgr.fs.archive import Archive, Tally, extract
+from connmgr.fs.files import Marks, receive
 from connmgr.fs.inflow import Inflow
 
 TAR = "application/x-tar"
-STREAMED_PATHS = frozenset({"/fs/extract"})
+STREAMED_PATHS = frozenset({"/fs/extract", "/fs/upload"})
 """Where the server hands on a body as it arrives."""
 
 
-group = Group("archive", "Directories as archives in the format tar, as they pass.", prefix="/fs")
+group = Group(
+    "archive", "Directories as archives in the format tar, and files of any size, as they pass.", prefix="/fs"
+)
 
 
 @group.endpoint(
@@ -94,6 +97,31 @@ def extract_(request: dict[str, Any]) -> dict[str, Any]:
         failed = extract(place, request["path"], body(), exact=request["exact"], tally=tally)
     detail(files=tally.files, bytes=tally.bytes, failed=len(failed))
     return {"files": tally.files, "bytes": tally.bytes, "failed": failed}
+
+
+@group.endpoint(
+    "/upload",
+    UploadRequest,
+    UploadResponse,
+    action="fs.write",
+    about=("connection", "session", "path"),
+    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
+    waits=True,
+    raw_body="The file's bytes, as they are; of any Content-Type and of any length.",
+    answer={"bytes": 19, "sha256": "9a3a45d01531a20e89ac6ae10b0b0beb0492acd7216a368aa062d1a5fecaf9cd"},
+)
+def upload(request: dict[str, Any]) -> dict[str, Any]:
+    """Put the body of the request into a file, while it is sent; the query has the request's fields.
+
+    Otherwise as `/fs/write`. Nothing of it is kept in the daemon: a machine that takes it slowly slows the client. It
+    is compared with what has come by size and SHA-256, which the answer has, before it gets its name.
+    """
+    marks = Marks(request.get("mode"), request.get("modified"))
+    with place_of(request) as place:
+        size, digest = receive(place, request["path"], body(), flask.request.content_length, marks)
+    facts = {"bytes": size, "sha256": digest}
+    detail(**facts)
+    return facts
 
 
 def body() -> Iterable[bytes]:

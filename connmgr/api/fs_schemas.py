@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 from marshmallow import ValidationError, fields
@@ -9,6 +10,10 @@ from marshmallow import ValidationError, fields
 from connmgr.api.schemas import FilePath, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Schema, Text
+
+_FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST = datetime(9999, 12, 30, tzinfo=timezone.utc)
+_NO_MOMENT = "Not a time since 1970 such as 2025-01-31T08:15:00Z."
 
 
 class Mode(Text):
@@ -71,6 +76,35 @@ class ExtractRequest(ShellNamed):
         load_default=False,
         metadata={"description": "True keeps the modes of the archive, whatever the umask of the shell's user is."},
     )
+
+
+class Moment(Text):
+    """A time in ISO 8601 with its offset from UTC; loaded as an aware datetime."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"format": "date-time", **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise ValidationError(_NO_MOMENT) from None
+        if moment.tzinfo is None or not _FIRST <= moment <= _LAST:
+            raise ValidationError(_NO_MOMENT)
+        return moment
+
+
+class UploadRequest(ShellNamed):
+    path = QueryPath(required=True, metadata={"description": "The file; otherwise as in `/fs/write`."})
+    mode = Mode(metadata={"description": "The permissions of a new file, in octal. An existing file keeps its own."})
+    modified = Moment(metadata={"description": "The time of the file's last change. By default it is now."})
+
+
+class UploadResponse(Schema):
+    bytes = fields.Integer(required=True, metadata={"description": "Bytes of the file."})
+    sha256 = fields.String(required=True, metadata={"description": "Their SHA-256, in hexadecimal."})
 
 
 class FailedResponse(Schema):

@@ -39,7 +39,12 @@ EXAMPLES = {
     "job rm": ["connmgr job rm nightly"],
     "job wait": ["connmgr job wait nightly", "connmgr job wait nightly; echo $?"],
     "trust": ["connmgr trust web1", "connmgr trust web1 --forget"],
-    "cp": ["connmgr cp site.conf web1:/etc/site.conf", "connmgr cp web1:site.log .", "connmgr cp web1:a web2:b"],
+    "cp": [
+        "connmgr cp site.conf web1:/etc/site.conf",
+        "connmgr cp 'web1:/var/log/*.log' logs/",
+        "connmgr cp -r --exclude cache site web1:/srv/site",
+        "connmgr cp --all 'web*' motd :/etc/motd",
+    ],
     "import-ssh-config": ["connmgr import-ssh-config", "connmgr import-ssh-config --apply --category fleet"],
     "export": ["connmgr export > vault.yaml", "connmgr export --json"],
     "apply": ["connmgr apply -f vault.yaml", "connmgr apply -f vault.yaml --prune --yes"],

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from connmgr.client.archives import ArchiveDownload, Extracted
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
 from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Shells, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
@@ -47,6 +48,7 @@ __all__ = [
     "ROOT_CATEGORY",
     "AccessDenied",
     "Applied",
+    "ArchiveDownload",
     "Broadcast",
     "Category",
     "Client",
@@ -55,6 +57,7 @@ __all__ = [
     "ConnectionType",
     "DaemonStatus",
     "Download",
+    "Extracted",
     "FileEntry",
     "ForgottenKey",
     "Name",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import IO
+from collections.abc import Sequence
+from datetime import datetime
+from typing import IO, Any
 
+from connmgr.client.archives import PIECE_BYTES, TAR, Archived, ArchiveDownload, Extracted, target_of
 from connmgr.client.endpoints import Group, Post, given
 from connmgr.client.http import BYTES, HttpSession
-from connmgr.client.results import FileEntry, to_path
+from connmgr.client.results import FileEntry, from_path, to_path
 from connmgr.client.transfer import Download, Progress, Source, Upload
 
 Path = str | os.PathLike[str]
@@ -44,11 +47,21 @@ class Files(Group):
         path: Path,
         *,
         mode: int | None = None,
+        modified: datetime | None = None,
         progress: Progress | None = None,
         session: str | None = None,
-    ) -> None:
-        """Put bytes, or the rest of a file that is open for reading, into a file of the far side."""
-        self.write(connection, self.blob(source, progress), path, mode=mode, session=session)
+    ) -> int:
+        """Put bytes, or the rest of a file that is open for reading, into a file of the far side, as they are sent.
+
+        Return their number. A new file gets ``mode``; ``modified`` is the time of the file's last change.
+        """
+        when = None if modified is None else modified.isoformat()
+        options = given(mode=None if mode is None else f"{mode:04o}", modified=when, session=session)
+        target = target_of("/fs/upload", {"connection": connection, "path": os.fspath(path), **options})
+        if isinstance(source, bytes):
+            return int(self._session.send(target, source, BYTES)["bytes"])
+        upload = Upload(source, progress)
+        return int(self._session.finish(self._session.open(target, upload, BYTES, upload.length))["bytes"])
 
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
@@ -83,10 +96,36 @@ class Files(Group):
         """Put a blob into a new executable file, which is removed with the shell, and return its path."""
         return str(self._post("/fs/script", connection=connection, blob=blob, **given(session=session))["path"])
 
-    def list(self, connection: str, path: Path, *, session: str | None = None) -> list[FileEntry]:
-        """List a directory."""
-        found = self._post("/fs/list", connection=connection, path=to_path(path), **given(session=session))["entries"]
+    def archive(
+        self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
+    ) -> ArchiveDownload:
+        """Begin to read a directory, or ``members`` below it, as an archive; close it before the next request."""
+        paths: Any = {"path": to_path(path), "members": [to_path(one) for one in members]}
+        body = self._session.encoded(connection=connection, **paths, **given(session=session))
+        return ArchiveDownload(self._session.open("/fs/archive", body), self._session.close)
+
+    def extract(
+        self, connection: str, source: Archived, path: Path, *, exact: bool = False, session: str | None = None
+    ) -> Extracted:
+        """Write what an archive holds into a directory of the far side; ``exact`` keeps its modes as they are."""
+        target = target_of(
+            "/fs/extract", {"connection": connection, "path": os.fspath(path), "exact": exact, **given(session=session)}
+        )
+        pieces = iter(lambda: source.read(PIECE_BYTES), b"") if hasattr(source, "read") else source
+        return Extracted.read(self._session.finish(self._session.open(target, pieces, TAR)), from_path)
+
+    def list(
+        self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None
+    ) -> list[FileEntry]:
+        """List a directory; with ``recursive`` all below it too, by their paths from it."""
+        options = {**given(session=session), **({"recursive": True} if recursive else {})}
+        found = self._post("/fs/list", connection=connection, path=to_path(path), **options)["entries"]
         return [FileEntry.read(one) for one in found]
+
+    def glob(self, connection: str, pattern: str, *, session: str | None = None) -> Sequence[FileEntry]:
+        """List the files whose paths ``pattern`` matches, with ``*``, ``?`` and ``[…]``; the names are their paths."""
+        found = self._post("/fs/glob", connection=connection, pattern=to_path(pattern), **given(session=session))
+        return [FileEntry.read(one) for one in found["entries"]]
 
     def stat(self, connection: str, path: Path, *, follow: bool = True, session: str | None = None) -> FileEntry:
         """Describe a file."""

@@ -206,7 +206,7 @@ class FileEntry(NamedTuple):
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> FileEntry:
         return cls(
-            name=_from_path(entry["name"]),
+            name=from_path(entry["name"]),
             type=entry["type"],
             size=entry["size"],
             mode=int(entry["mode"], 8),
@@ -215,7 +215,7 @@ class FileEntry(NamedTuple):
             gid=entry["gid"],
             owner=entry["owner"],
             group=entry["group"],
-            target=None if entry["target"] is None else _from_path(entry["target"]),
+            target=None if entry["target"] is None else from_path(entry["target"]),
         )
 
 
@@ -285,7 +285,7 @@ class ListedShell(NamedTuple):
         return cls(
             status=RunningShell.read(shell),
             pid=shell["pid"],
-            directory=_from_path(shell["directory"]),
+            directory=from_path(shell["directory"]),
             since=to_time(shell["since"]),
             running_since=None if running is None else to_time(running),
         )
@@ -335,7 +335,8 @@ def to_path(path: str | os.PathLike[str]) -> str | dict[str, str]:
     return text
 
 
-def _from_path(path: str | Mapping[str, str]) -> str:
+def from_path(path: str | Mapping[str, str]) -> str:
+    """Return a path of the API; surrogates stand for bytes that are not UTF-8."""
     if isinstance(path, str):
         return path
     return base64.b64decode(path["base64"]).decode(errors="surrogateescape")

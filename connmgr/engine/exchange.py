@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from connmgr import errors
@@ -31,6 +31,10 @@ ANSWER_BYTES = 8 << 10
 """Bytes of an answer line: a word and at most a path."""
 
 NOT_WHOLE = "What was sent did not arrive whole."
+
+
+Chunk = tuple[int, Iterable[bytes]]
+"""Bytes that go together: their number, and the pieces that they come in."""
 
 
 class Exchange:
@@ -97,8 +101,8 @@ class Exchange:
             if too_long or len(self._seen) > NOISE_BYTES or not self._more(deadline.left()):
                 self._fail("The far side did not answer as it should." + self._quoted_complaint())
 
-    def send(self, pieces: Iterable[bytes], size: int) -> None:
-        """Write ``pieces`` of ``size`` bytes to the program; if it has ended, its next answer says why.
+    def send(self, pieces: Iterable[bytes], size: int) -> bool:
+        """Write ``pieces`` of ``size`` bytes to the program; return False if it has ended: its next answer says why.
 
         :raises connmgr.errors.TransferFailed: they are not of that size; the program is ended.
         """
@@ -109,25 +113,40 @@ class Exchange:
             if left < 0:
                 break
             if not self._sent(piece):
-                return
+                return False
         if left:
             self._fail(NOT_WHOLE)
+        return True
 
-    def stream(self, pieces: Iterable[bytes]) -> None:
-        """Write ``pieces``, each after a line with its size, then ``0`` and ``end``; otherwise as :meth:`send`.
+    def stream(
+        self, chunks: Iterable[Chunk], last: Callable[[], bytes] = lambda: b"end", *, acknowledged: bool = False
+    ) -> None:
+        """Write ``chunks``, each after a line with its size, then ``0`` and the line that ``last`` returns.
 
-        Where they end with an exception, ``no`` takes the place of ``end``, and the program drops them.
+        Where they are ``acknowledged``, each waits until the program has taken the one before.
+        Where ``chunks`` or ``last`` raise an exception, ``no`` takes the place of that line, and the program drops what
+        has come. If the program has ended, its next answer says why.
+        :raises connmgr.errors.TransferFailed: a chunk is not of its size; the program is ended.
         """
-        self._answered = False
-        try:
-            for piece in pieces:
-                if not self._sent(b"%d\n" % len(piece)) or not self._sent(piece):
-                    return
-        except Exception:
-            self._sent(b"0\nno\n")
+        chunks = iter(chunks)
+        while True:
             self._answered = True
-            raise
-        self._sent(b"0\nend\n")
+            try:
+                chunk = next(chunks, None)
+                end = b"0\n%b\n" % last() if chunk is None else b""
+            except Exception:
+                self._sent(b"0\nno\n")
+                raise
+            self._answered = False
+            if chunk is None:
+                self._sent(end)
+                return
+            size, pieces = chunk
+            # One of no bytes would be the last line.
+            if size and not (self._sent(b"%d\n" % size) and self.send(pieces, size)):
+                return
+            if size and acknowledged:
+                self.answer()
 
     def _sent(self, data: bytes) -> bool:
         """Write ``data``; return False if the program has ended."""

@@ -13,14 +13,11 @@ from connmgr.engine.exchange import STALL_SECONDS, Exchange
 from connmgr.engine.nonce import new_nonce
 from connmgr.errors import ArchiveRefused, TransferFailed
 from connmgr.fs import scripts, tar
-from connmgr.fs.files import BLOCK, SLOWEST_DISK, Place, records_of
+from connmgr.fs.files import BLOCK, SLOWEST_DISK, Place, chunked, joined, records_of
 from connmgr.fs.tar import DIRECTORY, HARD_LINK, LINK, OTHER, Member, Reader
 
 PIECE_BYTES = 192 << 10
 """Bytes of an archive that go on at once."""
-
-CHUNK_BYTES = 2 << 20
-"""Bytes that a far side is sent in one piece, each of which costs it a process."""
 
 CALL_BYTES = 48 << 10
 """Bytes of the names that one call of the far side's tar is given."""
@@ -81,7 +78,7 @@ class Archive:
 
         :raises TransferFailed: the far side does not send an archive, or not to its end.
         """
-        return _joined(self._pieces(), PIECE_BYTES)
+        return joined(self._pieces(), PIECE_BYTES)
 
     def close(self) -> None:
         """End the far side's part. Calling it again does nothing."""
@@ -129,9 +126,9 @@ def extract(place: Place, path: bytes, pieces: Iterable[bytes], *, exact: bool, 
     :raises ArchiveRefused: see :class:`Gate`; nothing was written.
     """
     with place.run(scripts.EXTRACT, [path, new_nonce(), str(BLOCK)]) as exchange:
-        mask = int(exchange.answer(), 8)
-        gate, reader = Gate(0 if exact else mask, tally), Reader(pieces)
-        exchange.stream(_joined(_to_the_end(reader, gate), CHUNK_BYTES))
+        mask, _, takes = exchange.answer().partition(b" ")
+        gate, reader = Gate(0 if exact else int(mask, 8), tally), Reader(pieces)
+        exchange.stream(chunked(_to_the_end(reader, gate)), acknowledged=takes != b"exact")
         exchange.answer(STALL_SECONDS + tally.bytes / SLOWEST_DISK + gate.members / MEMBERS_A_SECOND)
         *failed, end = [*records_of(exchange, REPORT_BYTES)] or [b""]
         if end != b"end":
@@ -204,18 +201,6 @@ def _to_the_end(reader: Reader, gate: Gate) -> Iterator[bytes | memoryview]:
     if reader.rest():
         raise ArchiveRefused("Something follows the archive's end.")
     yield tar.END
-
-
-def _joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of ``size`` or more."""
-    held = bytearray()
-    for piece in pieces:
-        held += piece
-        if len(held) >= size:
-            yield bytes(held)
-            held.clear()
-    if held:
-        yield bytes(held)
 
 
 def _parts(path: bytes) -> list[bytes]:

@@ -6,17 +6,19 @@ A path is bytes: absolute, relative to the session's directory, or beginning wit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
-from connmgr.engine.exchange import STALL_SECONDS, Exchange
+from connmgr.engine.exchange import STALL_SECONDS, Chunk, Exchange
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
 from connmgr.errors import TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
 from connmgr.fs.entries import Entry, Listing, entry_of
+from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
 
 WHOLE = 64 << 10
@@ -34,6 +36,9 @@ RECORD_LIMIT = 16 << 10
 
 BLOCK = 64 << 10
 """Bytes that the far side reads at once of a large file."""
+
+CHUNK_BYTES = 2 << 20
+"""Bytes that a far side is sent in one chunk, each of which costs it a process."""
 
 SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
@@ -95,12 +100,70 @@ def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
     A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
     is followed.
     """
-    counts = (BLOCK, *divmod(blob.size, BLOCK))
-    arguments: list[str | bytes] = [path, str(blob.size), blob.sha256, _octal(mode), new_nonce(), *map(str, counts)]
+    _put(place, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), Marks(mode))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a file gets besides its content: permissions if it is new, and the time of its last change, or None."""
+
+    mode: int | None = None
+    modified: datetime | None = None
+
+    @property
+    def stamp(self) -> str:
+        """The time as POSIX's touch takes it, in UTC."""
+        return self.modified.astimezone(timezone.utc).strftime("%Y%m%d%H%M.%S") if self.modified else ""
+
+
+def receive(place: Place, path: bytes, pieces: Iterable[bytes], size: int | None, marks: Marks) -> tuple[int, str]:
+    """Put what ``pieces`` bring at ``path``, while they come; otherwise as :func:`write`.
+
+    ``size`` is their size in bytes, None if nobody knows.
+    :returns: how many bytes have come, and their SHA-256 in hexadecimal, which the file was compared with.
+    """
+    digest, passed = Digest(), 0
+
+    def digested() -> Iterator[bytes]:
+        nonlocal passed
+        for piece in pieces:
+            digest.update(piece)
+            passed += len(piece)
+            yield piece
+
+    try:
+        chunks = chunked(digested()) if size is None else [(size, digested())]
+        _put(place, path, chunks, lambda: (passed, digest.close()), marks)
+        return passed, digest.close()
+    finally:
+        digest.close()
+
+
+def _put(
+    place: Place, path: bytes, chunks: Iterable[Chunk], facts: Callable[[], tuple[int, str]], marks: Marks
+) -> None:
+    arguments: list[str | bytes] = [path, _octal(marks.mode), new_nonce(), str(BLOCK), marks.stamp]
     with place.run(scripts.WRITE, arguments) as exchange:
-        exchange.answer()
-        exchange.send(blob.pieces(), blob.size)
-        exchange.answer(STALL_SECONDS + blob.size / SLOWEST_DISK)
+        exact = exchange.answer() == b"exact"
+        exchange.stream(chunks, lambda: b"end %d %b" % (facts()[0], facts()[1].encode()), acknowledged=not exact)
+        exchange.answer(STALL_SECONDS + facts()[0] / SLOWEST_DISK)
+
+
+def chunked(pieces: Iterable[bytes | memoryview]) -> Iterator[Chunk]:
+    """Yield ``pieces`` in chunks that are worth a process of the far side."""
+    return ((len(chunk), [chunk]) for chunk in joined(pieces, CHUNK_BYTES))
+
+
+def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of ``size`` or more."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= size:
+            yield bytes(held)
+            held.clear()
+    if held:
+        yield bytes(held)
 
 
 def make_temporary(place: Place) -> bytes:

@@ -30,20 +30,21 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
 }
 
 
-def _program(name: str, *more: str, setup: str = "", shared: str = "", fed: bool = False) -> Program:
+def _program(name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (), fed: bool = False) -> Program:
     body = tuple(Source(__package__, file) for file in (name, *more))
     prepared = Source(__package__, setup) if setup else None
-    library = (EXCHANGE, Source(__package__, "prelude"), *((Source(__package__, shared),) if shared else ()))
+    library = (EXCHANGE, Source(__package__, "prelude"), *(Source(__package__, file) for file in shared))
     return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS)
 
 
 READ = _program("read")
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
-WRITE = _program("write", shared="litter", fed=True)
-"""``path size sha256 mode nonce``, then the size as size of a block, number of blocks and rest, in bytes.
+WRITE = _program("write", shared=("chunks", "litter"), fed=True)
+"""``path mode nonce``, the size of a block in bytes, and the time for ``touch -t``, if any.
 
-``ok`` when it is ready for the content, and ``ok`` when the content is in place.
+``ok``, and ``exact`` unless it acknowledges chunks, when it is ready for the content, in chunks, and a line ``end size
+sha256``; ``ok`` when it is in place.
 """
 
 LIST = _program("list", "describing", setup="find_out_how")
@@ -58,11 +59,11 @@ GLOB = _program("glob", "describing", setup="find_out_how")
 ARCHIVE = _program("archive", setup="find_tar")
 """``path name…``. ``ok``, an archive, and what tar complains of; the names lead from ``path`` and begin with ``./``."""
 
-EXTRACT = _program("extract", setup="find_tar", shared="litter", fed=True)
+EXTRACT = _program("extract", setup="find_tar", shared=("chunks", "litter"), fed=True)
 """``path nonce`` and the size of a block.
 
-``ok umask`` when it is ready for an archive, in pieces; ``ok`` when it has come; after a mark each, the reason and the
-path of what is not in its place, as ``reason/path``; a mark and ``end``.
+``ok umask``, and perhaps ``exact``, when it is ready for an archive, in chunks, and ``end``; ``ok`` when it has come;
+after a mark each, the reason and the path of what is not in its place, as ``reason/path``; a mark and ``end``.
 """
 
 STAT = _program("stat", "describing", setup="find_out_how")

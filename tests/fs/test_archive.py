@@ -55,7 +55,19 @@ def test_a_tree_comes_back_as_it_was(kind: str, tree: Path, tmp_path: Path) -> N
     assert unpack(place, b"copy", packed(place, bytes(tree))) == []
     assert facts(tmp_path / "copy") == facts(tree)
     assert litter(tmp_path / "copy") == []
+    names = [name for name in sorted(facts(tree)) if b"/" not in name]
+    with tarfile.open(fileobj=io.BytesIO(packed(place, bytes(tree), *names))) as found:
+        assert {os.fsencode(member.name)[2:] for member in found} == set(facts(tree)), "chosen by their names"
     # Once more over what is there already.
+    assert unpack(place, b"copy", packed(place, bytes(tree))) == []
+    assert facts(tmp_path / "copy") == facts(tree)
+    place.transport.close()
+
+
+def test_a_machine_whose_tools_read_ahead_is_sent_a_chunk_at_a_time(tree: Path, tmp_path: Path) -> None:
+    (tree / "large").write_bytes(os.urandom(5 << 20))
+    tools = chosen_tools(tmp_path, [*NECESSARY, "tar", "find", "stat", "uname"])
+    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(tmp_path))
     assert unpack(place, b"copy", packed(place, bytes(tree))) == []
     assert facts(tmp_path / "copy") == facts(tree)
     place.transport.close()

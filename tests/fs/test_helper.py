@@ -122,15 +122,14 @@ def test_one_that_has_died_while_a_stranger_holds_its_streams_is_replaced(folder
 
 def test_a_helper_s_death_does_not_make_litter_of_what_is_written(here: Place, write: Write, folder: Path) -> None:
     content = b"x" * 200_000
-    counts = ["65536", "3", str(len(content) - 3 * 65536), "0"]
     before = children()
-    arguments = [b"file", str(len(content)), sha256(content).hexdigest(), "", "nonce", *counts]
-    exchange = here.run(scripts.WRITE, arguments)
+    exchange = here.run(scripts.WRITE, [b"file", "", "nonce", "65536", ""])
     exchange.answer()
     helper = next(psutil.Process(pid) for pid in children() - before if psutil.Process(pid).ppid() == os.getpid())
     helper.kill()
     write(here, b"other", b"content")
-    exchange.send(iter([content]), len(content))
+    end = f"end {len(content)} {sha256(content).hexdigest()}"
+    exchange.stream([(len(content), iter([content]))], end.encode)
     exchange.answer()
     with exchange:
         assert names_in(folder) == ["file", "other"]

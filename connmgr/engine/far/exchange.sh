@@ -14,12 +14,7 @@ because() {
   esac
   no file_operation_failed "${1##*: }"
 }
-fullblock=
-has_blocks() {
-  [ "$blocks" != 0 ] || return
-  [ "$fullblock" ] || if dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; then fullblock=yes; else fullblock=no; fi
-  [ "$fullblock" = yes ]
-}
+has_blocks() { [ "$blocks" != 0 ] && dd count=0 iflag=fullblock </dev/null >/dev/null 2>&1; }
 content() {
   if has_blocks; then dd bs="$block" count="$blocks" iflag=fullblock; else rest=$size; fi &&
   { [ "$rest" = 0 ] || head -c "$rest"; }

@@ -3,12 +3,6 @@
 # entered before anything in them is looked at, and one that a link has led to elsewhere is left again: nothing goes
 # through a link below the directory that the caller has named.
 block=$3
-chunks() {
-  while read -r size && [ "$size" != 0 ]; do
-    blocks=$((size / block)) rest=$((size % block))
-    content 2>/dev/null || exit
-  done
-}
 unpack() (
   cd -P "$t" && [ "$(pwd -P)" = "$root/$t" ] && tar -x -p -o -f - && s=0 || s=$?
   cat >/dev/null
@@ -64,8 +58,9 @@ trap 'exit 1' HUP INT TERM PIPE
 mask=$(umask); umask 077
 why=$(mkdir -- "./$t" 2>&1) || because "$why"
 receiving=1
-say ok "$mask"
-why=$(chunks | unpack 2>&1) && bad= || bad=1
+exec 5>&1
+say ok "$mask" "$exact"
+why=$(chunks 2>/dev/null | unpack 2>&1) && bad= || bad=1
 read -r n || exit 1
 receiving=0
 [ "$n" = end ] || no transfer_failed

@@ -3,6 +3,6 @@ tar=tar
 if ! command -v tar; then tar=
 else case $(tar --version 2>&1) in
   *bsdtar*) tar_create="--format gnutar -b 128";;
-  *GNU*) tar_create="--format=gnu -b 128";;
+  *GNU*) tar_create="--format=gnu --no-unquote -b 128";;
   *) tar_create=;;
 esac; fi </dev/null >/dev/null 2>&1

@@ -4,12 +4,13 @@
 # it is compared with what bears the name. A target is written in place, where it must be, by the descriptor of the file
 # that was looked at. What a killed writer left is cleared by the next one, when the process in its name is gone or
 # after a silent hour: files of the user's own, and of so many names as take milliseconds.
-size=$2 sum=$3 mode=$4 block=$6 blocks=$7 rest=$8
+mode=$2 block=$4 stamp=$5
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 checksum() {
   case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
   sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
 } 2>/dev/null
+dated() { [ ! "$stamp" ] || why=$(TZ=UTC0 touch -m -t "$stamp" "$1" 2>&1) || because "$why"; }
 flush() { why=$(sync -- "$1" 2>&1) || unflushed "$1"; }
 unflushed() {
   case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) because "$why";; esac
@@ -30,6 +31,7 @@ in_place() {
   [ "$(identity <&4)" = "$found_at" ] || swapped
   to=/proc/self/fd/4; [ -e "$to" ] || to=$p
   why=$( { cat <"$f" >"$to"; } 2>&1) || because "$why"
+  dated "$to"
   flush "$to"; tidy; say ok; exit 0
 }
 swapped() { no file_operation_failed "Somebody else replaced the file or its directory meanwhile."; }
@@ -45,8 +47,9 @@ receive() {
   f=/proc/self/fd/3 nofollow=
   [ -e "$f" ] || f=$t nofollow=-h
   receiving=1
-  say ok
-  why=$( { content >&3; } 2>&1) || because "$why"
+  say ok "$exact"
+  why=$( { chunks >&3; } 2>&1) || because "$why"
+  read -r n size sum && [ "$n" = end ] || no transfer_failed
   [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
   verify_and_flush
   case $kept in
@@ -57,11 +60,13 @@ receive() {
       chown $nofollow "${kept#* }" "$f" 2>/dev/null || overwrite
       why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
   esac
+  dated "$f"
   [ ! -d "$p" ] || no wrong_file_type
   replace "$t" "$p" || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
   arrived || swapped
   flush .; say ok; exit 0
 }
+exec 5>&1
 resolve "$1"
 if [ -L "$p" ]; then p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}; fi
 parent
@@ -78,7 +83,7 @@ if [ -e "$p" ]; then
 fi
 clear_litter
 { read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
-t=./.connmgr-$self-$host-$5
+t=./.connmgr-$self-$host-$3
 tidy() { rm -f -- "$t"; }
 trap '[ ! -e "$t" ] || tidy' EXIT
 trap 'exit 1' HUP INT TERM PIPE

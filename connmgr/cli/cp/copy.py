@@ -1,0 +1,106 @@
+"""One run of ``connmgr cp``: each source to its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from connmgr.cli.cp import single
+from connmgr.cli.cp.ledger import HERE, THERE, Ledger
+from connmgr.cli.cp.places import STREAM, Place, Remote, own_name, within
+from connmgr.cli.cp.tree import Tree
+from connmgr.cli.exits import Failure
+from connmgr.client import Client, ClientError, Progress, Unreachable
+
+
+class Options(NamedTuple):
+    """What the command was told: directories go with ``recursive``, links and modes are kept with ``keep``."""
+
+    recursive: bool
+    keep: bool
+    excludes: tuple[str, ...]
+    mode: int | None
+
+
+class Copy:
+    """Copies by one client; the ``ledger`` tells what came of it."""
+
+    def __init__(self, client: Client, options: Options, progress: Progress | None) -> None:
+        self.ledger = Ledger()
+        self.has_trees = False
+        self._client = client
+        self._options = options
+        self._progress = progress
+
+    def run(self, sources: Sequence[Place], end: Place) -> None:
+        """Copy all of ``sources`` to ``end``. What fails of several is noted, and the rest goes on.
+
+        :raises Failure: a single one failed, or ``end`` is no directory for several.
+        """
+        into = len(sources) > 1
+        if into and not self._is_directory(end):
+            raise Failure(f"{end} is no directory, which several files need.")
+        for start in sources:
+            if len(sources) == 1:
+                self._one(start, end, into=into)
+                continue
+            try:
+                self._one(start, end, into=into)
+            except Unreachable:
+                raise
+            except (ClientError, Failure) as error:
+                side = THERE if isinstance(start, Remote) else HERE
+                self.ledger.fail(side, start, error.message)
+
+    def _one(self, start: Place, end: Place, *, into: bool) -> None:
+        if not isinstance(start, Remote) and not isinstance(end, Remote):
+            raise click.UsageError("One of the two must be a file of a connection, CONNECTION:path.")
+        if self._is_tree(start):
+            self._tree(start, end, into=into)
+        else:
+            target = within(end, own_name(start)) if into else end
+            manner = single.Manner(self._options.mode, self._options.keep, self._options.recursive)
+            size = single.copy(self._client, start, target, manner, self._progress)
+            self.ledger.files += 1
+            self.ledger.bytes += size
+
+    def _is_tree(self, place: Place) -> bool:
+        if not isinstance(place, Remote):
+            is_directory = place != STREAM and Path(place).expanduser().is_dir()
+        else:
+            is_directory = self._options.recursive and single.stat_of(self._client, place).type == "directory"
+        if is_directory and not self._options.recursive:
+            raise Failure(f"{place} is a directory; -r copies directories.")
+        return is_directory
+
+    def _tree(self, start: Place, end: Place, *, into: bool) -> None:
+        if end == STREAM:
+            raise click.UsageError("Standard output takes single files; a directory needs one to go to.")
+        self.has_trees = True
+        target = within(end, own_name(start)) if into or self._is_directory(end) else end
+        options = self._options
+        tree = Tree(self._client, self.ledger, options.keep, options.excludes, self._progress)
+        try:
+            if isinstance(start, str) and isinstance(target, Remote):
+                tree.up(Path(start).expanduser(), target)
+            elif isinstance(start, Remote) and isinstance(target, str):
+                tree.down(start, Path(target).expanduser())
+            elif isinstance(start, Remote) and isinstance(target, Remote):
+                tree.across(start, target)
+        except OSError as error:
+            raise Failure(f"{error.filename or target}: {error.strerror}") from error
+
+    def _is_directory(self, place: Place) -> bool:
+        if not isinstance(place, Remote):
+            return place != STREAM and Path(place).expanduser().is_dir()
+        if not place.path:
+            return True
+        try:
+            return single.stat_of(self._client, place).type == "directory"
+        except ClientError as error:
+            if error.code != "no_such_file":
+                raise
+            return False

@@ -1,0 +1,141 @@
+"""What a directory holds, and what of that is to be copied."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from connmgr.cli.cp.ledger import HERE, Ledger
+from connmgr.client import FileEntry
+
+FILE, DIRECTORY, LINK, OTHER = "file", "directory", "link", "other"
+
+
+class Found(NamedTuple):
+    """A file in a directory: its path from there, its ``size`` in bytes, ``modified`` in seconds, a link's target."""
+
+    path: str
+    kind: str
+    size: int
+    mode: int
+    modified: int
+    target: str = ""
+
+
+class Plan(NamedTuple):
+    """What is to be copied; it is ``whole`` if nothing that the directory holds is left out."""
+
+    directories: list[Found]
+    files: list[Found]
+    links: list[Found]
+    leaves: list[Found]
+    """The directories that hold nothing, or cannot be read."""
+
+    whole: bool
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.size for one in self.files)
+
+    @property
+    def members(self) -> list[str]:
+        """The paths to ask for: none for everything."""
+        return [] if self.whole else [one.path for one in (*self.files, *self.links, *self.leaves)]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.directories or self.files or self.links)
+
+
+def here(root: Path, ledger: Ledger) -> list[Found]:
+    """Return what a directory of this machine holds, sorted; what cannot be looked at is noted."""
+    return sorted(_below(root, "", ledger))
+
+
+def _below(directory: Path, lead: str, ledger: Ledger) -> Iterator[Found]:
+    try:
+        entries = [*os.scandir(directory)]
+    except OSError as error:
+        ledger.fail(HERE, directory, error.strerror or str(error))
+        return
+    for entry in entries:
+        try:
+            found = of_status(lead + entry.name, entry.stat(follow_symlinks=False))
+            if found.kind == LINK:
+                found = found._replace(target=str(Path(entry.path).readlink()))
+        except OSError as error:
+            ledger.fail(HERE, entry.path, error.strerror or str(error))
+            continue
+        yield found
+        if found.kind == DIRECTORY:
+            yield from _below(Path(entry.path), f"{found.path}/", ledger)
+
+
+def of_status(path: str, status: os.stat_result) -> Found:
+    """Return what is known of a file of this machine."""
+    kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: LINK}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), OTHER)
+    return Found(path, kind, status.st_size, stat.S_IMODE(status.st_mode), int(status.st_mtime // 1))
+
+
+def of_entry(entry: FileEntry) -> Found:
+    """Return what is known of a file of a connection."""
+    kind = entry.type if entry.type in (FILE, DIRECTORY, LINK) else OTHER
+    return Found(entry.name, kind, entry.size, entry.mode, int(entry.modified.timestamp() // 1))
+
+
+def plan(
+    source: Sequence[Found], target: Iterable[Found], excludes: Sequence[str], ledger: Ledger, *, keep: bool
+) -> Plan:
+    """Return what of ``source`` is to be copied to where ``target`` is; links only with ``keep``.
+
+    What is there with the same size and time is left, and what one of ``excludes`` matches, with all below it.
+    """
+    there = {one.path: one for one in target}
+    whole = True
+    out: set[str] = set()
+    holding = {one.path.rpartition("/")[0] for one in source}
+    directories, files, links, leaves = list[Found](), list[Found](), list[Found](), list[Found]()
+    for one in source:
+        above, _, _ = one.path.rpartition("/")
+        other = there.get(one.path)
+        if above in out or _excluded(one.path, excludes):
+            out.add(one.path)
+            whole = False
+        elif one.kind == DIRECTORY:
+            if one.path not in holding:
+                leaves.append(one)
+            if other is None or other.kind != DIRECTORY:
+                directories.append(one)
+        elif one.kind == OTHER or (one.kind == LINK and not keep):
+            ledger.left += 1
+            whole = whole and one.kind == OTHER
+        elif one.kind == LINK:
+            links.append(one)
+        elif other is not None and _equal(one, other):
+            ledger.equal += 1
+            whole = False
+        else:
+            files.append(one)
+    return Plan(directories, files, links, leaves, whole)
+
+
+def _equal(one: Found, other: Found) -> bool:
+    return (one.kind, one.size, one.modified) == (other.kind, other.size, other.modified)
+
+
+def _excluded(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern matches: one with a slash the whole path, any other the last name."""
+    parts = path.split("/")
+    for pattern in patterns:
+        wanted = pattern.strip("/").split("/")
+        if "/" not in pattern.rstrip("/"):
+            if fnmatchcase(parts[-1], wanted[0]):
+                return True
+        elif len(wanted) == len(parts) and all(map(fnmatchcase, parts, wanted)):
+            return True
+    return False

@@ -1,0 +1,214 @@
+"""Directories to a connection, from one, and between two."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from connmgr.cli.cp.ledger import HERE, THERE, Ledger
+from connmgr.cli.cp.pack import Changed, pack
+from connmgr.cli.cp.places import Remote
+from connmgr.cli.cp.plan import DIRECTORY, FILE, LINK, Found, Plan, here, of_entry, plan
+from connmgr.cli.cp.unpack import Unpacker, path_in
+from connmgr.client import Client, ClientError, Extracted, Progress
+from connmgr.client.archives import FAILED
+
+BATCH_BYTES = 64 << 20
+BATCH_FILES = 5000
+"""Files that are sent in one archive: with these, or with as many bytes, it comes to its place."""
+
+UNEXPECTED_BYTES = 64 << 20
+"""Bytes of files that nobody asked for, which a connection may send."""
+
+HOPELESS = {"no_such_directory", "permission_denied", "wrong_file_type", "no_space", "tar_missing", "no_shell"}
+"""Codes of errors that the next archive would meet too."""
+
+
+@dataclass
+class Tree:
+    """One directory on its way; ``keep`` keeps links and all of the modes, ``excludes`` are left out."""
+
+    client: Client
+    ledger: Ledger
+    keep: bool
+    excludes: Sequence[str]
+    progress: Progress | None
+
+    def up(self, start: Path, end: Remote) -> None:
+        """Copy a directory of this machine into one of a connection, which is made if it is missing."""
+        self.send(start, self._plan(here(start, self.ledger), self._there(end, may_be_missing=True)), end)
+
+    def send(self, start: Path, chosen: Plan, end: Remote) -> None:
+        """Send what was chosen below ``start`` into a directory of a connection."""
+        moved = self._mover(chosen)
+        for batch in _batches([*chosen.directories, *chosen.links, *chosen.files]):
+            if not self._send(start, batch, end, moved):
+                return
+
+    def down(self, start: Remote, end: Path) -> None:
+        """Copy a directory of a connection into one of this machine, which is made if it is missing."""
+        chosen = self._plan(self._there(start), here(end, self.ledger) if end.is_dir() else [])
+        self._receive(start, chosen, end)
+
+    def across(self, start: Remote, end: Remote) -> None:
+        """Copy a directory of a connection into one of a connection, which is made if it is missing."""
+        chosen = self._plan(self._there(start), self._there(end, may_be_missing=True))
+        if chosen.is_empty:
+            return
+        moved, before = self._mover(chosen), self.ledger.bytes
+        with (
+            self.client.clone() as reading,
+            reading.fs.archive(start.connection, start.directory, chosen.members, session=start.session) as archive,
+        ):
+            done = self._extracted(end, _watched(iter(archive), moved))
+        self._count(done, [*chosen.files, *chosen.links], end)
+        self.ledger.bytes = before + done.bytes
+        arrived = {one.path for one in self._there(end)}
+        for one in (*chosen.files, *chosen.links):
+            if one.path not in arrived and one.path not in {failed.path for failed in done.failed}:
+                self.ledger.fail(THERE, start.named(one.path), "It was not sent: it cannot be read, or is gone")
+
+    def _plan(self, source: Sequence[Found], target: Sequence[Found]) -> Plan:
+        return plan(source, target, self.excludes, self.ledger, keep=self.keep)
+
+    def _there(self, place: Remote, *, may_be_missing: bool = False) -> list[Found]:
+        try:
+            found = self.client.fs.list(place.connection, place.directory, recursive=True, session=place.session)
+        except ClientError as error:
+            if may_be_missing and error.code == "no_such_file":
+                return []
+            raise
+        return [of_entry(one) for one in found]
+
+    def _mover(self, chosen: Plan) -> Callable[[int], None]:
+        """Return the function that is told of bytes as they go."""
+        total, done = chosen.bytes, 0
+
+        def moved(size: int) -> None:
+            nonlocal done
+            done += size
+            if self.progress is not None:
+                self.progress(done, max(total, done))
+
+        return moved
+
+    def _send(self, start: Path, batch: list[Found], end: Remote, moved: Callable[[int], None]) -> bool:
+        """Send an archive; return whether another one may fare better than it did."""
+        while batch:
+            sent: list[Found] = []
+            try:
+                done = self._extracted(end, pack(start, batch, self.ledger, sent, moved))
+            except Changed as changed:
+                self.ledger.fail(HERE, start / changed.found.path, "It became shorter while it was read")
+                batch = [one for one in batch if one.path != changed.found.path]
+                continue
+            except ClientError as error:
+                if not error.code or error.code == "unreachable":
+                    raise
+                names = ", ".join(one.path for one in batch[:3])
+                self.ledger.fail(THERE, end, f"{error.message} Not there: {names}{', …' * (len(batch) > 3)}")
+                return error.code not in HOPELESS
+            self._count(done, [one for one in sent if one.kind != DIRECTORY], end)
+            break
+        return True
+
+    def _extracted(self, end: Remote, pieces: Iterator[bytes]) -> Extracted:
+        return self.client.fs.extract(end.connection, pieces, end.directory, exact=self.keep, session=end.session)
+
+    def _count(self, done: Extracted, sent: Sequence[Found], end: Remote) -> None:
+        for failed in done.failed:
+            self.ledger.fail(THERE, end.named(failed.path), failed.message)
+        paths = [failed.path for failed in done.failed]
+        arrived = [one for one in sent if not any(_is_in(one.path, path) for path in paths)]
+        self.ledger.files += len(arrived)
+        self.ledger.bytes += sum(one.size for one in arrived if one.kind == FILE)
+
+    def _receive(self, start: Remote, chosen: Plan, end: Path) -> None:
+        unpacker = Unpacker(end, 0 if self.keep else _umask())
+        try:
+            for one in chosen.directories:
+                self._try(end, one, lambda one=one: unpacker.directory(one))  # type: ignore[misc]
+            if chosen.files or chosen.links:
+                with self.client.fs.archive(
+                    start.connection, start.directory, chosen.members, session=start.session
+                ) as archive:
+                    self._unpack(archive, chosen, start, end, unpacker)
+        finally:
+            unpacker.close(times=self.keep)
+
+    def _unpack(self, archive: object, chosen: Plan, start: Remote, end: Path, unpacker: Unpacker) -> None:
+        expected = {one.path: one for one in (*chosen.files, *chosen.links)}
+        moved, unexpected, complaints = self._mover(chosen), 0, list[str]()
+        with tarfile.open(fileobj=archive, mode="r|", encoding="utf-8", errors="surrogateescape") as members:  # type: ignore[call-overload]
+            for member in members:
+                complaints += member.pax_headers.get(FAILED, "").splitlines()
+                one = expected.pop(path_in(member), None)
+                if one is None:
+                    unexpected += member.size
+                    if unexpected > UNEXPECTED_BYTES:
+                        raise ClientError("The connection sends files that nobody asked for.", "transfer_failed", 0)
+                elif self._try(end, one, lambda m=member, one=one: _unpacked(unpacker, members, m, one, moved)):  # type: ignore[misc]
+                    self.ledger.files += 1
+                    self.ledger.bytes += member.size
+                members.members.clear()
+        for line in complaints:
+            self.ledger.fail(THERE, start, line.removeprefix("tar: "))
+        for path in () if complaints else expected:
+            self.ledger.fail(THERE, start.named(path), "It was not sent: it cannot be read, or is gone")
+
+    def _try(self, end: Path, one: Found, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except OSError as error:
+            self.ledger.fail(HERE, end / one.path, error.strerror or str(error))
+            return False
+        return True
+
+
+def _unpacked(
+    unpacker: Unpacker, members: tarfile.TarFile, member: tarfile.TarInfo, one: Found, moved: Callable[[int], None]
+) -> None:
+    modes = one._replace(mode=member.mode, modified=int(member.mtime))
+    if member.islnk():
+        unpacker.again(modes, member.linkname.removeprefix("./"))
+    elif member.issym():
+        if one.kind == LINK:
+            unpacker.link(modes, member.linkname)
+    else:
+        content = members.extractfile(member)
+        if content is None:
+            raise OSError(0, "It is a file no more")
+        unpacker.file(modes, content, moved)
+
+
+def _batches(entries: Sequence[Found]) -> Iterator[list[Found]]:
+    batch: list[Found] = []
+    size = files = 0
+    for one in entries:
+        if batch and (size >= BATCH_BYTES or files >= BATCH_FILES):
+            yield batch
+            batch, size, files = [], 0, 0
+        batch.append(one)
+        size += one.size if one.kind == FILE else 0
+        files += one.kind != DIRECTORY
+    if batch:
+        yield batch
+
+
+def _is_in(path: str, tree: str) -> bool:
+    return path == tree or path.startswith(f"{tree.rstrip('/')}/")
+
+
+def _watched(pieces: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        moved(len(piece))
+        yield piece
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
