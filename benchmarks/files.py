@@ -1,7 +1,7 @@
 """100 MB and 1 KB written and read through the daemon, over SSH and locally, beside what a user would pick instead.
 
-Run it with ``python -m benchmarks.files``. The daemon's write is two requests: the upload of a blob, and its way to the
-file, which unlike its rivals' ends with a checksum and the file on disk; what these two cost is measured apart.
+Run it with ``python -m benchmarks.files``. The daemon writes in one pass, or in two requests: the upload of a blob and its
+way to the file, whose costs are measured apart. Unlike its rivals' both end with a checksum, and the file on disk.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import asyncssh
 import paramiko
 import psutil
 
 from benchmarks.daemon import LOCAL_MACHINE, temporary_daemon
+from benchmarks.openssh import master, ssh_connection
 from benchmarks.output import PeakMemory
 from benchmarks.timing import interleaved, print_table, print_timings
 from tests.daemon import Daemon
@@ -78,6 +79,14 @@ class Files:
         self.write(blob, target)
         self.writes.append(time.perf_counter() - begun - self.uploads[-1])
 
+    def send(self, source: Path, target: Path) -> None:
+        """Write a file while it is uploaded."""
+        query = urlencode({"connection": self._connection, "path": str(target)})
+        length = {"Content-Length": str(source.stat().st_size)}
+        with source.open("rb") as file:
+            self._http.request("POST", f"/fs/upload?{query}", _pieces(file.read), {**self._headers, **length})
+        self._answer()
+
     def get(self, source: Path, target: Path) -> None:
         """Read a file into one of ours."""
         body = json.dumps({"connection": self._connection, "path": str(source)})
@@ -126,6 +135,7 @@ def _local(daemon: Daemon, directory: Path, source: Path) -> None:
     calls: Calls = {
         "write: cp": lambda: _run("cp", str(source), str(target)),
         "write: cp, and sync": lambda: _run("sh", "-c", 'cp "$0" "$1" && sync "$1"', str(source), str(target)),
+        "write: daemon, in one pass": lambda: files.send(source, target),
         "write: daemon, upload and write": lambda: files.put(source, target),
         "read: cp": lambda: _run("cp", str(source), str(back)),
         "read: daemon": lambda: files.get(source, back),
@@ -134,9 +144,9 @@ def _local(daemon: Daemon, directory: Path, source: Path) -> None:
 
 
 def _over_ssh(daemon: Daemon, server: Sshd, directory: Path, source: Path) -> None:
-    files = Files(daemon, _ssh_connection(daemon, server))
+    files = Files(daemon, ssh_connection(daemon, server))
     target, back = directory / "target", directory / "back"
-    with _master(server) as options, _paramiko(server) as sftp, _asyncssh(server) as other:
+    with master(server) as options, _paramiko(server) as sftp, _asyncssh(server) as other:
         host = f"{server.user}@127.0.0.1"
         batch = ["sftp", "-q", *options, "-b", "-", host]
         calls: Calls = {
@@ -144,6 +154,7 @@ def _over_ssh(daemon: Daemon, server: Sshd, directory: Path, source: Path) -> No
             "write: sftp over a ControlMaster": lambda: _run(*batch, text=f"put {source} {target}\n"),
             "write: paramiko put": lambda: sftp.put(str(source), str(target)),
             "write: asyncssh put": lambda: other("put", source, target),
+            "write: daemon, in one pass": lambda: files.send(source, target),
             "write: daemon, upload and write": lambda: files.put(source, target),
             "read: scp over a ControlMaster": lambda: _run("scp", "-q", *options, f"{host}:{source}", str(back)),
             "read: sftp over a ControlMaster": lambda: _run(*batch, text=f"get {source} {back}\n"),
@@ -158,6 +169,7 @@ def _over_ssh(daemon: Daemon, server: Sshd, directory: Path, source: Path) -> No
         calls = {
             "daemon: /fs/stat": lambda: files.stat(small),
             "daemon: /fs/read": lambda: files.get(small, back),
+            "daemon: /fs/upload": lambda: files.send(small, target),
             "daemon: /fs/blob and /fs/write": lambda: files.put(small, target),
             "scp, up": lambda: _run("scp", "-q", *options, str(small), f"{host}:{target}"),
             "paramiko stat": lambda: sftp.stat(str(small)),
@@ -174,7 +186,7 @@ def _memory(daemon: Daemon, server: Sshd, directory: Path) -> None:
     with large.open("wb") as file:
         for _ in range(LARGE // MEGABYTE):
             file.write(os.urandom(MEGABYTE))
-    for title, connection in (("this machine", LOCAL_MACHINE), ("SSH", _ssh_connection(daemon, server))):
+    for title, connection in (("this machine", LOCAL_MACHINE), ("SSH", ssh_connection(daemon, server))):
         files = Files(daemon, connection)
         transfers: Calls = {
             "up": lambda files=files: files.put(large, directory / "target"),  # type: ignore[misc]
@@ -204,36 +216,8 @@ def _measure(title: str, calls: Calls, bases: dict[str, str], files: Files) -> N
     print_table(title, ("", "MB/s", "median ms", "x the first"), rows, repeat=REPEAT)
 
 
-def _ssh_connection(daemon: Daemon, server: Sshd) -> str:
-    key = " ".join(server.host_keys[0].with_suffix(".pub").read_text().split()[:2])
-    data = {"type": "ssh", "host": "127.0.0.1", "port": server.port, "user": server.user, "hostKey": key}
-    data["identity"] = {"file": str(server.client_key)}
-    return str(daemon.client.post("/connection/add", name="files", data=data, validate=False)["connection"])
-
-
 def _run(*argv: str, text: str = "") -> None:
     subprocess.run(argv, input=text, text=True, check=True, stdout=subprocess.DEVNULL, timeout=120)
-
-
-@contextlib.contextmanager
-def _master(server: Sshd) -> Iterator[list[str]]:
-    """An open connection of OpenSSH's own client; yields the options that use it."""
-    control = server.directory / "control"
-    known = server.directory / "known_hosts"
-    known.write_text(server.known_hosts())
-    options = ["-F", "none", "-o", f"ControlPath={control}", "-o", f"UserKnownHostsFile={known}"]
-    target = ["-p", str(server.port), "-i", str(server.client_key), f"{server.user}@127.0.0.1"]
-    master = subprocess.Popen(["ssh", *options, "-M", "-N", *target])
-    deadline = time.monotonic() + 20
-    while not control.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError("ssh does not connect")
-        time.sleep(0.01)
-    try:
-        yield options
-    finally:
-        master.terminate()
-        master.wait(20)
 
 
 @contextlib.contextmanager
