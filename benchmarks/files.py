@@ -1,7 +1,7 @@
 """100 MB and 1 KB written and read through the daemon, over SSH and locally, beside what a user would pick instead.
 
-Run it with ``python -m benchmarks.files``. The daemon writes in one pass, or in two requests: the upload of a blob and its
-way to the file, whose costs are measured apart. Unlike its rivals' both end with a checksum, and the file on disk.
+Run it with ``python -m benchmarks.files``. The daemon writes in one pass, or in two requests: the upload of a blob and
+its way to the file, whose costs are measured apart. Unlike its rivals' both end with a checksum, and the file on disk.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from connmgr.fs.blobs import Blobs
 from connmgr.fs.files import Place
 from tests.fs.conftest import Write
 from tests.fs.far_sides import ODD_NAMES, content_of, eventually, litter, stored
+from tests.fs.trees import archive_of, packed, unpack
 from tests.plugins.machine import Inhabitant, Machine, shell_path
 from tests.plugins.oneself import ssh_link, ssh_server
 from tests.plugins.places import GATEWAY, LOCAL, SSH, elevate, session_on
@@ -132,6 +135,27 @@ def test_control_characters_and_bulk(place: Place, write: Write) -> None:
     for content in (b"", CONTROL, CONTROL * 100):
         write(place, b"control", content)
         assert content_of(place, b"control") == content
+
+
+@pytest.mark.needs("tar")
+def test_trees_go_both_ways(reached: Reached) -> None:
+    place, content = reached.place, archive_of(*((f"a/{n}/{'x' * n}", {"content": CONTROL * n}) for n in range(1, 9)))
+    for _ in range(2):
+        assert unpack(place, b"tree", content) == []
+        with tarfile.open(fileobj=io.BytesIO(packed(place, b"tree"))) as found:
+            members = [member for member in found if member.isfile()]
+            assert len(members) == 8
+            for member in members:
+                taken = found.extractfile(member)
+                assert taken is not None
+                assert taken.read() == CONTROL * int(member.name.split("/")[2])
+    assert (reached.directory / "tree" / "a").stat().st_uid == reached.uid
+    names = {entry.name for entry in files.list_directory(place, b"tree", recursive=True)}
+    assert {b"a", b"a/1", b"a/1/x"} <= names
+    with pytest.raises(errors.ArchiveRefused):
+        unpack(place, b"refused", CONTROL)
+    files.remove(place, b"tree", recursive=True, timeout=20)
+    files.remove(place, b"refused", recursive=True, timeout=20)
 
 
 def test_files_are_the_session_s_user_s(reached: Reached, write: Write) -> None:

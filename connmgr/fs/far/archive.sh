@@ -1,4 +1,4 @@
-# What tar complains of follows its archive.
+# What tar complains of follows its archive. To a terminal it writes none itself.
 resolve "$1"; shift
 [ -e "$p" ] || absent -L
 [ "$tar" ] || no tar_missing
@@ -13,5 +13,7 @@ else
 fi
 COPYFILE_DISABLE=1; export COPYFILE_DISABLE
 say ok
-{ why=$({ tar -c $tar_create -f - "$@" 2>&1 >&3 3>&- || echo "tar: exit status $?"; } | { head -c 32768; cat >/dev/null; }); } 3>&1
+pack() { tar -c $tar_create -f - "$@" 2>&4 || echo "tar: exit status $?" >&4; }
+send() { if [ -t 3 ]; then pack "$@" | cat >&3; else pack "$@" >&3; fi; }
+{ why=$(send "$@" 4>&1 | { head -c 32768; cat >/dev/null; }); } 3>&1
 printf '%s' "$why"

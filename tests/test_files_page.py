@@ -1,0 +1,64 @@
+"""docs/FILES.md, held against a real daemon to the letter."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartDaemon
+from tests.plugins import users
+from tests.plugins.sshd import Sshd, privilege_separation
+from tests.transcripts import typed
+
+PAGE = Path(__file__).parent.parent / "docs" / "FILES.md"
+TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home directory whose SSH configuration names the machine of the page, which is this one."""
+    user = users.create() if os.geteuid() == 0 else None
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    with privilege_separation():
+        server = Sshd(user=user.name if user else getpass.getuser())
+        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
+        config = home / ".ssh" / "config"
+        config.write_text(
+            f"Host *\n  HostName 127.0.0.1\n  Port {server.port}\n"
+            f"  User {server.user}\n  IdentityFile {server.client_key}\n"
+        )
+        config.chmod(0o600)
+        yield home
+        server.close()
+    if user:
+        users.remove(user)
+
+
+@pytest.mark.needs("bash", "linux", "sshd", "tar")
+def test_the_page_is_what_a_terminal_shows(
+    home: Path, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon(home=home, environment={"SHELL": "/bin/bash"})
+    daemon.client.connection.add("web1", {"type": "ssh", "host": "web1"})
+    for variable, value in daemon.environment.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
+    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
+    directory = tmp_path / "work"
+    directory.mkdir()
+    blocks = TRANSCRIPT.findall(PAGE.read_text())
+    assert blocks
+    for text in blocks:
+        assert _without_times(typed(text, directory)) == _without_times(text)
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"in [\d.]+ s", "in … s", text)
