@@ -12,6 +12,9 @@ from typing import NamedTuple
 from connmgr.cli.cp.ledger import HERE, Ledger
 from connmgr.client import FileEntry
 
+REQUEST_PATHS = 5000
+"""Paths that are asked for at once: as many long ones as the body of a request takes."""
+
 FILE, DIRECTORY, LINK, OTHER = "file", "directory", "link", "other"
 
 
@@ -42,9 +45,14 @@ class Plan(NamedTuple):
         return sum(one.size for one in self.files)
 
     @property
-    def members(self) -> list[str]:
-        """The paths to ask for: none for everything."""
-        return [] if self.whole else [one.path for one in (*self.files, *self.links, *self.leaves)]
+    def requests(self) -> Iterator[list[str]]:
+        """The paths to ask for, in lists that one request takes; an empty list for everything."""
+        if self.whole:
+            yield []
+            return
+        paths = [one.path for one in (*self.files, *self.links, *self.leaves)]
+        for start in range(0, len(paths), REQUEST_PATHS):
+            yield paths[start : start + REQUEST_PATHS]
 
     @property
     def is_empty(self) -> bool:
@@ -86,6 +94,11 @@ def of_entry(entry: FileEntry) -> Found:
     """Return what is known of a file of a connection."""
     kind = entry.type if entry.type in (FILE, DIRECTORY, LINK) else OTHER
     return Found(entry.name, kind, entry.size, entry.mode, int(entry.modified.timestamp() // 1))
+
+
+def leads_out(path: str) -> bool:
+    """Whether a path is none of what a directory holds."""
+    return any(part in ("", ".", "..") for part in path.split("/"))
 
 
 def plan(

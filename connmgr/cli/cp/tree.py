@@ -11,9 +11,9 @@ from pathlib import Path
 from connmgr.cli.cp.ledger import HERE, THERE, Ledger
 from connmgr.cli.cp.pack import Changed, pack
 from connmgr.cli.cp.places import Remote
-from connmgr.cli.cp.plan import DIRECTORY, FILE, LINK, Found, Plan, here, of_entry, plan
+from connmgr.cli.cp.plan import DIRECTORY, FILE, LINK, Found, Plan, here, leads_out, of_entry, plan
 from connmgr.cli.cp.unpack import Unpacker, path_in
-from connmgr.client import Client, ClientError, Extracted, Progress
+from connmgr.client import Client, ClientError, Extracted, Progress, Unreachable
 from connmgr.client.archives import FAILED
 
 BATCH_BYTES = 64 << 20
@@ -22,6 +22,8 @@ BATCH_FILES = 5000
 
 UNEXPECTED_BYTES = 64 << 20
 """Bytes of files that nobody asked for, which a connection may send."""
+
+NOT_SENT = "It was not sent: it cannot be read, or is gone"
 
 HOPELESS = {"no_such_directory", "permission_denied", "wrong_file_type", "no_space", "tar_missing", "no_shell"}
 """Codes of errors that the next archive would meet too."""
@@ -58,18 +60,19 @@ class Tree:
         chosen = self._plan(self._there(start), self._there(end, may_be_missing=True))
         if chosen.is_empty:
             return
-        moved, before = self._mover(chosen), self.ledger.bytes
-        with (
-            self.client.clone() as reading,
-            reading.fs.archive(start.connection, start.directory, chosen.members, session=start.session) as archive,
-        ):
-            done = self._extracted(end, _watched(iter(archive), moved))
-        self._count(done, [*chosen.files, *chosen.links], end)
-        self.ledger.bytes = before + done.bytes
-        arrived = {one.path for one in self._there(end)}
-        for one in (*chosen.files, *chosen.links):
-            if one.path not in arrived and one.path not in {failed.path for failed in done.failed}:
-                self.ledger.fail(THERE, start.named(one.path), "It was not sent: it cannot be read, or is gone")
+        moved, asked = self._mover(chosen), [*chosen.files, *chosen.links]
+        failed: set[str] = set()
+        with self.client.clone() as reading:
+            for members in chosen.requests:
+                with reading.fs.archive(start.connection, start.directory, members, session=start.session) as archive:
+                    done = self._extracted(end, _watched(iter(archive), moved))
+                failed |= self._note(done, end)
+        there = {one.path for one in self._there(end, may_be_missing=True)}
+        for one in asked:
+            if one.path not in there and not _is_in_any(one.path, failed):
+                self.ledger.fail(THERE, start.named(one.path), NOT_SENT)
+                failed.add(one.path)
+        self._count(asked, failed)
 
     def _plan(self, source: Sequence[Found], target: Sequence[Found]) -> Plan:
         return plan(source, target, self.excludes, self.ledger, keep=self.keep)
@@ -81,6 +84,8 @@ class Tree:
             if may_be_missing and error.code == "no_such_file":
                 return []
             raise
+        if any(leads_out(one.name) for one in found):
+            raise ClientError(f"{place} lists files that are not in it.", "transfer_failed", 0)
         return [of_entry(one) for one in found]
 
     def _mover(self, chosen: Plan) -> Callable[[int], None]:
@@ -106,42 +111,52 @@ class Tree:
                 batch = [one for one in batch if one.path != changed.found.path]
                 continue
             except ClientError as error:
-                if not error.code or error.code == "unreachable":
+                if isinstance(error, Unreachable):
                     raise
                 names = ", ".join(one.path for one in batch[:3])
                 self.ledger.fail(THERE, end, f"{error.message} Not there: {names}{', …' * (len(batch) > 3)}")
                 return error.code not in HOPELESS
-            self._count(done, [one for one in sent if one.kind != DIRECTORY], end)
+            self._count([one for one in sent if one.kind != DIRECTORY], self._note(done, end))
             break
         return True
 
     def _extracted(self, end: Remote, pieces: Iterator[bytes]) -> Extracted:
         return self.client.fs.extract(end.connection, pieces, end.directory, exact=self.keep, session=end.session)
 
-    def _count(self, done: Extracted, sent: Sequence[Found], end: Remote) -> None:
+    def _note(self, done: Extracted, end: Remote) -> set[str]:
+        """Note what of an archive could not be put in its place, and return the paths."""
         for failed in done.failed:
             self.ledger.fail(THERE, end.named(failed.path), failed.message)
-        paths = [failed.path for failed in done.failed]
-        arrived = [one for one in sent if not any(_is_in(one.path, path) for path in paths)]
+        return {failed.path for failed in done.failed}
+
+    def _count(self, sent: Sequence[Found], failed: set[str]) -> None:
+        arrived = [one for one in sent if not _is_in_any(one.path, failed)]
         self.ledger.files += len(arrived)
         self.ledger.bytes += sum(one.size for one in arrived if one.kind == FILE)
 
     def _receive(self, start: Remote, chosen: Plan, end: Path) -> None:
-        unpacker = Unpacker(end, 0 if self.keep else _umask())
+        unpacker, moved = Unpacker(end, 0 if self.keep else _umask()), self._mover(chosen)
+        expected, complaints = {one.path: one for one in (*chosen.files, *chosen.links)}, list[str]()
         try:
             for one in chosen.directories:
                 self._try(end, one, lambda one=one: unpacker.directory(one))  # type: ignore[misc]
-            if chosen.files or chosen.links:
+            for members in chosen.requests if expected else ():
                 with self.client.fs.archive(
-                    start.connection, start.directory, chosen.members, session=start.session
+                    start.connection, start.directory, members, session=start.session
                 ) as archive:
-                    self._unpack(archive, chosen, start, end, unpacker)
+                    complaints += self._unpack(archive, expected, end, unpacker, moved)
         finally:
             unpacker.close(times=self.keep)
+        for line in complaints:
+            self.ledger.fail(THERE, start, line.removeprefix("tar: "))
+        for path in () if complaints else expected:
+            self.ledger.fail(THERE, start.named(path), NOT_SENT)
 
-    def _unpack(self, archive: object, chosen: Plan, start: Remote, end: Path, unpacker: Unpacker) -> None:
-        expected = {one.path: one for one in (*chosen.files, *chosen.links)}
-        moved, unexpected, complaints = self._mover(chosen), 0, list[str]()
+    def _unpack(
+        self, archive: object, expected: dict[str, Found], end: Path, unpacker: Unpacker, moved: Callable[[int], None]
+    ) -> list[str]:
+        """Take out of ``expected`` what comes; return what the connection could not read, in its own words."""
+        unexpected, complaints = 0, list[str]()
         with tarfile.open(fileobj=archive, mode="r|", encoding="utf-8", errors="surrogateescape") as members:  # type: ignore[call-overload]
             for member in members:
                 complaints += member.pax_headers.get(FAILED, "").splitlines()
@@ -154,10 +169,7 @@ class Tree:
                     self.ledger.files += 1
                     self.ledger.bytes += member.size
                 members.members.clear()
-        for line in complaints:
-            self.ledger.fail(THERE, start, line.removeprefix("tar: "))
-        for path in () if complaints else expected:
-            self.ledger.fail(THERE, start.named(path), "It was not sent: it cannot be read, or is gone")
+        return complaints
 
     def _try(self, end: Path, one: Found, work: Callable[[], None]) -> bool:
         try:
@@ -198,8 +210,11 @@ def _batches(entries: Sequence[Found]) -> Iterator[list[Found]]:
         yield batch
 
 
-def _is_in(path: str, tree: str) -> bool:
-    return path == tree or path.startswith(f"{tree.rstrip('/')}/")
+def _is_in_any(path: str, trees: set[str]) -> bool:
+    if not trees:
+        return False
+    parts = path.split("/")
+    return any("/".join(parts[:count]) in trees for count in range(1, len(parts) + 1))
 
 
 def _watched(pieces: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from connmgr.cli.cp.plan import Found
+from connmgr.cli.cp.plan import Found, leads_out
 
 PIECE_BYTES = 256 << 10
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,6 +47,7 @@ class Unpacker:
 
     def again(self, one: Found, other: str) -> None:
         """Make another name for the file ``other``, which came before."""
+        _check(other)
         descriptor = self._opened(other.rpartition("/")[0])
         above, name = self._parted(one.path)
         try:
@@ -96,6 +98,7 @@ class Unpacker:
     def _parted(self, path: str) -> tuple[int, str]:
         """Return the descriptor of the directory of ``path``, which stays open until the next call, and its name."""
         lead, _, name = path.rpartition("/")
+        _check(path)
         if self._at is None or self._at[0] != lead:
             descriptor = self._opened(lead)
             if self._at is not None:
@@ -113,6 +116,11 @@ class Unpacker:
                 os.close(descriptor)
             descriptor = inner
         return descriptor
+
+
+def _check(path: str) -> None:
+    if leads_out(path):
+        raise OSError(errno.EINVAL, "Such a path would lead out of the directory")
 
 
 def path_in(member: tarfile.TarInfo) -> str:
