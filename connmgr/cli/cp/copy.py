@@ -11,7 +11,6 @@ import click
 from connmgr.cli.cp import single
 from connmgr.cli.cp.ledger import HERE, THERE, Ledger
 from connmgr.cli.cp.places import STREAM, Place, Remote, own_name, within
-from connmgr.cli.cp.tree import Tree
 from connmgr.cli.exits import Failure
 from connmgr.client import Client, ClientError, Progress, Unreachable
 
@@ -79,6 +78,9 @@ class Copy:
     def _tree(self, start: Place, end: Place, *, into: bool) -> None:
         if end == STREAM:
             raise click.UsageError("Standard output takes single files; a directory needs one to go to.")
+        # It loads what reads archives, which takes longer than a single file.
+        from connmgr.cli.cp.tree import Tree
+
         self.has_trees = True
         target = within(end, own_name(start)) if into or self._is_directory(end) else end
         options = self._options
