@@ -33,7 +33,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def start_daemon() -> Iterator[StartDaemon]:
+def daemon_program() -> tuple[str, ...]:
+    """How :func:`start_daemon` starts the program; a module that is about the process itself says so."""
+    return ()
+
+
+@pytest.fixture
+def start_daemon(daemon_program: tuple[str, ...]) -> Iterator[StartDaemon]:
     """A function that starts a daemon of the test's own: ``start_daemon(*options, home=..., environment=...)``.
 
     Without ``home`` each call has new directories; with that of an earlier daemon it continues on the same vault.
@@ -45,7 +51,7 @@ def start_daemon() -> Iterator[StartDaemon]:
 
         def start(*options: str, home: Path | None = None, environment: dict[str, str] | None = None) -> Daemon:
             own = home or Path(directory) / f"daemon{len(started)}"
-            started.append(Daemon(own, *options, environment=environment))
+            started.append(Daemon(own, *options, environment=environment, program=daemon_program))
             return started[-1]
 
         yield start

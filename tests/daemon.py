@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import selectors
 import signal
@@ -9,13 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from tests.spawner import Child, Spawner, forkable
 
 if TYPE_CHECKING:
     from connmgr.client import Client
 
+PROGRAM = (sys.executable, "-m", "connmgr")
 READY = "connmgr listening on "
 START_SECONDS = 60.0
 STOP_SECONDS = 40.0
@@ -54,7 +58,8 @@ class Daemon:
     """A running ``connmgr serve --port 0``; ``home`` holds all its directories.
 
     Making one waits for the ready line. ``options`` are further flags; ``environment`` adds to
-    :func:`clean_environment`; ``program`` is the command that has ``serve``.
+    :func:`clean_environment`; ``program`` is the command that has ``serve``, without which the daemon is forked from
+    a process that has the program loaded.
     :raises DaemonExitedError: it refused to start or was not ready in time; nothing is left running.
     """
 
@@ -63,22 +68,14 @@ class Daemon:
         home: Path,
         *options: str,
         environment: Mapping[str, str] | None = None,
-        program: Sequence[str] = (sys.executable, "-m", "connmgr"),
+        program: Sequence[str] = (),
     ) -> None:
         self.home = home
         self.environment = clean_environment(home) | dict(environment or {})
         self.data_dir = home / "data" / "connmgr"
         self.auth_file = home / "run" / "connmgr" / "auth"
         self._stderr_path = home / "stderr.log"
-        with self._stderr_path.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [*program, "serve", "--port", "0", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=self.environment,
-                cwd=home,
-            )
+        self.process = self._started(["serve", "--port", "0", *options], program)
         self.pid = self.process.pid
         assert self.process.stdout is not None
         try:
@@ -86,6 +83,19 @@ class Daemon:
         except BaseException as error:
             self.kill()
             raise DaemonExitedError(f"no ready line: {error}", self.process.returncode, self.stderr()) from error
+
+    def _started(self, arguments: list[str], program: Sequence[str]) -> subprocess.Popen[bytes] | Child:
+        with self._stderr_path.open("ab") as stderr:
+            if not program and forkable(self.environment):
+                return _spawner().start(arguments, self.environment, self.home, stderr.fileno())
+            return subprocess.Popen(
+                [*(program or PROGRAM), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=self.environment,
+                cwd=self.home,
+            )
 
     @cached_property
     def client(self) -> Client:
@@ -130,6 +140,14 @@ class Daemon:
             self.client.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+@cache
+def _spawner() -> Spawner:
+    """Return the one spawner of this process."""
+    spawner = Spawner()
+    atexit.register(spawner.close)
+    return spawner
 
 
 def _ready_line(stdout: IO[bytes]) -> str:

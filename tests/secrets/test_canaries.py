@@ -12,7 +12,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.conftest import StartDaemon
-from tests.daemon import Daemon
+from tests.daemon import PROGRAM, Daemon
 from tests.plugins import users
 from tests.plugins.sshd import Sshd, keygen, privilege_separation
 from tests.plugins.users import User
@@ -55,6 +55,12 @@ def teller(daemon: Daemon, canaries: Canaries) -> Iterator[Teller]:
     client.close()
     assert not canaries.within(client.told.encode()), client.told
     assert seen | canaries.found_in_processes() == set()
+
+
+@pytest.fixture
+def daemon_program() -> tuple[str, ...]:
+    """A process of its own, whose environment is searched too."""
+    return PROGRAM
 
 
 @pytest.fixture
