@@ -24,7 +24,7 @@ def test_a_running_daemon_keeps_its_key(start_daemon: StartDaemon, tmp_path: Pat
     key = (daemon.data_dir / "vault.key").read_bytes()
     result = rotate_key(tmp_path)
     assert result.returncode == 1
-    assert f"Another connmgr daemon (pid {daemon.pid}) uses this vault." in result.stderr
+    assert f"Another connmgr daemon (pid {daemon.pid}) uses this vault and listens on {daemon.url}." in result.stderr
     assert (daemon.data_dir / "vault.key").read_bytes() == key
 
 
