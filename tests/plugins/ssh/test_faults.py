@@ -286,8 +286,11 @@ def test_only_a_host_that_owes_a_sign_of_life_is_asked_for_one(
         assert link.answers(WAIT), "a host that was thawed does not answer"
     _sleep_for_an_hour(monkeypatch)
     server.kill_sessions()
-    with at_most(WAIT / 2):
-        assert not link.answers(WAIT), "a host that is gone answers"
+    deadline = time.monotonic() + WAIT
+    # What the host said before its end may come after the clock went on, and is a sign of life.
+    while link.answers(WAIT):
+        assert time.monotonic() < deadline, "a host that is gone answers"
+        time.sleep(0.01)
 
 
 def _sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
