@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.timing import interleaved, print_timings
-from tests.daemon import Daemon
+from tests.daemon import PROGRAM, Daemon
 
 PYTHON = "python -c pass"
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 def _seconds_to_ready(home: Path) -> float:
     start = time.perf_counter()
-    daemon = Daemon(home)
+    daemon = Daemon(home, program=PROGRAM)
     taken = time.perf_counter() - start
     daemon.stop()
     return taken
