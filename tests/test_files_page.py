@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import sys
@@ -12,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartDaemon
-from tests.plugins import users
-from tests.plugins.sshd import Sshd, privilege_separation
-from tests.transcripts import typed
+from tests.transcripts import home_with_hosts, typed
 
 PAGE = Path(__file__).parent.parent / "docs" / "FILES.md"
 TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -23,22 +20,8 @@ TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """A home directory whose SSH configuration names the machine of the page, which is this one."""
-    user = users.create() if os.geteuid() == 0 else None
-    home = tmp_path / "home"
-    (home / ".ssh").mkdir(mode=0o700, parents=True)
-    with privilege_separation():
-        server = Sshd(user=user.name if user else getpass.getuser())
-        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
-        config = home / ".ssh" / "config"
-        config.write_text(
-            f"Host *\n  HostName 127.0.0.1\n  Port {server.port}\n"
-            f"  User {server.user}\n  IdentityFile {server.client_key}\n"
-        )
-        config.chmod(0o600)
+    with home_with_hosts(tmp_path / "home") as home:
         yield home
-        server.close()
-    if user:
-        users.remove(user)
 
 
 @pytest.mark.needs("bash", "linux", "sshd", "tar")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import sys
@@ -13,9 +12,7 @@ import pytest
 
 from connmgr.client import ROOT_CATEGORY, Client
 from tests.conftest import StartDaemon
-from tests.plugins import users
-from tests.plugins.sshd import Sshd, privilege_separation
-from tests.transcripts import typed
+from tests.transcripts import home_with_hosts, typed
 
 PAGE = Path(__file__).parent.parent / "docs" / "MANY_MACHINES.md"
 TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -30,22 +27,8 @@ OUTCOME = re.compile(r"^(web\d|db) .* s  ")
 @pytest.fixture
 def home(tmp_path: Path, closed_port: int) -> Iterator[Path]:
     """A home directory whose SSH configuration names the machines of the page: this one, and ``db``, which is down."""
-    user = users.create() if os.geteuid() == 0 else None
-    home = tmp_path / "home"
-    (home / ".ssh").mkdir(mode=0o700, parents=True)
-    with privilege_separation():
-        server = Sshd(user=user.name if user else getpass.getuser())
-        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
-        config = home / ".ssh" / "config"
-        config.write_text(
-            f"Host db\n  Port {closed_port}\nHost *\n  HostName 127.0.0.1\n  Port {server.port}\n"
-            f"  User {server.user}\n  IdentityFile {server.client_key}\n"
-        )
-        config.chmod(0o600)
+    with home_with_hosts(tmp_path / "home", f"Host db\n  Port {closed_port}\n") as home:
         yield home
-        server.close()
-    if user:
-        users.remove(user)
 
 
 def _store(client: Client) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tests.plugins import users
+from tests.plugins.sshd import Sshd, privilege_separation
 
 
 def typed(text: str, directory: Path) -> str:
@@ -23,3 +30,23 @@ def typed(text: str, directory: Path) -> str:
         check=False,
     )
     return finished.stdout
+
+
+@contextmanager
+def home_with_hosts(home: Path, config: str = "") -> Iterator[Path]:
+    """Make ``home`` a home directory for whom every host is this machine, unless the SSH ``config`` says otherwise."""
+    user = users.create() if os.geteuid() == 0 else None
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    with privilege_separation():
+        server = Sshd(user=user.name if user else getpass.getuser())
+        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
+        file = home / ".ssh" / "config"
+        file.write_text(
+            f"{config}Host *\n  HostName 127.0.0.1\n  Port {server.port}\n"
+            f"  User {server.user}\n  IdentityFile {server.client_key}\n"
+        )
+        file.chmod(0o600)
+        yield home
+        server.close()
+    if user:
+        users.remove(user)

@@ -30,7 +30,7 @@ from connmgr.cli.outcome import (
 )
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import ahead_in, waiting
-from connmgr.cli.selection import Choice, choosing, chosen
+from connmgr.cli.selection import Choice, choosing, chosen, jobs_option
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
 
@@ -95,17 +95,7 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
     "--all", "everywhere", is_flag=True, help="Run it on all connections that match; each CONNECTION is then a GLOB."
 )
 @choosing
-@click.option(
-    "-j",
-    "--jobs",
-    "--parallel",
-    "jobs",
-    metavar="N",
-    type=click.IntRange(1, MAX_JOBS),
-    default=DEFAULT_JOBS,
-    show_default=True,
-    help="With --all: how many at once.",
-)
+@jobs_option(DEFAULT_JOBS, MAX_JOBS)
 @click.option(
     "--timeout",
     metavar="SECONDS",

@@ -61,10 +61,6 @@ class Inventory:
         if len(self.hosts) > MAX_HOSTS:
             raise ValueError(f"more than {MAX_HOSTS:,} hosts")
 
-    def groups_of(self, host: str) -> list[Group]:
-        """Return the groups that name ``host`` themselves."""
-        return [group for group in self.groups.values() if host in group.hosts]
-
 
 class Lineage:
     """How the groups of an inventory lie below one another."""

@@ -72,6 +72,21 @@ def choosing(command: Command) -> Command:
     return choose  # type: ignore[return-value] # it takes other keywords than ``command``
 
 
+def jobs_option(default: int, most: int) -> Callable[[Command], Command]:
+    """Give a command the option that says on how many connections it works at once, as its argument ``jobs``."""
+    return click.option(
+        "-j",
+        "--jobs",
+        "--parallel",
+        "jobs",
+        metavar="N",
+        type=click.IntRange(1, most),
+        default=default,
+        show_default=True,
+        help="With --all: how many at once.",
+    )
+
+
 class Chosen(NamedTuple):
     """The connections that were chosen, in the order of `connmgr ls`; ``of`` counts those beyond the limit too."""
 

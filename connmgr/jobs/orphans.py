@@ -76,14 +76,14 @@ class Orphans:
         # In this order. A job has its row before its start is over, and is gone from the far side before its row is:
         # so none is taken for an orphan that is started or removed meanwhile.
         ages = {str(uuid.UUID(name)): age for name, age in spool.list(CALL_SECONDS, least_age).items()}
-        strange = ages.keys() - self._starts.begun
+        strange = ages.keys() - self._starts.under_way
         strange -= self._vault.jobs.known(strange)
         by_name = {far_name(id): id for id in sorted(strange)}
         seen = spool.look(by_name, CALL_SECONDS)
         return [Orphan(id, seen[name].state, ages[id]) for name, id in by_name.items() if seen[name].state != GONE]
 
     def _clear(self, ids: Sequence[str], deadline: Deadline, spool: Spool) -> int:
-        starting = self._starts.begun
+        starting = self._starts.under_way
         seen = spool.look(map(far_name, ids), deadline.left())
         over = [far_name(id) for id in ids if seen[far_name(id)].state != RUNNING and id not in starting]
         spool.remove(over, deadline.left())

@@ -34,13 +34,13 @@ class Starts:
         self._jobs = jobs
         self._limits = limits
         self._lock = threading.Lock()
-        self._begun: set[str] = set()
+        self._under_way: set[str] = set()
 
     @property
-    def begun(self) -> frozenset[str]:
+    def under_way(self) -> frozenset[str]:
         """The jobs that are being started: the far side may have them before the vault has."""
         with self._lock:
-            return frozenset(self._begun)
+            return frozenset(self._under_way)
 
     def start(self, job: StoredJob, launch: Launch, session: Session) -> tuple[StoredJob, str | None]:
         """Start ``job`` as ``launch`` beside ``session``, or find the one of its connection that has the same key.
@@ -70,12 +70,12 @@ class Starts:
     @contextmanager
     def _beginning(self, id: str) -> Iterator[None]:
         with self._lock:
-            self._begun.add(id)
+            self._under_way.add(id)
         try:
             yield
         finally:
             with self._lock:
-                self._begun.discard(id)
+                self._under_way.discard(id)
 
     def _run(
         self, job: StoredJob, spool: Spool, launch: Launch, row: Callable[[], StoredJob]

@@ -10,7 +10,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
 from connmgr.cli.outcome import session_option
 from connmgr.cli.progress import transferring
-from connmgr.cli.selection import Choice, choosing
+from connmgr.cli.selection import Choice, choosing, jobs_option
 from connmgr.client import Client
 
 DEFAULT_JOBS, MAX_JOBS = 8, 64
@@ -30,17 +30,7 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
     help="Copy to all connections that match: TARGET is then :path.",
 )
 @choosing
-@click.option(
-    "-j",
-    "--jobs",
-    "--parallel",
-    "jobs",
-    metavar="N",
-    type=click.IntRange(1, MAX_JOBS),
-    default=DEFAULT_JOBS,
-    show_default=True,
-    help="With --all: how many at once.",
-)
+@jobs_option(DEFAULT_JOBS, MAX_JOBS)
 @session_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal, and no summary.")
 def cp(
