@@ -240,6 +240,9 @@ class ResumedChannel(Channel):
     def shutdown_write(self) -> None:
         self._channel.shutdown_write()
 
+    def fileno(self) -> int | None:
+        return self._channel.fileno()
+
     def expect_bulk(self) -> None:
         self._channel.expect_bulk()
 

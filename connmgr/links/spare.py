@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from connmgr.errors import ChannelRefused, ConnectTimeout, RequestError, ShellLost
 from connmgr.links.chain import Chain
-from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Transport
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Pty, Transport
 
 FREE_LINK_SECONDS = 5.0
 """Time to wait for a channel of the second chain."""
@@ -44,7 +44,7 @@ class SpareTransport(Transport):
     def alive(self) -> bool:
         return self._first.alive
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         deadline = Deadline(timeout)
         try:
             return self._first.open_channel(argv, pty=pty, timeout=timeout)
@@ -76,7 +76,12 @@ class SpareTransport(Transport):
                 second.close()
 
     def _once_free(
-        self, open_channel: Callable[..., Channel], argv: Sequence[str], pty: bool, patience: float, deadline: Deadline
+        self,
+        open_channel: Callable[..., Channel],
+        argv: Sequence[str],
+        pty: Pty | None,
+        patience: float,
+        deadline: Deadline,
     ) -> Channel:
         """Start ``argv`` on a chain whose last channel may take up to ``patience`` seconds to end."""
         until = deadline.within(patience)
@@ -90,7 +95,7 @@ class SpareTransport(Transport):
             self._give_up()
             time.sleep(RETRY_SECONDS)
 
-    def _on_second(self, argv: Sequence[str], *, pty: bool, timeout: float) -> Channel:
+    def _on_second(self, argv: Sequence[str], *, pty: Pty | None, timeout: float) -> Channel:
         deadline = Deadline(timeout)
         chain = self._opened(deadline)
         try:

@@ -7,7 +7,10 @@ from typing import Any
 
 from connmgr.errors import AuthFailed, ElevationFailed, ShellLost
 from connmgr.links.login import Login
-from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, TerminalRequired, Transport, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Pty, TerminalRequired, Transport, Wrapper
+
+_RAW = Pty(raw=True)
+"""The terminal of a login whose program is to have none."""
 
 
 class WrappedTransport(Transport):
@@ -33,27 +36,27 @@ class WrappedTransport(Transport):
         over = isinstance(self._inner, WrappedTransport) and self._inner.on_terminal
         return over or self._terminal or self._wrapper.needs_pty(self._data)
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         deadline = Deadline(timeout)
-        terminal = pty or self.on_terminal
+        given = pty or (_RAW if self.on_terminal else None)
         try:
-            return self._start(argv, deadline, terminal=terminal, raw=terminal and not pty)
+            return self._start(argv, deadline, given, raw=given is _RAW)
         except TerminalRequired as error:
-            if terminal:
+            if given:
                 raise ElevationFailed("The login asks for a terminal, and refuses the one that it has.") from error
         self._terminal = True
-        return self._start(argv, deadline, terminal=True, raw=True)
+        return self._start(argv, deadline, _RAW, raw=True)
 
-    def _start(self, argv: Sequence[str], deadline: Deadline, *, terminal: bool, raw: bool) -> Channel:
+    def _start(self, argv: Sequence[str], deadline: Deadline, pty: Pty | None, *, raw: bool) -> Channel:
         """Start ``argv`` through all logins, on one terminal or none; only the last of them makes it ``raw``."""
         login = Login(self._wrapper, self._data, deadline)
         holds_login = raw or self._wrapper.needs_login(self._data)
         announced = login.announcing(argv, raw=raw) if holds_login else argv
-        wrapped = self._wrapper.wrap(announced, self._data, login.prompt, pty=terminal)
+        wrapped = self._wrapper.wrap(announced, self._data, login.prompt, pty=pty is not None)
         if isinstance(self._inner, WrappedTransport):
-            channel = self._inner._start(wrapped, deadline, terminal=terminal, raw=False)
+            channel = self._inner._start(wrapped, deadline, pty, raw=False)
         else:
-            channel = self._inner.open_channel(wrapped, pty=terminal, timeout=deadline.left(LEAST_SECONDS))
+            channel = self._inner.open_channel(wrapped, pty=pty, timeout=deadline.left(LEAST_SECONDS))
         if not holds_login:
             return channel
         try:

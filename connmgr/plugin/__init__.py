@@ -25,7 +25,7 @@ from connmgr.fields import (
     ValidationError,
     validates_schema,
 )
-from connmgr.plugin.channel import ByteStream, Channel
+from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.rights import Caller, Subjects
 from connmgr.plugin.transport import Listener, Transport
@@ -62,6 +62,7 @@ __all__ = [
     "Nested",
     "Number",
     "OneOf",
+    "Pty",
     "Range",
     "Reference",
     "Schema",

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Protocol
 
 from connmgr.errors import TransportUnsupported
 
 
+@dataclass(frozen=True)
+class Pty:
+    """The terminal that a process is given: the value of TERM, and its size in characters.
+
+    One that is ``raw`` neither echoes nor translates from its beginning, where the far side can be asked for that.
+    """
+
+    term: str = "xterm"
+    columns: int = 80
+    rows: int = 24
+    raw: bool = False
+
+
 class Channel(ABC):
     """One process on the far side: its three byte streams and its exit status.
 
-    The engine calls ``recv``, ``sendall`` and ``shutdown_write`` from one thread at a time. It may call ``close`` from
-    another thread at any moment: a blocked call then raises :class:`EOFError` or :class:`OSError` at once.
+    One thread at a time calls ``recv``, and one at a time ``sendall`` and ``shutdown_write``; both at once, so that
+    neither may keep the other waiting. Another one may call ``close`` at any moment: a blocked call then raises
+    :class:`EOFError` or :class:`OSError` at once.
     """
 
     merged: bool = False
@@ -49,6 +64,16 @@ class Channel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the channel and, if possible, the process. Never raises; calling it again does nothing."""
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable while there is news, until the channel is closed; None by default.
+
+        News is what makes ``recv`` return or raise at once, and that the process has ended. A channel that has one
+        promises that ``recv`` with a timeout of 0, ``exit_status`` with one of 0, and ``resize`` never wait for the far
+        side. What ``open_channel`` itself has read may be left unmentioned. Where there is none, a thread of the daemon
+        waits in ``recv``.
+        """
+        return None
 
     def expect_bulk(self) -> None:  # noqa: B027 - most channels have nothing to do
         """Prepare for much output that is read as fast as it comes, if that takes memory; by default do nothing.

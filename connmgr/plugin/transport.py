@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from connmgr.errors import TransportUnsupported
-from connmgr.plugin.channel import ByteStream, Channel
+from connmgr.plugin.channel import ByteStream, Channel, Pty
 
 
 class Transport(ABC):
@@ -36,10 +36,10 @@ class Transport(ABC):
         return True
 
     @abstractmethod
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         """Start ``argv`` on the far side and return its channel.
 
-        A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has a
+        A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has such a
         terminal, its stderr arrives within stdout, and the channel is ``merged``.
         :raises connmgr.errors.TransportUnsupported: with ``pty``, if the transport has no terminals.
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from connmgr.errors import TransportUnsupported
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Pty, Transport
 from connmgr.testing.link import WAIT_SECONDS, Outcome, finish, run, script
 
 ODD_WORDS = [
@@ -186,9 +187,9 @@ class ChannelConformance:
     def test_a_terminal_is_given_where_one_is_asked_for(self, start: Start) -> None:
         if not self.has_terminals:
             with pytest.raises(TransportUnsupported):
-                start("exit", pty=True)
+                start("exit", pty=Pty())
             return
-        channel = start("test -t 0 && test -t 1 && echo terminal; echo err >&2", pty=True)
+        channel = start("test -t 0 && test -t 1 && echo terminal; echo err >&2", pty=Pty())
         assert channel.merged
         assert finish(channel).stdout.replace(b"\r\n", b"\n") == b"terminal\nerr\n"
 
@@ -197,10 +198,35 @@ class ChannelConformance:
             with pytest.raises(TransportUnsupported):
                 start(ENDLESS).resize(132, 43)
             return
-        channel = start(SAYS_ITS_SIZE, pty=True)
+        told = finish(start('stty size; echo "$TERM"', pty=Pty("vt220", 99, 33))).stdout
+        assert told.split() == [b"33", b"99", b"vt220"]
+        channel = start(SAYS_ITS_SIZE, pty=Pty())
         _read_until(channel, b"begun")
         channel.resize(132, 43)
         _read_until(channel, b"told")
+
+    def test_output_is_read_while_input_waits(self, start: Start) -> None:
+        channel = start("cat")
+        writing = _Call(partial(channel.sendall, (b"x" * 63 + b"\n") * (LARGE_BYTES // 16), WAIT_SECONDS))
+        received = 0
+        deadline = time.monotonic() + WAIT_SECONDS
+        while received < 4 * LARGE_BYTES:
+            assert time.monotonic() < deadline, f"{received} bytes came back"
+            received += len(channel.recv(1)[0])
+        writing.result()
+
+    def test_a_descriptor_tells_of_news_and_of_nothing_else(self, start: Start) -> None:
+        channel = start('echo begun; read line; echo "$line"; exit 3')
+        descriptor = channel.fileno()
+        if descriptor is None:
+            pytest.skip("the daemon waits for these channels by threads")
+        _await_news(channel, descriptor, b"begun\n")
+        assert not _is_readable(descriptor, 0.1), "it tells of news, and there is none"
+        channel.sendall(b"again\n", WAIT_SECONDS)
+        _await_news(channel, descriptor, b"again\n")
+        with pytest.raises(EOFError):
+            _await_news(channel, descriptor, b"nothing more")
+        assert channel.exit_status(WAIT_SECONDS) == 3
 
     def test_a_process_without_a_terminal_has_no_size(self, start: Start) -> None:
         channel = start(ENDLESS)
@@ -267,6 +293,17 @@ def _read_until(channel: Channel, end: bytes) -> bytes:
         assert time.monotonic() < deadline, f"{end!r} did not come, but {received!r}"
         received += channel.recv(1)[0]
     return received
+
+
+def _await_news(channel: Channel, descriptor: int, end: bytes) -> None:
+    received = channel.recv(0)[0]
+    while end not in received:
+        assert _is_readable(descriptor, WAIT_SECONDS), f"{end!r} did not come, but {received!r}"
+        received += channel.recv(0)[0]
+
+
+def _is_readable(descriptor: int, timeout: float) -> bool:
+    return bool(select.select([descriptor], [], [], timeout)[0])
 
 
 def _write_without_end(channel: Channel, timeout: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import AnyConnectionType, Channel, Transport, Wrapper
+from connmgr.plugin import AnyConnectionType, Channel, Pty, Transport, Wrapper
 from connmgr.registry import Registry
 
 WAIT_SECONDS = 30.0
@@ -49,7 +49,7 @@ def script(text: str, *arguments: str) -> list[str]:
     return ["/bin/sh", "-c", text, "sh", *arguments]
 
 
-def run(transport: Transport, argv: Sequence[str], stdin: bytes = b"", *, pty: bool = False) -> Outcome:
+def run(transport: Transport, argv: Sequence[str], stdin: bytes = b"", *, pty: Pty | None = None) -> Outcome:
     """Run a program to its end, with ``stdin`` as its whole input.
 
     :raises AssertionError: it does not end within :data:`WAIT_SECONDS`.

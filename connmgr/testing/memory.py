@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ShellStartFailed
-from connmgr.plugin import Channel, ConnectionType, Schema, Transport
+from connmgr.plugin import Channel, ConnectionType, Pty, Schema, Transport
 
 STREAM_BYTES = 1 << 16
 """Bytes that a stream holds until they are read."""
@@ -184,11 +184,11 @@ class MemoryTransport(Transport):
         self._lock = threading.Lock()
         self._closed = False
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         with self._lock:
             if self._closed:
                 raise ShellStartFailed("The connection is closed.")
-            channel = MemoryChannel(self._run, argv, terminal=pty)
+            channel = MemoryChannel(self._run, argv, terminal=pty is not None)
             self._channels.append(channel)
         return channel
 

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from connmgr.errors import TransportUnsupported
-from connmgr.plugin import Channel, Deadline
+from connmgr.plugin import Channel, Deadline, Pty
+from connmgr_local.news import News
 
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 16
@@ -30,32 +31,43 @@ class LocalChannel(Channel):
     def __init__(
         self,
         argv: Sequence[str],
-        terminal: bool,
+        terminal: Pty | None,
         environment: Mapping[str, str],
         directory: str,
         closed: Callable[[LocalChannel], None],
     ) -> None:
-        self.merged = terminal
+        self.merged = terminal is not None
         self._on_close = closed
         self._closing = threading.Event()
         # Taken once, by the thread that closes: a second close could hit a reused descriptor number.
         self._to_close = threading.Lock()
-        # Held while the descriptors are in use, so that close cannot invalidate them during a poll.
-        self._using = threading.Lock()
-        start = _start_on_terminal if terminal else _start_on_pipes
+        # Each is held while its descriptors are in use, so that close cannot invalidate them during a poll.
+        self._reading, self._writing = threading.Lock(), threading.Lock()
         with contextlib.ExitStack() as on_failure:
             self._wake, self._waker = _pipe(on_failure, on_failure)
-            self._process, self._stdin, self._stdout, self._stderr = start(argv, environment, directory)
+            self._process, self._stdin, self._stdout, self._stderr = (
+                _start_on_terminal(argv, environment, directory, terminal)
+                if terminal
+                else _start_on_pipes(argv, environment, directory)
+            )
             on_failure.pop_all()
+        self._news: News | None = None
+        self._open_streams = {self._stdout, self._stderr} - {-1}
         self._reader = select.poll()
-        for descriptor in {self._stdout, self._stderr} - {-1}:
+        for descriptor in (*self._open_streams, self._wake):
             self._reader.register(descriptor, select.POLLIN)
-        self._reader.register(self._wake, select.POLLIN)
-        self._open_streams = 1 if terminal else 2
         self._narrow = set() if terminal else {self._stdin, self._stdout, self._stderr}
 
+    def fileno(self) -> int:
+        with self._reading:
+            if self._closing.is_set():
+                raise BrokenPipeError
+            if self._news is None:
+                self._news = News(self._process.pid, self._open_streams)
+            return self._news.fileno()
+
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        with self._using:
+        with self._reading:
             if self._closing.is_set() or not self._open_streams:
                 raise EOFError
             ready = {descriptor for descriptor, _ in self._reader.poll(max(0.0, timeout) * 1000)}
@@ -70,7 +82,7 @@ class LocalChannel(Channel):
     def sendall(self, data: bytes, timeout: float) -> None:
         deadline = Deadline(timeout)
         rest = memoryview(data)
-        with self._using:
+        with self._writing:
             while rest:
                 if self._closing.is_set() or self._stdin < 0:
                     raise BrokenPipeError
@@ -81,7 +93,7 @@ class LocalChannel(Channel):
                     self._await_room(deadline)
 
     def shutdown_write(self) -> None:
-        with self._using:
+        with self._writing:
             if self._closing.is_set() or self._stdin < 0:
                 return
             if self._stdin != self._stdout:
@@ -93,16 +105,19 @@ class LocalChannel(Channel):
     def resize(self, columns: int, rows: int) -> None:
         if not self.merged:
             raise TransportUnsupported("This process has no terminal whose size could be set.")
-        with self._using:
+        with self._reading:
             if self._closing.is_set():
                 raise BrokenPipeError
-            fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            _set_size(self._stdout, columns, rows)
 
     def exit_status(self, timeout: float) -> int:
         try:
             status = self._process.wait(max(0.0, timeout))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
+        if self._news is not None:
+            with self._reading:
+                self._news.has_ended()
         return status if status >= 0 else 128 - status
 
     def close(self) -> None:
@@ -110,7 +125,9 @@ class LocalChannel(Channel):
             return
         self._closing.set()
         os.write(self._waker, b"x")
-        with self._using:
+        with self._reading, self._writing:
+            if self._news is not None:
+                self._news.close()
             for descriptor in {self._stdin, self._stdout, self._stderr, self._wake, self._waker} - {-1}:
                 os.close(descriptor)
         # We may not kill a process of another user (sudo); its closed streams end it.
@@ -127,7 +144,9 @@ class LocalChannel(Channel):
             data = b""
         if not data:
             self._reader.unregister(descriptor)
-            self._open_streams -= 1
+            self._open_streams.discard(descriptor)
+            if self._news is not None:
+                self._news.forget(descriptor)
         if len(data) >= PIPE_BYTES:
             self._widen(descriptor)
         return data
@@ -148,6 +167,10 @@ class LocalChannel(Channel):
         writer.register(self._wake, select.POLLIN)
         if not writer.poll(deadline.left() * 1000):
             raise TimeoutError
+
+
+def _set_size(descriptor: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
@@ -180,19 +203,20 @@ def _start_on_pipes(
 
 
 def _start_on_terminal(
-    argv: Sequence[str], environment: Mapping[str, str], directory: str
+    argv: Sequence[str], environment: Mapping[str, str], directory: str, terminal: Pty
 ) -> tuple[subprocess.Popen[bytes], int, int, int]:
     master, slave = pty.openpty()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         ours.callback(os.close, master)
         theirs.callback(os.close, slave)
         os.set_blocking(master, False)
+        _set_size(master, terminal.columns, terminal.rows)
         # A session leader that opens a terminal makes it its controlling one (tty_ioctl(4)); no code runs after fork.
         # Until then stdin keeps the terminal open: reading a terminal that nobody has open fails.
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv],
             stdin=slave,
-            env=environment,
+            env={**environment, "TERM": terminal.term},
             cwd=directory,
             start_new_session=True,
         )

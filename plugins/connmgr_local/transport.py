@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from connmgr.errors import HostRefused, ShellStartFailed
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.channel import LocalChannel
 
 
@@ -23,7 +23,7 @@ class LocalTransport(Transport):
         self._channels: set[LocalChannel] = set()
         self._closed = False
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         environment = _environment()
         home = environment["HOME"]
         with self._lock:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from connmgr.errors import ShellStartFailed, TransportUnsupported
-from connmgr.plugin import Channel, Deadline
+from connmgr.plugin import Channel, Deadline, Pty
 from connmgr_ssh.stream import BACKGROUND_SECONDS, NARROW_WINDOW_BYTES, STDERR, STDOUT, WINDOW_BYTES, Stream, packed
 
 READ_BYTES = 160 * 1024
@@ -16,20 +16,24 @@ READ_BYTES = 160 * 1024
 _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
 """RFC 4254, section 8: no ECHO and no ONLCR, so that output is what the process wrote."""
 
+_USUAL_MODES = bytes([0])
+"""None is named, and the far side's own are in force."""
+
 
 class SessionChannel(Stream, Channel):
     """A process on the far side."""
 
     first_window = NARROW_WINDOW_BYTES
 
-    def start(self, argv: Sequence[str], *, pty: bool, deadline: Deadline) -> None:
+    def start(self, argv: Sequence[str], *, pty: Pty | None, deadline: Deadline) -> None:
         """Run ``argv``, which the far side's login shell parses.
 
         :raises ShellStartFailed: the far side refused.
         """
         if pty:
-            size = struct.pack(">IIII", 80, 24, 0, 0)
-            if not self.request(b"pty-req", packed(b"xterm") + size + packed(_RAW_MODES), deadline):
+            modes = _RAW_MODES if pty.raw else _USUAL_MODES
+            terminal = packed(pty.term.encode()) + struct.pack(">IIII", pty.columns, pty.rows, 0, 0) + packed(modes)
+            if not self.request(b"pty-req", terminal, deadline):
                 raise ShellStartFailed("The SSH server refused to give the session a terminal.")
             self.merged = True
         command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
@@ -40,6 +44,8 @@ class SessionChannel(Stream, Channel):
         self._wait(self._has_news, timeout)
         with self._lock:
             stdout, stderr = self._taken(STDOUT, READ_BYTES), self._taken(STDERR, READ_BYTES)
+            if self._readiness is not None and not (any(self._arrived) or self._ended):
+                self._readiness.clear()
             if not (stdout or stderr):
                 if self._ended:
                     raise EOFError
@@ -58,7 +64,7 @@ class SessionChannel(Stream, Channel):
             raise TransportUnsupported("This process has no terminal whose size could be set.")
         # RFC 4254, section 6.7: this request has no answer.
         size = struct.pack(">IIII", columns, rows, 0, 0)
-        self.link.post(self._request(b"window-change", size, wants_answer=False), Deadline(BACKGROUND_SECONDS), self)
+        self.link.post_soon(self._request(b"window-change", size, wants_answer=False), self)
 
     def exit_status(self, timeout: float) -> int:
         if not self._wait(lambda: self._status is not None or self.closed, max(0.0, timeout)):

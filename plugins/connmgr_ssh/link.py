@@ -6,6 +6,7 @@ import logging
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -97,6 +98,7 @@ class Link(paramiko.Transport):
         self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
         self._postponed: list[tuple[Message, Stream | None, bool]] = []
+        self._soon: deque[tuple[Message, Stream]] = deque()
         self._packets = cast(Packets, self.packetizer)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
@@ -180,16 +182,19 @@ class Link(paramiko.Transport):
         self, payloads: Iterable[Payload], deadline: Deadline, of: Stream | None = None, *, last: bool = False
     ) -> None:
         """Send several messages like :meth:`post`."""
-        while True:
-            if not self.clear_to_send.is_set() and not self.clear_to_send.wait(deadline.left()):
-                raise TimeoutError("The key exchange took too long.")
-            with self.clear_to_send_lock:
-                if not self.active:
-                    raise EOFError
-                if self.clear_to_send.is_set():
-                    if not self._send_in_order(payloads, of, last):
-                        raise BrokenPipeError("The channel is closed.")
-                    return
+        try:
+            while True:
+                if not self.clear_to_send.is_set() and not self.clear_to_send.wait(deadline.left()):
+                    raise TimeoutError("The key exchange took too long.")
+                with self.clear_to_send_lock:
+                    if not self.active:
+                        raise EOFError
+                    if self.clear_to_send.is_set():
+                        if not self._send_in_order(payloads, of, last):
+                            raise BrokenPipeError("The channel is closed.")
+                        return
+        finally:
+            self._send_soon()
 
     def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
         """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
@@ -200,6 +205,25 @@ class Link(paramiko.Transport):
             return
         with self.clear_to_send_lock:
             self._send_in_order(((message.asbytes(),),), of, last)
+        self._send_soon()
+
+    def post_soon(self, message: Message, of: Stream) -> None:
+        """Send without waiting for another thread that is sending, or for new keys: who holds it up sends it then.
+
+        :raises EOFError: the link is gone.
+        """
+        self._soon.append((message, of))
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        # Whoever found the lock taken has appended before: the holder looks again after he has released it.
+        while self._soon and self.clear_to_send.is_set() and self.clear_to_send_lock.acquire(blocking=False):
+            try:
+                while self._soon and self.clear_to_send.is_set():
+                    message, of = self._soon.popleft()
+                    self._send_in_order(((message.asbytes(),),), of, last=False)
+            finally:
+                self.clear_to_send_lock.release()
 
     def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
         # sshd ends the connection when a message refers to a channel that both sides have closed.
@@ -305,6 +329,7 @@ class Link(paramiko.Transport):
         postponed, self._postponed = self._postponed, []
         for message, of, last in postponed:
             self.post_later(message, of, last=last)
+        self._send_soon()
 
     def _parse_ext_info(self, m: Message) -> None:
         # paramiko would count to whatever number the peer names.

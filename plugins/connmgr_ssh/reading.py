@@ -125,6 +125,17 @@ class Reading:
 
     # Called by any thread.
 
+    def attend(self, to: object) -> None:
+        """Have the link's own thread read whenever no other does, for one who waits elsewhere, until :meth:`leave`."""
+        self._waiting.add(to)
+        self.sleeping.add(to)
+        self.recall()
+
+    def leave(self, to: object) -> None:
+        """End what :meth:`attend` has begun."""
+        self._waiting.discard(to)
+        self.sleeping.discard(to)
+
     def recall(self) -> None:
         """Make the link's own thread handle what was left."""
         with self._ringing, suppress(OSError):

@@ -27,6 +27,7 @@ from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Deadline
 from connmgr_ssh.packets import Payload
+from connmgr_ssh.readiness import Readiness
 from connmgr_ssh.reading import Reading
 
 WINDOW_BYTES = 2 * 1024 * 1024
@@ -71,6 +72,7 @@ class Link(Protocol):
     def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None: ...
     def post_all(self, payloads: Iterable[Payload], deadline: Deadline, of: Stream) -> None: ...
     def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None: ...
+    def post_soon(self, message: Message, of: Stream) -> None: ...
     def forget(self, stream: Stream) -> None: ...
 
 
@@ -97,6 +99,7 @@ class Stream:
         self._unacknowledged = 0
         self._eof_sent = False
         self._status: int | None = None
+        self._readiness: Readiness | None = None
 
     # Called by the thread that reads from the link.
 
@@ -208,6 +211,8 @@ class Stream:
 
     def _notify(self) -> None:
         """Wake the threads that wait for a change; the caller holds the lock."""
+        if self._readiness is not None:
+            self._readiness.set()
         # To find no waiting thread takes a condition longer than all else that is done with a piece of data.
         if self.link.reading.sleeping:
             self._changed.notify_all()
@@ -220,6 +225,7 @@ class Stream:
         was_open = self._end()
         for pieces in self._arrived:
             pieces.clear()
+        self._leave_readiness()
         if not was_open:
             return
         if self._remote < 0:
@@ -235,6 +241,25 @@ class Stream:
 
     def _say_goodbye(self) -> None:
         """Send the channel's last messages before it closes."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there is news; from then on no reader waits for the link."""
+        with self._lock:
+            if self._readiness is None:
+                self._readiness = Readiness()
+                # There may be news already.
+                self._readiness.set()
+            number = self._readiness.fileno()
+        self.link.reading.attend(self)
+        return number
+
+    def _leave_readiness(self) -> None:
+        with self._lock:
+            readiness, self._readiness = self._readiness, None
+            if readiness is not None:
+                readiness.close()
+        if readiness is not None:
+            self.link.reading.leave(self)
 
     def wait_open(self, deadline: Deadline) -> None:
         """Wait until the channel is open; raise :class:`Refused`, TimeoutError (it is closed) or EOFError."""
@@ -320,9 +345,12 @@ class Stream:
     def _grant(self, grant: int) -> None:
         with self._lock:
             self._room_in += grant
+        message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
         try:
-            message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
-            self.link.post(message, Deadline(BACKGROUND_SECONDS), self)
+            if self._readiness is not None:
+                self.link.post_soon(message, self)
+            else:
+                self.link.post(message, Deadline(BACKGROUND_SECONDS), self)
         except (OSError, EOFError):
             self._end()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ChannelRefused, ShellLost
-from connmgr.plugin import ByteStream, Deadline, Transport
+from connmgr.plugin import ByteStream, Deadline, Pty, Transport
 from connmgr_ssh.accepted_keys import AcceptedKeys
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
@@ -42,7 +42,7 @@ class SshTransport(Transport):
     def answers(self, timeout: float) -> bool:
         return self._link.answers(timeout)
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> SessionChannel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> SessionChannel:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
         with mapped(self._name, "opening a channel", deadline):

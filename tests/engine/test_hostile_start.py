@@ -9,7 +9,7 @@ import pytest
 from connmgr.engine.boot import KEPT, Announcement, await_announcement
 from connmgr.engine.stdin_pipe import fed
 from connmgr.errors import UnsupportedShell
-from connmgr.plugin import Channel, Deadline, Transport
+from connmgr.plugin import Channel, Deadline, Pty, Transport
 from tests.hostile import Prints, fill, quickly
 
 NONCE = "0123456789abcdef" * 2
@@ -46,7 +46,7 @@ class Opens(Transport):
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return self.channel
 
     def close(self) -> None:

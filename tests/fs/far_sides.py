@@ -12,7 +12,7 @@ import pytest
 
 from connmgr.fs.blobs import Blob, Blobs
 from connmgr.fs.files import Place, Reading
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import program
 
@@ -59,7 +59,7 @@ class Elsewhere(Transport):
         self._local = LocalTransport()
         self._words = ["/usr/bin/env", "-i", f"HOME={home}", f"PATH={tools}", str(shell)]
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         assert argv[0] == "/bin/sh"
         return self._local.open_channel([*self._words, *argv[1:]], pty=pty, timeout=timeout)
 

@@ -19,7 +19,7 @@ from connmgr.engine.exchange import Exchange
 from connmgr.engine.helper import Helper, Helpers
 from connmgr.fs import files, scripts
 from connmgr.fs.files import Place, Reading
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.engine.shells import local_session
 from tests.fs.conftest import Write
@@ -34,7 +34,7 @@ class Counting(LocalTransport):
 
     opened = 0
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         self.opened += 1
         return super().open_channel(argv, pty=pty, timeout=timeout)
 
@@ -103,7 +103,7 @@ def test_one_that_has_died_is_replaced(here: Place, write: Write, counting: Coun
 class WithAgent(Counting):
     """A machine on which a start-up file leaves a program running that holds the streams."""
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return super().open_channel(["/bin/sh", "-c", 'sleep 5 & exec "$@"', "sh", *argv], pty=pty, timeout=timeout)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from connmgr import errors
 from connmgr.jobs.launch import Launch
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.components import mount_words
 from tests.fs.far_sides import eventually
@@ -51,7 +51,7 @@ class Inside(LocalTransport):
         super().__init__()
         self._words = words
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return super().open_channel([*self._words, *argv], pty=pty, timeout=timeout)
 
 

@@ -13,7 +13,7 @@ import pytest
 from connmgr import errors
 from connmgr.engine.script import programs
 from connmgr.jobs.launch import OPEN, Launch
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import mount_words, program
 from tests.fs.far_sides import NECESSARY, SHELLS, busybox_tools, chosen_tools
@@ -30,7 +30,7 @@ class Mounted(Transport):
         set_up = f'{mounts}\nexec env -i HOME={shlex.quote(str(home))} PATH={shlex.quote(tools)} "$@"'
         self._words = [*mount_words(), "/bin/bash", "-c", set_up, "bash"]
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return self._local.open_channel([*self._words, *argv], pty=pty, timeout=timeout)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from connmgr.engine.helper import Helpers
 from connmgr.engine.session import Session
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.spool import Spool
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.engine.shells import run
 from tests.jobs.conftest import Jobs, new_id
@@ -83,7 +83,7 @@ def test_a_directory_that_is_not_there_is_refused_and_nothing_is_left(posix: Ses
 class Deaf(LocalTransport):
     """This machine, whose programs find that nobody reads what they print."""
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return super().open_channel(["/bin/sh", "-c", '"$@" | true', "sh", *argv], pty=pty, timeout=timeout)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ElevationFailed, ShellLost, ShellStartFailed, UnsupportedShell
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.plugins.places import elevate
 
@@ -25,7 +25,7 @@ class Ends(LocalTransport):
     def alive(self) -> bool:
         return self._is_alive
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return super().open_channel(["/bin/sh", "-c", "exit 1"], pty=pty, timeout=timeout)
 
 

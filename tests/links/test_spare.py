@@ -11,7 +11,7 @@ import pytest
 from connmgr.errors import ChannelRefused, ConnectTimeout, ShellLost
 from connmgr.links.chain import Chain
 from connmgr.links.spare import SpareTransport
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Pty, Transport
 
 WAIT = 20.0
 
@@ -24,7 +24,7 @@ class Link(Transport):
         self.timeouts: list[float] = []
         self.closed = False
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         self.timeouts.append(timeout)
         if self.closed:
             raise ShellLost("It is closed.")

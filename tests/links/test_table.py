@@ -12,7 +12,7 @@ import pytest
 from connmgr.errors import ConnectTimeout, HostRefused, SecretLocked, UnknownConnection
 from connmgr.links.link import Lease
 from connmgr.links.table import LinkTable
-from connmgr.plugin import Channel, ConnectionType, Schema, Secret, Text, Transport
+from connmgr.plugin import Channel, ConnectionType, Pty, Schema, Secret, Text, Transport
 from connmgr.registry import Registered, Registry
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
@@ -35,7 +35,7 @@ class Way(Transport):
     def alive(self) -> bool:
         return not self.lost
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         raise HostRefused("There is nothing here.")
 
     def close(self) -> None:

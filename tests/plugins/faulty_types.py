@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import marshmallow
@@ -21,6 +22,7 @@ from connmgr.plugin import (
     Integer,
     List,
     Nested,
+    Pty,
     Reference,
     Schema,
     Secret,
@@ -58,6 +60,9 @@ class Delegate(Channel):
     def shutdown_write(self) -> None:
         self.inner.shutdown_write()
 
+    def fileno(self) -> int | None:
+        return self.inner.fileno()
+
     def expect_bulk(self) -> None:
         self.inner.expect_bulk()
 
@@ -78,7 +83,7 @@ class Link(Transport):
         self.inner = local()
         self.fault = fault
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return self.fault(self.inner.open_channel(argv, pty=pty, timeout=timeout))
 
     def close(self) -> None:
@@ -120,6 +125,37 @@ class IgnoresTheEndOfInput(Delegate):
 
     def shutdown_write(self) -> None:
         pass
+
+
+class ReadsOrWrites(Delegate):
+    caught_by = "test_output_is_read_while_input_waits"
+
+    def __init__(self, inner: Channel) -> None:
+        super().__init__(inner)
+        self.lock = threading.Lock()
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        with self.lock:
+            return self.inner.recv(timeout)
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        with self.lock:
+            self.inner.sendall(data, timeout)
+
+
+class AlwaysHasNews(Delegate):
+    caught_by = "test_a_descriptor_tells_of_news_and_of_nothing_else"
+
+    def __init__(self, inner: Channel) -> None:
+        super().__init__(inner)
+        self.devnull = Path(os.devnull).open("rb")
+
+    def fileno(self) -> int:
+        return self.devnull.fileno()
+
+    def close(self) -> None:
+        self.devnull.close()
+        super().close()
 
 
 class SwapsColumnsAndRows(Delegate):
@@ -275,7 +311,7 @@ class KeepsAThread(Delegate):
 class Unquoted(Link):
     caught_by = "test_argv_arrives_word_by_word"
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return self.inner.open_channel(["/bin/sh", "-c", " ".join(argv)], pty=pty, timeout=timeout)
 
 
@@ -283,7 +319,7 @@ class OneAtATime(Link):
     caught_by = "test_channels_do_not_wait_for_each_other"
     last: Channel | None = None
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         if self.last is not None:
             self.last.close()
         self.last = super().open_channel(argv, pty=pty, timeout=timeout)
@@ -297,7 +333,7 @@ class BelongsToAThread(Link):
         super().__init__(fault)
         self.owner = threading.get_ident()
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         if threading.get_ident() != self.owner:
             raise ShellStartFailed("Not from this thread.")
         return super().open_channel(argv, pty=pty, timeout=timeout)
@@ -321,7 +357,7 @@ class LeavesChannels(Link):
 class OpensWhenClosed(Link):
     caught_by = "test_a_closed_transport_opens_nothing"
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         try:
             return super().open_channel(argv, pty=pty, timeout=timeout)
         except OperationError:

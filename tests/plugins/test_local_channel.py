@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from connmgr.errors import ShellStartFailed
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Pty
 from connmgr.testing.link import WAIT_SECONDS
 from connmgr_local.channel import LocalChannel
 from connmgr_local.transport import LocalTransport
@@ -35,8 +35,8 @@ def few_descriptors(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("pty", [False, True])
-def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty: bool) -> None:
+@pytest.mark.parametrize("pty", [None, Pty()], ids=["pipes", "terminal"])
+def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty: Pty | None) -> None:
     transport, refused = LocalTransport(), 0
     # Python opens a few once, such as the one that it takes random bytes from.
     transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT_SECONDS).close()
@@ -103,8 +103,8 @@ def test_two_who_close_at_once_close_each_descriptor_once(
     assert len(closed) == len(set(closed)) == 5
 
 
-@pytest.mark.parametrize("pty", [False, True])
-def test_the_end_of_input_of_a_closed_channel_touches_no_descriptor(pty: bool) -> None:
+@pytest.mark.parametrize("pty", [None, Pty()], ids=["pipes", "terminal"])
+def test_the_end_of_input_of_a_closed_channel_touches_no_descriptor(pty: Pty | None) -> None:
     transport = LocalTransport()
     channel: Channel = transport.open_channel(["/bin/cat"], pty=pty, timeout=WAIT_SECONDS)
     channel.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from connmgr.errors import AuthFailed, ElevationFailed, OperationError
+from connmgr.plugin import Pty
 from connmgr.testing import WAIT_SECONDS, InMemory, MemoryTransport, Outcome, Process, connect, run
 from connmgr.testing.memory import HUNG_UP, STREAM_BYTES
 from connmgr_elevated import ShellEnvironment
@@ -58,7 +59,7 @@ def test_a_program_has_argv_streams_and_a_status(machine: MemoryTransport) -> No
 
 
 def test_a_terminal_merges_the_streams(machine: MemoryTransport) -> None:
-    assert run(machine, ["both", "a"], pty=True) == Outcome(3, b"out aerr", b"")
+    assert run(machine, ["both", "a"], pty=Pty()) == Outcome(3, b"out aerr", b"")
 
 
 def test_a_program_reads_lines_to_the_end(machine: MemoryTransport) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.errors import AuthFailed
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import Channel, Pty, Transport
 from tests.engine.shells import assert_usable
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.places import PLACES, Places, attempt, elevate, session_on
@@ -39,7 +39,7 @@ class Watched(Transport):
         self.written: list[bytes] = []
         self.exposed: list[str] = []
 
-    def open_channel(self, argv: Sequence[str], *, pty: bool = False, timeout: float) -> Channel:
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         assert SECRET not in " ".join(argv)
         return WatchedChannel(self._inner.open_channel(argv, pty=pty, timeout=timeout), self)
 

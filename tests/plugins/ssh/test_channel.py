@@ -14,7 +14,7 @@ import pytest
 
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ChannelRefused, UnsupportedShell
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Pty
 from connmgr_ssh.stream import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
@@ -221,7 +221,7 @@ def test_closing_a_channel_hangs_up_its_process(link: SshTransport) -> None:
 
 
 def test_a_terminal_merges_the_streams_and_neither_echoes_nor_translates(link: SshTransport) -> None:
-    channel = link.open_channel(["sh", "-c", "tty; cat; echo err >&2"], pty=True, timeout=WAIT)
+    channel = link.open_channel(["sh", "-c", "tty; cat; echo err >&2"], pty=Pty(raw=True), timeout=WAIT)
     assert channel.recv(WAIT)[0].startswith(b"/dev/")
     channel.sendall(b"typed\n\x04", WAIT)
     out, err = read(channel)
