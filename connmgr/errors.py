@@ -3,6 +3,7 @@
 ConnmgrError
 ├── RequestError                  400  the request is at fault
 │   ├── InvalidRequest            400  invalid_request
+│   ├── BadFrame                  400  bad_frame
 │   ├── InvalidCredential         400  invalid_credential
 │   ├── UnknownConnection         400  unknown_connection
 │   ├── UnknownCategory           400  unknown_category
@@ -41,6 +42,7 @@ ConnmgrError
 │   ├── BodyTooLarge              413  body_too_large
 │   ├── UnsupportedMediaType      415  unsupported_media_type
 │   ├── MisdirectedRequest        421  misdirected_request
+│   ├── UpgradeRequired           426  upgrade_required
 │   └── HeadersTooLarge           431  headers_too_large
 ├── OperationError                500  the operation could not be carried out
 │   ├── HostUnresolved                 host_unresolved
@@ -71,6 +73,7 @@ ConnmgrError
 │   ├── Busy                           busy
 │   ├── ShellBusy                      shell_busy
 │   ├── JobLimit                       job_limit
+│   ├── StreamLimit                    stream_limit
 │   ├── SessionLimit                   session_limit
 │   ├── TemporaryLimit                 temporary_limit
 │   ├── UnlockThrottled                unlock_throttled
@@ -109,6 +112,19 @@ class RequestError(ConnmgrError):
 
 class InvalidRequest(RequestError):
     """Bad JSON, or a field that its schema refuses; the message names the field by its path."""
+
+
+class BadFrame(RequestError):
+    """A client of a stream sent what is no frame, or more than its window allows."""
+
+    code = "bad_frame"
+
+
+class UpgradeRequired(RequestError):
+    """The endpoint is a WebSocket, and the request asks for none, or not as RFC 6455 has it."""
+
+    code = "upgrade_required"
+    status = 426
 
 
 class InvalidCredential(RequestError):
@@ -549,6 +565,12 @@ class JobLimit(Unavailable):
     """As many jobs as allowed are under way."""
 
     code = "job_limit"
+
+
+class StreamLimit(Unavailable):
+    """As many streams as allowed are open."""
+
+    code = "stream_limit"
 
 
 class SessionLimit(Unavailable):

@@ -19,6 +19,7 @@ ORDER = [
     "paths",
     "peers",
     "whereabouts",
+    "frames",
     "settings",
     "fields",
     "plugin",
@@ -33,6 +34,7 @@ ORDER = [
     "shell",
     "fs",
     "jobs",
+    "streams",
     "api",
     "daemon",
 ]
@@ -40,7 +42,7 @@ ORDER = [
 
 SIDES = {
     "__main__": {"cli"},
-    "client": {"errors", "paths", "peers", "whereabouts"},
+    "client": {"errors", "frames", "paths", "peers", "whereabouts"},
     "cli": {"client", "errors", "paths", "settings", "whereabouts", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }
@@ -53,6 +55,7 @@ HOMES = {
     "markupsafe": "connmgr.api",
     "prometheus_client": "connmgr.api.metrics",
     "waitress": "connmgr.daemon",
+    "wsproto": "connmgr.streams connmgr.client",
     "sqlalchemy": "connmgr.vault",
     "alembic": "connmgr.vault",
     "psycopg": "connmgr.vault",

@@ -22,6 +22,7 @@ from connmgr.api import (
     job,
     metrics,
     orphans,
+    pipe,
     record,
     second_vocabulary,
     secret,
@@ -32,6 +33,7 @@ from connmgr.api.account import begin
 from connmgr.api.body import REFUSAL, Refusal
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
+from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.errors import Stopping
 
 GROUPS = tuple(
@@ -43,6 +45,7 @@ GROUPS = tuple(
         apply,
         shell,
         broadcast,
+        pipe,
         job,
         orphans,
         fs,
@@ -85,6 +88,9 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     for group in (*GROUPS, second_vocabulary.group_of(connection.group), docs.group_of(GROUPS)):
         for endpoint in group.endpoints:
             app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
+            if isinstance(endpoint, StreamEndpoint):
+                # Flask finds no other rule for a request that asks for a WebSocket.
+                app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
     return app
 
 

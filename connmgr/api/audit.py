@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import shlex
 import stat
 import threading
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ FILES = 8
 
 # Made once: making it takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_COMMANDS = {"command", "argv"}
 _MEMBERS = {"path": "file", "session": "shell"}
 # Bytes at the end of a trail in which its last entry is looked for.
 LAST_BYTES = 1024 * 1024
@@ -67,12 +69,13 @@ class AuditTrail:
         moment = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         entry: dict[str, Any] = {"time": moment.replace("+00:00", "Z")}
         entry |= {name: value for name, value in facts.items() if value is not None and name != "method"}
-        entry |= {_MEMBERS.get(name, name): _printable(about[name]) for name in about if name != "command"}
-        if "command" in about:
-            text = about["command"].encode()
+        entry |= {_MEMBERS.get(name, name): _printable(about[name]) for name in about if name not in _COMMANDS}
+        command = shlex.join(about["argv"]) if "argv" in about else about.get("command")
+        if command is not None:
+            text = command.encode()
             entry |= {"commandMac": self._mac(text).hex(), "commandBytes": len(text)}
             if self._commands:
-                entry["command"] = about["command"]
+                entry["command"] = command
         entry |= details
         with self._lock:
             self._number += 1

@@ -58,10 +58,15 @@ def read(request: Request, schema: marshmallow.Schema | None, *, raw: bool) -> A
         raise refusal.error
     if request.method != "POST" or (raw and schema is None):
         return {}
+    if raw and schema is not None:
+        return load(schema, read_query(request.query_string, schema))
+    return load(schema or _NOTHING, read_object(request, optional=schema is None))
+
+
+def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
+    """Return what ``schema`` loads of ``members``; raise :class:`InvalidRequest` for a field that it refuses."""
     try:
-        if raw and schema is not None:
-            return schema.load(read_query(request.query_string, schema))
-        return (schema or _NOTHING).load(read_object(request, optional=schema is None))
+        return schema.load(members)
     except marshmallow.ValidationError as error:
         messages: Any = error.messages
         raise InvalidRequest(describe(messages)) from None

@@ -18,6 +18,7 @@ from connmgr.api.body import Nothing
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.errors import body_of
 from connmgr.api.group import Group
+from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.errors import ConnmgrError
 from connmgr.json_schema import OPENAPI_VERSION, describe_field
 
@@ -97,22 +98,29 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
         described["requestBody"] = {**_bytes(endpoint.raw_body), "required": True}
         if endpoint.request:
             described["parameters"] = [{"in": "query", "schema": endpoint.request}]
+    elif isinstance(endpoint, StreamEndpoint) and endpoint.first_message:
+        described["requestBody"] = {
+            "description": "The first message of the WebSocket.",
+            "content": _json(endpoint.request, endpoint.example),
+        }
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}
     if endpoint.public:
         described["security"] = []
-    described["responses"] = {"200": _success(endpoint, summary), **_failures(endpoint, method)}
+    described["responses"] = {**_success(endpoint, summary), **_failures(endpoint, method)}
     return {name: value for name, value in described.items() if value != ""}
 
 
 def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:
+    if isinstance(endpoint, StreamEndpoint):
+        return {"101": {"description": endpoint.frames}}
     if endpoint.raw_answer:
-        return _bytes(endpoint.raw_answer, endpoint.raw_type)
+        return {"200": _bytes(endpoint.raw_answer, endpoint.raw_type)}
     content = _json(endpoint.response, endpoint.answer) if endpoint.response else {}
     if endpoint.lines:
         content[LINES] = {"schema": endpoint.lines}
-    return {"description": summary, **({"content": content} if content else {})}
+    return {"200": {"description": summary, **({"content": content} if content else {})}}
 
 
 def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
@@ -137,7 +145,7 @@ def _specimen(kind: type[ConnmgrError]) -> ConnmgrError:
     return error
 
 
-def _json(schema: marshmallow.Schema, example: Mapping[str, Any] | None) -> dict[str, Any]:
+def _json(schema: marshmallow.Schema | None, example: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"application/json": {"schema": schema, **({"example": example} if example is not None else {})}}
 
 

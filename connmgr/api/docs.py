@@ -85,22 +85,25 @@ def view(description: Mapping[str, Any]) -> dict[str, Any]:
 def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
     request = _content(operation.get("requestBody"))
     responses = dict(operation["responses"])
-    response = _content(responses.pop("200"))
+    success = responses.get("200") or responses["101"]
+    frames = success["description"] if "101" in responses else ""
+    errors = [(status, answer["description"]) for status, answer in sorted(responses.items()) if answer is not success]
+    response = _content(success)
     return {
         "path": path,
         "anchor": path.strip("/").replace("/", "-"),
         "summary": operation.get("summary", ""),
         "paragraphs": operation.get("description", "").split("\n\n"),
         "request_raw": _raw(operation.get("requestBody")),
-        "response_raw": _raw(operation["responses"]["200"]),
+        "response_raw": _raw(success) or frames,
         "query": [_parameter(each) for each in operation.get("parameters", ())],
         "request": list(_rows(request.get("schema", {}), schemas)),
         "request_example": _pretty(request.get("example")),
         "curl": _curl(path, request.get("example"), operation),
         "response": list(_rows(response.get("schema", {}), schemas)),
         "response_example": _pretty(response.get("example")),
-        "lines": list(_rows(_content(operation["responses"]["200"], LINES).get("schema", {}), schemas)),
-        "errors": [(status, answer["description"]) for status, answer in sorted(responses.items())],
+        "lines": list(_rows(_content(success, LINES).get("schema", {}), schemas)),
+        "errors": errors,
     }
 
 

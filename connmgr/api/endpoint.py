@@ -11,7 +11,6 @@ import marshmallow
 
 from connmgr.api.account import account
 from connmgr.api.answer import as_json
-from connmgr.api.auth import Caller
 from connmgr.api.body import read
 from connmgr.api.parking import Parked, turns
 from connmgr.api.services import Services, services
@@ -80,10 +79,14 @@ class Endpoint:
     """A request and its response, for the description."""
 
     def __call__(self) -> flask.Response:
+        account().audited = self.audited
+        if not self.public:
+            self._find_caller(services())
+        return self._carry_out(read(flask.request, self.request, raw=bool(self.raw_body)), self._respond)
+
+    def _carry_out(self, request: Any, respond: Callable[[Any], flask.Response]) -> flask.Response:
+        """Authorise the loaded ``request``, call the view, and return what ``respond`` makes of its result."""
         found, known = services(), account()
-        known.audited = self.audited
-        known.caller = None if self.public else self._caller(found)
-        request = read(flask.request, self.request, raw=bool(self.raw_body))
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
@@ -93,7 +96,7 @@ class Endpoint:
             if self.waits:
                 held.enter_context(found.slots.taken(stops=self.stops))
             try:
-                response = self._respond(self._result(request))
+                response = respond(self._result(request))
             except Parked as parked:
                 # The frames that its traceback holds would wait with it.
                 turns().parked = parked.with_traceback(None)
@@ -117,14 +120,14 @@ class Endpoint:
                     raise
                 parked.wait()
 
-    def _caller(self, found: Services) -> Caller:
+    def _find_caller(self, found: Services) -> None:
         header = flask.request.headers.get("Authorization")
         anonymous = header is None and found.settings.no_auth
         scraper = found.scraper.find(header) if self.scraped and header else None
         caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
+        account().caller = caller
         # Until the request is recorded as answered.
         found.tokens.begin(caller)
-        return caller
 
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):

@@ -24,14 +24,16 @@ class Group:
         path: str,
         request: type[marshmallow.Schema] | None = None,
         response: type[marshmallow.Schema] | None = None,
+        *,
+        kind: type[Endpoint] = Endpoint,
         **declared: Any,
     ) -> Callable[[View], View]:
-        """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of :class:`Endpoint`."""
+        """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of its ``kind``."""
 
         def declare(view: View) -> View:
             # One instance of a schema for all requests: making one costs more than loading with it.
             schemas: dict[str, Any] = {"request": request and request(), "response": response and response()}
-            self.endpoints.append(Endpoint(path=self._prefix + path, view=view, **schemas, **declared))
+            self.endpoints.append(kind(path=self._prefix + path, view=view, **schemas, **declared))
             return view
 
         return declare

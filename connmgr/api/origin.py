@@ -47,7 +47,8 @@ class Addresses:
         """Refuse what did not come straight from a program of this machine, or from a page of our own.
 
         A foreign page that had its own name resolve to our address shows in ``Host``; any other one in ``Origin`` or
-        ``Sec-Fetch-Site``. Without ``browsers`` a POST from any page is refused, our own included.
+        ``Sec-Fetch-Site``. Without ``browsers`` a POST or a WebSocket from any page is refused, our own
+        included.
         :raises InvalidRequest: there is not exactly one Host header.
         :raises MisdirectedRequest: it names somebody else.
         :raises ForbiddenOrigin: another page has sent the request.
@@ -67,7 +68,8 @@ class Addresses:
             raise ForbiddenOrigin("Requests from web pages are refused.")
         if site is not None and site not in {"same-origin", "none"}:
             raise ForbiddenOrigin("Requests from web pages are refused.")
-        if not browsers and request.method == "POST" and (origin is not None or site is not None):
+        changes = request.method == "POST" or "HTTP_UPGRADE" in request.environ
+        if not browsers and changes and (origin is not None or site is not None):
             raise ForbiddenOrigin("Requests from browsers are refused while authentication is switched off.")
 
 

@@ -15,10 +15,12 @@ from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.starting import Starts
+from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
+from connmgr.streams.streams import Streams
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
@@ -31,7 +33,9 @@ class Services:
     settings: Settings
     vault: Vault
     registry: Registry
+    links: LinkTable
     shells: Shells
+    streams: Streams
     jobs: Jobs
     starts: Starts
     orphans: Orphans

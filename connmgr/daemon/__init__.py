@@ -48,6 +48,8 @@ from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
+from connmgr.streams.streams import Streams
+from connmgr.streams.websocket import GOODBYE_SECONDS
 from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
 
@@ -78,6 +80,8 @@ def serve(settings: Settings) -> None:
             programs(package)
         links, slots = LinkTable(vault, registry), RequestSlots(settings.threads)
         shells = _open_shells(settings, vault, registry, links, cleanup)
+        streams = Streams()
+        cleanup.callback(streams.close, CLOSE_SECONDS)
         reach = Reach(links)
         jobs = _open_jobs(vault, reach, slots, cleanup)
         starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
@@ -104,7 +108,9 @@ def serve(settings: Settings) -> None:
             settings=settings,
             vault=vault,
             registry=registry,
+            links=links,
             shells=shells,
+            streams=streams,
             jobs=jobs,
             starts=starts,
             orphans=Orphans(vault, reach, jobs, starts),
@@ -129,7 +135,7 @@ def serve(settings: Settings) -> None:
         logger.info("Stopping.")
         guard(found_by.close)
         found_by.close()
-        _finish(server, shells)
+        _finish(server, shells, streams)
     ignore_signals()
 
 
@@ -178,13 +184,14 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
     )
 
 
-def _finish(server: Server, shells: Shells) -> None:
-    """Let running requests end, then end shells and commands, and deliver the last answers."""
+def _finish(server: Server, shells: Shells, streams: Streams) -> None:
+    """Let running requests end, then end streams, shells and commands, and deliver the last answers."""
     server.resume_all()
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()
 
     def close() -> None:
+        streams.stop(GOODBYE_SECONDS)
         shells.close(CLOSE_SECONDS)
         closed.set()
         server.wake()

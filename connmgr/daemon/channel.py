@@ -67,6 +67,9 @@ class Channel(SendingChannel):
     parked: Parked | None = None
     """What the request that is to be answered first waits for without a thread."""
 
+    handed_over = False
+    """Whether the client's socket belongs to a stream, and this is to let go of it."""
+
     _place = -1
     """Where the server keeps it while it waits so."""
 
@@ -106,7 +109,24 @@ class Channel(SendingChannel):
         """Whether a request is being answered."""
         return bool(self.requests or self.total_outbufs_len)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing has come behind the request that is being answered."""
+        return len(self.requests) == 1 and self.request is None
+
+    def hand_over(self) -> socket.socket:
+        """Return the client's socket for whoever made this call to read, write and close; send nothing more here.
+
+        :raises OSError: the client is gone.
+        """
+        if self.socket is None:
+            raise ConnectionResetError
+        self.handed_over = True
+        return self.socket.dup()
+
     def readable(self) -> bool:
+        if self.handed_over:
+            return False
         if self.parked is not None:
             # Who leaves is noticed; of the requests behind it one is read.
             return len(self.requests) == 1
@@ -163,7 +183,7 @@ class Channel(SendingChannel):
             if self.connected:
                 task.service()
                 self.parked = getattr(task, "parked", None)
-                if self.parked is None:
+                if self.parked is None and not self.handed_over:
                     self._send_header()
         except ClientDisconnected:
             task.close_on_finish = True
@@ -172,6 +192,11 @@ class Channel(SendingChannel):
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
         if self.parked is not None:
+            return False
+        if self.handed_over:
+            self.requests = []
+            # The main thread closes it, which leaves the duplicate as it is.
+            self.will_close = True
             return False
         with self.requests_lock:  # type: ignore[attr-defined]
             request.close()

@@ -7,6 +7,7 @@ from typing import Any
 from waitress.task import WSGITask
 
 from connmgr.api.parking import TURNS, Parked
+from connmgr.api.stream_endpoint import HAND_OVER
 from connmgr.api.streaming import ROOM
 from connmgr.daemon.parser import Parser
 
@@ -36,4 +37,6 @@ class ResumableTask(WSGITask):
             environ["wsgi.input"].seek(0)
         environ[TURNS] = turns
         environ[ROOM] = self.channel.drained  # type: ignore[attr-defined]
+        if self.channel.is_alone:  # type: ignore[attr-defined]
+            environ[HAND_OVER] = self.channel.hand_over  # type: ignore[attr-defined]
         return environ

@@ -15,6 +15,7 @@ TREE = Source(__package__, "tree")
 RESUME = Source(__package__, "resume")
 """The function that continues who has stopped."""
 
+_HANG_UP = Source(__package__, "hang_up")
 _KILL_TREE = Source(__package__, "kill_tree")
 _SUPERVISOR = Source(__package__, "kill_supervisor")
 
@@ -27,6 +28,11 @@ def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: 
 def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:
     """Kill the supervisor ``pid``, started with ``word``; return whether that succeeded. Needs /proc."""
     return _run(transport, script_argv(RESUME.text + _SUPERVISOR.text, (str(pid), word)), timeout)
+
+
+def hang_up(transport: Transport, cookie: str, timeout: float) -> bool:
+    """Send HUP to all processes of the stream ``cookie``; return whether that could be done."""
+    return _run(transport, script_argv(TREE.text + _HANG_UP.text, (cookie,)), timeout)
 
 
 def _run(transport: Transport, argv: list[str], timeout: float) -> bool:

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 # Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in ways of their own.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
+_BOOT_IN_OWN_LOCALE = 'eval "$(LC_ALL=C printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
 _NOT_IN_A_LINE = re.compile(rb"[^ -\[\]-~]")
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
@@ -61,8 +62,10 @@ class Source:
         return "; ".join(self.text.splitlines())
 
 
-def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]:
-    """Return the argv that runs ``script`` in ``/bin/sh``, in the locale C, with ``arguments`` as ``$1`` and so on.
+def script_argv(script: str, arguments: Iterable[str | bytes] = (), *, own_locale: bool = False) -> list[str]:
+    """Return the argv that runs ``script`` in ``/bin/sh`` with ``arguments`` as ``$1`` and so on.
+
+    It runs in the locale C, unless it is to keep its ``own_locale`` for a program that is the user's.
 
     The login shell of the far side parses the command line of an ssh session, whatever language it speaks. So the
     script travels in the octal escapes of ``printf %b`` (POSIX.1-2017 *printf*), which hold nothing that means
@@ -70,7 +73,7 @@ def script_argv(script: str, arguments: Iterable[str | bytes] = ()) -> list[str]
     """
     words = (word.encode() if isinstance(word, str) else word for word in arguments)
     text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
-    return ["/bin/sh", "-c", _BOOT, "sh", encoded(text)]
+    return ["/bin/sh", "-c", _BOOT_IN_OWN_LOCALE if own_locale else _BOOT, "sh", encoded(text)]
 
 
 def as_words(text: bytes) -> bytes | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import marshmallow
@@ -148,13 +147,16 @@ class AlwaysHasNews(Delegate):
 
     def __init__(self, inner: Channel) -> None:
         super().__init__(inner)
-        self.devnull = Path(os.devnull).open("rb")
+        self.at_end, empty = os.pipe()
+        os.close(empty)
 
     def fileno(self) -> int:
-        return self.devnull.fileno()
+        return self.at_end
 
     def close(self) -> None:
-        self.devnull.close()
+        if self.at_end >= 0:
+            os.close(self.at_end)
+            self.at_end = -1
         super().close()
 
 

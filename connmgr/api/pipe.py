@@ -1,0 +1,148 @@
+"""``/shell/pipe``: a process of its own on a connection, whose streams and exit status go to one client."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from marshmallow import ValidationError, validate, validates_schema
+
+from connmgr import errors
+from connmgr.api.account import caller
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id
+from connmgr.api.services import services
+from connmgr.api.shell import EXAMPLE, OPENING
+from connmgr.api.stream_endpoint import Begin, StreamEndpoint
+from connmgr.engine.kill import hang_up
+from connmgr.engine.script import Source, script_argv
+from connmgr.fields import Boolean, Integer, Length, List, Nested, Range, Schema, Text
+from connmgr.frames import MAX_SIDE
+from connmgr.links.process import start_over
+from connmgr.links.tcp_channel import TcpChannel
+from connmgr.plugin import Channel, Pty, Transport
+from connmgr.streams.opening import Opening
+from connmgr.streams.pipe import Pipe
+
+MAX_COMMAND = 64 * 1024
+"""Bytes of a command, which the far side's kernel takes as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
+
+HANG_UP_SECONDS = 10.0
+_STREAM = Source("connmgr.engine", "stream")
+
+group = Group(
+    "pipe",
+    "A process, or a TCP stream, of one client's own. A WebSocket carries it, as `ssh` would: every byte as it is.",
+    prefix="/shell",
+)
+
+FRAMES = (
+    "Binary messages, led by one byte. Both ways: 0 data, 3 acknowledgement (how many bytes of data were taken since "
+    "the one before, 32 bit), 4 end of data. From the client: 2 size of the terminal (columns and rows, 16 bit each). "
+    "From the daemon: 1 standard error, 5 exit status (32 bit), 6 error (JSON with `code` and `message`). Numbers are "
+    "big-endian. Nobody sends more than 262,144 bytes of data beyond what was acknowledged, nor in one message."
+)
+
+
+class Address(Schema):
+    host = Text(required=True, validate=Length(min=1, max=255), metadata={"description": "As the far side names it."})
+    port = Integer(required=True, validate=Range(min=1, max=65535), metadata={"description": "The TCP port."})
+
+
+class PtyFields(Schema):
+    """The terminal of a process."""
+
+    term = Text(
+        load_default="xterm-256color",
+        validate=validate.Regexp(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z", error="Not the name of a terminal."),
+        metadata={"description": "The value of TERM."},
+    )
+    columns = Integer(load_default=80, validate=Range(min=1, max=MAX_SIDE), metadata={"description": "Its width."})
+    rows = Integer(load_default=24, validate=Range(min=1, max=MAX_SIDE), metadata={"description": "Its height."})
+
+
+class PipeRequest(PtyFields):
+    connection = Id(required=True, metadata={"description": "Where it runs."})
+    command = Text(
+        validate=Length(max=MAX_COMMAND),
+        metadata={"description": "A command in the language of the login shell. Without all three: that shell itself."},
+    )
+    argv = List(
+        Text(),
+        validate=Length(min=1, max=4096),
+        metadata={"description": "A program and its arguments, run without a shell."},
+    )
+    tcp = Nested(Address, metadata={"description": "Where the far side is to open a TCP stream to, instead."})
+    pty = Boolean(
+        load_default=False,
+        metadata={"description": "Whether it has a terminal, and its standard error comes with its output."},
+    )
+
+    @validates_schema
+    def check_what_runs(self, data: dict[str, Any], **_: Any) -> None:
+        given = [name for name in ("command", "argv", "tcp") if name in data]
+        if len(given) > 1:
+            raise ValidationError(f"Not together with {given[0]}.", given[1])
+        if sum(len(word.encode()) for word in data.get("argv", ())) > MAX_COMMAND:
+            raise ValidationError(f"Longer than {MAX_COMMAND} bytes.", "argv")
+
+
+@group.endpoint(
+    "/pipe",
+    PipeRequest,
+    kind=StreamEndpoint,
+    action="shell.pipe",
+    about=("connection", "command", "argv", "tcp"),
+    raises=[*OPENING, errors.ShellLost, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
+    waits=True,
+    first_message=True,
+    frames=FRAMES,
+    example={"connection": EXAMPLE, "command": "tar -cf - /etc"},
+)
+def pipe(request: dict[str, Any]) -> Begin:
+    """Start a process whose input, output and standard error are streams of this WebSocket.
+
+    The first message is the request, as JSON. What it cannot be given is told by a frame with an error. The process has
+    nothing of a shell's: neither directory nor variables. It is sent HUP when its client leaves.
+    """
+    found, access = services(), caller().access
+    found.streams.require_room()
+    cookie = secrets.token_hex(16)
+    open = partial(_open_tcp, request["tcp"]) if "tcp" in request else partial(_start, request, cookie)
+    lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
+    found.vault.connections.touch(request["connection"])
+
+    def begin(opening: Opening) -> None:
+        transport = lease.link.transport
+        found.streams.loop.call(
+            lambda: Pipe(
+                found.streams,
+                opening,
+                channel,
+                hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
+                when_ended=lease.release,
+            )
+        )
+
+    return begin
+
+
+def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeout: float) -> Channel:
+    pty = Pty(request["term"], request["columns"], request["rows"]) if request["pty"] else None
+    if "argv" in request:
+        words = ["argv", *request["argv"]]
+    elif "command" in request:
+        words = ["command", request["command"]]
+    else:
+        words = ["login" if pty else "shell"]
+    channel = transport.open_channel(
+        script_argv(_STREAM.text, [cookie, *words], own_locale=True), pty=pty, timeout=timeout
+    )
+    channel.expect_bulk()
+    return channel
+
+
+def _open_tcp(address: Mapping[str, Any], transport: Transport, timeout: float) -> Channel:
+    return TcpChannel(transport.open_tcp(address["host"], address["port"], timeout=timeout))

@@ -1,0 +1,93 @@
+"""Endpoints that are WebSockets: how a request becomes a stream."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import flask
+import marshmallow
+
+from connmgr.api.account import account
+from connmgr.api.auth import Caller
+from connmgr.api.body import load, parse, read_query
+from connmgr.api.endpoint import Endpoint
+from connmgr.api.errors import told
+from connmgr.api.services import Services, services
+from connmgr.errors import UpgradeRequired
+from connmgr.streams.client import refuse
+from connmgr.streams.opening import Opening
+
+HAND_OVER = "connmgr.hand_over"
+"""Where the environment of a request has the function that returns its client's socket, of which the server lets go."""
+
+FIRST_MESSAGE_SECONDS = 10.0
+
+Begin = Callable[[Opening], None]
+"""What a view returns: it joins the client with its stream, and does not wait."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEndpoint(Endpoint):
+    """An endpoint that answers 101 and goes on in frames (:mod:`connmgr.frames`); its view returns a :data:`Begin`."""
+
+    methods: tuple[str, ...] = ("GET",)
+
+    frames: str
+    """What is sent both ways, for the description."""
+
+    first_message: bool = False
+    """Whether ``request`` loads the first message, which is JSON, instead of the path and the query."""
+
+    redeems: Callable[[str, Mapping[str, Any]], Caller] | None = None
+    """Returns the caller whose ticket the client shows for what the path names, where tickets are taken."""
+
+    def __call__(self, **in_path: Any) -> flask.Response:
+        account().audited = self.audited
+        opening = Opening(flask.request.headers.get)
+        self._admit(services(), opening, in_path)
+        if not self.first_message:
+            members = {**in_path, **read_query(flask.request.query_string, self._schema)}
+            return self._carry_out(load(self._schema, members), partial(self._begin, opening))
+        _accept(opening)
+        try:
+            message = opening.first_message(FIRST_MESSAGE_SECONDS)
+            return self._carry_out(load(self._schema, parse(message)), lambda begin: _begun(opening, begin))
+        except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
+            refuse(services().streams.loop, opening, told(error, account(), debug=False)[0])
+            return flask.Response(status=101)
+
+    @property
+    def _schema(self) -> marshmallow.Schema:
+        assert self.request is not None, "a stream's endpoint says what it takes"  # noqa: S101 - the declaration's fault
+        return self.request
+
+    def _admit(self, found: Services, opening: Opening, in_path: Mapping[str, Any]) -> None:
+        if self.redeems is None or opening.ticket is None:
+            self._find_caller(found)
+            return
+        account().caller = caller = self.redeems(opening.ticket, in_path)
+        found.tokens.begin(caller)
+
+    def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
+        _accept(opening)
+        return _begun(opening, begin)
+
+
+def _accept(opening: Opening) -> None:
+    """Take the client's socket over from the server, and answer 101.
+
+    :raises UpgradeRequired: the server cannot let go of it.
+    """
+    hand_over: Callable[[], socket.socket] | None = flask.request.environ.get(HAND_OVER)
+    if hand_over is None:
+        raise UpgradeRequired("This server has no WebSockets, or more came than the header of one.")
+    opening.accept(hand_over())
+
+
+def _begun(opening: Opening, begin: Begin) -> flask.Response:
+    begin(opening)
+    return flask.Response(status=101)

@@ -1,0 +1,96 @@
+"""The frames of streams, for daemon and client: binary messages of a WebSocket (RFC 6455), led by one byte.
+
+Each side sends data up to :data:`WINDOW_BYTES` beyond what the other has acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from connmgr.errors import ConnmgrError
+
+DATA = 0
+"""Input of the process; its output, stderr included where it has a terminal."""
+
+STDERR = 1
+"""Output on standard error."""
+
+RESIZE = 2
+"""The size of the terminal: columns and rows, two unsigned numbers of 16 bit."""
+
+ACKNOWLEDGEMENT = 3
+"""How many bytes of data were taken since the acknowledgement before: an unsigned number of 32 bit."""
+
+EOF = 4
+"""No data follow from this side."""
+
+EXIT_STATUS = 5
+"""The status of the process, 128 + N for signal N: a signed number of 32 bit. The daemon then closes with 1000."""
+
+ERROR = 6
+"""Why the stream ends: a JSON object with ``code``, ``message`` and details. The daemon then closes."""
+
+WINDOW_BYTES = 256 * 1024
+MAX_FRAME_BYTES = WINDOW_BYTES + 1
+ACKNOWLEDGED_BYTES = 64 * 1024
+"""Bytes after which whoever takes data acknowledges them at the latest."""
+
+MAX_SIDE = 4096
+"""Most columns, and most rows, of a terminal."""
+
+SUBPROTOCOL = "connmgr.v1"
+TICKET = "connmgr.ticket."
+"""What leads the subprotocol that carries a ticket."""
+
+_SIZE = struct.Struct(">HH")
+_COUNT = struct.Struct(">I")
+_STATUS = struct.Struct(">i")
+
+
+def resize(columns: int, rows: int) -> bytes:
+    """Return the frame that gives a terminal its size."""
+    return bytes((RESIZE,)) + _SIZE.pack(columns, rows)
+
+
+def acknowledgement(count: int) -> bytes:
+    """Return the frame that acknowledges ``count`` bytes."""
+    return bytes((ACKNOWLEDGEMENT,)) + _COUNT.pack(count)
+
+
+def exit_status(status: int) -> bytes:
+    """Return the frame that tells how a process ended."""
+    return bytes((EXIT_STATUS,)) + _STATUS.pack(status)
+
+
+def error(why: ConnmgrError) -> bytes:
+    """Return the frame that tells why a stream ends."""
+    return bytes((ERROR,)) + json.dumps({**why.details, "code": why.code, "message": why.message}).encode()
+
+
+def size_in(payload: bytes) -> tuple[int, int]:
+    """Return the columns and rows in a frame's payload.
+
+    :raises ValueError: they are none, or not between 1 and :data:`MAX_SIDE`.
+    """
+    columns, rows = _unpacked(_SIZE, payload)
+    if not (1 <= columns <= MAX_SIDE and 1 <= rows <= MAX_SIDE):
+        raise ValueError(f"A terminal has 1 to {MAX_SIDE} columns and rows.")
+    return columns, rows
+
+
+def count_in(payload: bytes) -> int:
+    """Return the number of bytes that a frame's payload acknowledges; raise ValueError if it is none."""
+    return _unpacked(_COUNT, payload)[0]
+
+
+def status_in(payload: bytes) -> int:
+    """Return the exit status in a frame's payload; raise ValueError if it is none."""
+    return _unpacked(_STATUS, payload)[0]
+
+
+def _unpacked(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    try:
+        return form.unpack(payload)
+    except struct.error:
+        raise ValueError(f"The frame has {len(payload)} bytes after the first instead of {form.size}.") from None

@@ -1,0 +1,1 @@
+"""Live processes and the clients that watch them, served by one thread."""

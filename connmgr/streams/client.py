@@ -1,0 +1,162 @@
+"""A client of a stream: what it sends in frames, and what it is sent, within both windows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from wsproto.frame_protocol import CloseReason
+
+from connmgr import frames
+from connmgr.errors import BadFrame, ConnmgrError, InternalError
+from connmgr.streams.loop import Loop
+from connmgr.streams.opening import Opening, Refused
+from connmgr.streams.websocket import WebSocket
+
+
+class Handler(Protocol):
+    """What a client's frames mean. All is called in the thread of the loop."""
+
+    def receive(self, data: bytes) -> None:
+        """Take input; :meth:`Client.acknowledge` tells when it went on."""
+
+    def end_input(self) -> None:
+        """Take note that no more input follows."""
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Take the size of the client's terminal."""
+
+    def has_room(self) -> None:
+        """Go on: the client has acknowledged all that was held back."""
+
+    def leave(self) -> None:
+        """Take note, once, that the client has gone."""
+
+
+class Client:
+    """One client of a stream, whose WebSocket is open. Belongs to the thread of ``loop``."""
+
+    def __init__(self, loop: Loop, opening: Opening, handler: Handler) -> None:
+        self._handler = handler
+        self._websocket = WebSocket(loop, opening, received=self._received, refused=self._refused, left=handler.leave)
+        self._unsent: deque[bytes] = deque()
+        self._room = frames.WINDOW_BYTES
+        self._allowed = frames.WINDOW_BYTES
+        self._untold = 0
+        self._ended_input = False
+        self._last: Callable[[], None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether some output waits for acknowledgements, so that no more should come."""
+        return bool(self._unsent)
+
+    def send(self, data: bytes, kind: int = frames.DATA) -> None:
+        """Send output, as far as the client's window allows; the rest when it has acknowledged what it has."""
+        lead = bytes((kind,))
+        for start in range(0, len(data), frames.WINDOW_BYTES):
+            self._unsent.append(lead + data[start : start + frames.WINDOW_BYTES])
+        self._send_on()
+
+    def tell(self, frame: bytes) -> None:
+        """Send a frame that is no data."""
+        self._websocket.send(frame)
+
+    def acknowledge(self, size: int) -> None:
+        """Tell the client that ``size`` bytes of its input were taken."""
+        self._untold += size
+        if self._untold >= frames.ACKNOWLEDGED_BYTES or self._allowed + self._untold >= frames.WINDOW_BYTES:
+            self._allowed += self._untold
+            self.tell(frames.acknowledgement(self._untold))
+            self._untold = 0
+
+    def finish(self, status: int) -> None:
+        """Tell how the process ended once all output was sent, and close."""
+        self._last = lambda: self._finish(status)
+        self._send_on()
+
+    def _finish(self, status: int) -> None:
+        self.tell(bytes((frames.EOF,)))
+        self.tell(frames.exit_status(status))
+        self._websocket.close()
+
+    def fail(self, why: ConnmgrError, code: CloseReason = CloseReason.INTERNAL_ERROR) -> None:
+        """Tell why the stream ends once all output was sent, and close; at once where the daemon goes away."""
+        self._last = lambda: self._fail(why, code)
+        if code is CloseReason.GOING_AWAY:
+            self._unsent.clear()
+        self._send_on()
+
+    def _fail(self, why: ConnmgrError, code: CloseReason) -> None:
+        self.tell(frames.error(why))
+        self._websocket.close(code, why.message)
+
+    def _send_on(self) -> None:
+        while self._unsent and self._room:
+            frame = self._unsent[0]
+            if len(frame) - 1 <= self._room:
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = frame[:1] + frame[1 + self._room :]
+                frame = frame[: 1 + self._room]
+            self._room -= len(frame) - 1
+            self._websocket.send(frame)
+        if self._last is not None and not self._unsent:
+            last, self._last = self._last, None
+            last()
+
+    def _received(self, frame: bytes) -> None:
+        kind, payload = frame[:1], frame[1:]
+        try:
+            if kind == bytes((frames.DATA,)):
+                self._take(payload)
+            elif kind == bytes((frames.ACKNOWLEDGEMENT,)):
+                self._acknowledged(frames.count_in(payload))
+            elif kind == bytes((frames.RESIZE,)):
+                self._handler.resize(*frames.size_in(payload))
+            elif kind == bytes((frames.EOF,)):
+                self._ended_input = True
+                self._handler.end_input()
+            else:
+                self._refuse("A client's frames begin with 0 (data), 2 (resize), 3 (acknowledgement) or 4 (EOF).")
+        except ValueError as error:
+            self._refuse(str(error))
+
+    def _refuse(self, message: str) -> NoReturn:
+        raise Refused(message)
+
+    def _take(self, data: bytes) -> None:
+        if self._ended_input:
+            raise ValueError("Data follow the end of the input.")
+        self._allowed -= len(data)
+        if self._allowed < 0:
+            raise ValueError(f"More than {frames.WINDOW_BYTES} bytes were sent beyond what was acknowledged.")
+        self._handler.receive(data)
+
+    def _acknowledged(self, size: int) -> None:
+        if size > frames.WINDOW_BYTES - self._room:
+            raise ValueError("More was acknowledged than was sent.")
+        self._room += size
+        self._send_on()
+        if not self._unsent:
+            self._handler.has_room()
+
+    def _refused(self, refusal: Refused) -> None:
+        self.tell(frames.error(BadFrame(str(refusal))))
+
+
+class _Nobody:
+    """Handles the frames of a client to whom nothing is left to say."""
+
+    def receive(self, data: bytes) -> None: ...
+    def end_input(self) -> None: ...
+    def resize(self, columns: int, rows: int) -> None: ...
+    def has_room(self) -> None: ...
+    def leave(self) -> None: ...
+
+
+def refuse(loop: Loop, opening: Opening, why: ConnmgrError) -> None:
+    """Tell a client, from any thread, why there is no stream, and close."""
+    code = CloseReason.POLICY_VIOLATION if why.status < InternalError.status else CloseReason.INTERNAL_ERROR
+    loop.call(lambda: Client(loop, opening, _Nobody()).fail(why, code))

@@ -1,0 +1,172 @@
+"""The thread that serves all streams: it waits for their descriptors and calls who is concerned."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+WORKERS = 1024
+"""Most threads at once that do what may wait, such as writing; a stream has two tasks at a time at most."""
+
+logger = logging.getLogger("connmgr.streams")
+
+Call = Callable[[], object]
+Ready = Callable[[int], None]
+
+
+@dataclass(order=True)
+class Timer:
+    """A call at a time of ``time.monotonic``, unless it was ``cancelled``."""
+
+    at: float
+    number: int
+    call: Call = field(compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+    def cancel(self) -> None:
+        """Do not call any more."""
+        self.cancelled = True
+
+
+class Loop:
+    """Calls back, one at a time and in its own thread, which begins with the first call and ends with :meth:`close`.
+
+    What it calls must not wait for anything. ``call``, ``after`` and ``work`` are safe in any thread, the others belong
+    to the loop's own.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+        self._selector.register(self._ear, selectors.EVENT_READ, lambda _: None)
+        self._lock = threading.Lock()
+        self._calls: deque[Call] = deque()
+        self._timers: list[Timer] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._workers = ThreadPoolExecutor(WORKERS, "streams")
+        self._closing = False
+        self._polling = False
+
+    def call(self, call: Call) -> None:
+        """Have ``call`` called soon, after what was asked for before; after :meth:`close` not at all."""
+        with self._lock:
+            if self._closing:
+                return
+            self._calls.append(call)
+            self._wake()
+
+    def after(self, seconds: float, call: Call) -> Timer:
+        """Have ``call`` called in ``seconds``."""
+        timer = Timer(time.monotonic() + seconds, next(self._numbers), call)
+        with self._lock:
+            heapq.heappush(self._timers, timer)
+            self._wake()
+        return timer
+
+    def work(self, task: Call) -> None:
+        """Run ``task``, which may wait, in a thread of its own; after :meth:`close` in this one."""
+        try:
+            self._workers.submit(_guarded, task)
+        except RuntimeError:
+            _guarded(task)
+
+    def watch(self, descriptor: int, events: int, ready: Ready) -> None:
+        """Call ``ready`` with the events of ``selectors`` that occur, whenever and as long as some do."""
+        known = descriptor in self._selector.get_map()
+        (self._selector.modify if known else self._selector.register)(descriptor, events, ready)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Watch ``descriptor`` no longer; before it is closed. Doing so again does nothing."""
+        with suppress(KeyError):
+            self._selector.unregister(descriptor)
+
+    def close(self, timeout: float) -> None:
+        """Call nothing more, and end the thread and the tasks within ``timeout`` seconds each."""
+        with self._lock:
+            self._closing = True
+            self._ring()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        if thread is None:
+            self._free()
+
+    def _wake(self) -> None:
+        """See to it that the thread looks at what was added; the caller holds the lock."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
+            self._thread.start()
+        elif self._polling and threading.current_thread() is not self._thread:
+            self._ring()
+
+    def _ring(self) -> None:
+        # A full bell has been heard of.
+        with suppress(BlockingIOError):
+            self._bell.send(b"\0")
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._closing:
+                    break
+                timeout = self._until_due()
+                self._polling = True
+            events = self._selector.select(timeout)
+            with self._lock:
+                self._polling = False
+                due = self._due()
+            for key, mask in events:
+                if key.fileobj is self._ear:
+                    with suppress(BlockingIOError):
+                        self._ear.recv(4096)
+                # An earlier call of this round may have ended the watch.
+                elif self._selector.get_map().get(key.fileobj) is key:
+                    _guarded(lambda key=key, mask=mask: key.data(mask))  # type: ignore[misc]
+            for call in due:
+                _guarded(call)
+        self._free()
+
+    def _until_due(self) -> float | None:
+        if self._calls:
+            return 0
+        while self._timers and self._timers[0].cancelled:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0].at - time.monotonic()) if self._timers else None
+
+    def _due(self) -> list[Call]:
+        """Remove and return what is to be called now; the caller holds the lock."""
+        due = list(self._calls)
+        self._calls.clear()
+        now = time.monotonic()
+        while self._timers and self._timers[0].at <= now:
+            timer = heapq.heappop(self._timers)
+            if not timer.cancelled:
+                due.append(lambda timer=timer: None if timer.cancelled else timer.call())  # type: ignore[misc]
+        return due
+
+    def _free(self) -> None:
+        self._selector.close()
+        self._ear.close()
+        self._bell.close()
+
+
+def _guarded(call: Call) -> None:
+    try:
+        call()
+    except BaseException:
+        # A plugin may raise anything, and every other stream goes on.
+        logger.exception("A stream did not go on as it should.")

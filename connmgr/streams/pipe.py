@@ -1,0 +1,83 @@
+"""A process of a client's own: three raw streams, and the exit status at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wsproto.frame_protocol import CloseReason
+
+from connmgr import frames
+from connmgr.errors import ShellLost, Stopping
+from connmgr.plugin import Channel
+from connmgr.streams.client import Client
+from connmgr.streams.opening import Opening
+from connmgr.streams.process import Process
+from connmgr.streams.streams import Streams
+
+
+class Pipe:
+    """Joins the client of ``opening`` with the process behind ``channel``; ``when_ended`` is called once after both.
+
+    ``hang_up`` is called, in a thread that may wait, where the client leaves while the process runs.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        opening: Opening,
+        channel: Channel,
+        *,
+        hang_up: Callable[[], object],
+        when_ended: Callable[[], object],
+    ) -> None:
+        self._streams = streams
+        self._hang_up, self._when_ended = hang_up, when_ended
+        self._has_left = False
+        self._client = Client(streams.loop, opening, self)
+        self._process = Process(
+            streams.loop, channel, output=self._output, taken=self._client.acknowledge, ended=self._ended
+        )
+        streams.add(self)
+
+    def receive(self, data: bytes) -> None:
+        self._process.write(data)
+
+    def end_input(self) -> None:
+        self._process.end_input()
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._process.resize(columns, rows)
+
+    def has_room(self) -> None:
+        self._process.resume()
+
+    def leave(self) -> None:
+        self._has_left = True
+        left_running = self._process.runs
+        self._process.close()
+        self._streams.loop.work(lambda: self._end(left_running=left_running))
+        self._streams.discard(self)
+
+    def _end(self, *, left_running: bool) -> None:
+        try:
+            if left_running:
+                self._hang_up()
+        finally:
+            self._when_ended()
+
+    def stop(self) -> None:
+        self._client.fail(Stopping("The daemon is stopping."), CloseReason.GOING_AWAY)
+
+    def _output(self, stdout: bytes, stderr: bytes) -> None:
+        self._client.send(stdout)
+        self._client.send(stderr, frames.STDERR)
+        if self._client.is_full:
+            self._process.pause()
+
+    def _ended(self, status: int | None) -> None:
+        if self._has_left:
+            return
+        if status is None:
+            self._client.fail(ShellLost("The link broke, and nobody knows how the process ended."))
+        else:
+            self._client.finish(status)

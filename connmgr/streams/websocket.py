@@ -1,0 +1,199 @@
+"""The daemon's end of a WebSocket: frames in and out, served by the loop."""
+
+from __future__ import annotations
+
+import selectors
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from wsproto.connection import ConnectionState
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError
+
+from connmgr.frames import MAX_FRAME_BYTES
+from connmgr.streams.loop import Loop
+from connmgr.streams.opening import Opening, Refused
+
+PING_SECONDS = 20.0
+SILENCE_SECONDS = 40.0
+"""A client that sent nothing for this long, not even its answer to a ping, is gone."""
+
+GOODBYE_SECONDS = 5.0
+"""Time in which a client takes what was sent before the end, and answers it."""
+
+RECEIVE_BYTES = 256 * 1024
+REASON_BYTES = 120
+"""Bytes of a reason in a close frame (RFC 6455, section 5.5)."""
+
+
+class WebSocket:
+    """The WebSocket that was opened as ``opening``. All methods belong to the thread of ``loop``.
+
+    ``received`` is called with each frame, and may raise :class:`Refused`; ``refused`` with a client's breach of the
+    rules; ``left`` once, when nothing more can be received or sent.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        opening: Opening,
+        *,
+        received: Callable[[bytes], None],
+        refused: Callable[[Refused], None],
+        left: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = opening.stream
+        self._connection = opening.connection
+        self._received, self._refused, self._left = received, refused, left
+        self._message = bytearray()
+        self._outgoing: deque[memoryview] = deque()
+        self.pending = 0
+        """Bytes that the client's socket has not taken yet."""
+        self._awaits_room = False
+        self._heard = True
+        self._silences = 0
+        self._closed = self._closing = False
+        self._socket.setblocking(False)
+        loop.watch(self._socket.fileno(), selectors.EVENT_READ, self._ready)
+        self._timer = loop.after(PING_SECONDS, self._tick)
+        loop.call(lambda: self._handle_all(opening.early))
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, soon if not at once; nothing after :meth:`close`."""
+        if not self._closing:
+            self._put(self._connection.send(BytesMessage(frame)))
+
+    def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
+        """Say goodbye after all that was sent, and end. Calling it again does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        self._timer.cancel()
+        self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
+        reason = reason.encode()[:REASON_BYTES].decode(errors="ignore")
+        with suppress(LocalProtocolError):
+            self._put(self._connection.send(CloseConnection(code, reason)))
+
+    def _ready(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._flush()
+        if events & selectors.EVENT_READ and not self._closed:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        self._heard = True
+        self._connection.receive_data(data)
+        self._handle_all(self._connection.events())
+
+    def _handle_all(self, events: Iterable[object]) -> None:
+        try:
+            for event in events:
+                if self._closed:
+                    return
+                self._handle(event)
+        except Refused as refusal:
+            self._refused(refusal)
+            self.close(refusal.code, str(refusal))
+
+    def _handle(self, event: object) -> None:
+        if isinstance(event, Ping):
+            if not self._closing:
+                self._put(self._connection.send(event.response()))
+        elif isinstance(event, CloseConnection):
+            if self._connection.state is ConnectionState.OPEN:
+                # So wsproto tells what it could not parse.
+                raise Refused(f"This is no WebSocket frame: {event.reason}.", CloseReason(event.code))
+            self._closing = True
+            if self._connection.state is ConnectionState.REMOTE_CLOSING:
+                self._put(self._connection.send(event.response()))
+            elif not self.pending:
+                self._end()
+        elif self._closing or isinstance(event, Pong):
+            # What comes after our goodbye concerns nobody.
+            return
+        elif isinstance(event, TextMessage):
+            raise Refused("Frames are binary messages.", CloseReason.UNSUPPORTED_DATA)
+        elif isinstance(event, BytesMessage):
+            self._collect(event)
+
+    def _collect(self, event: BytesMessage) -> None:
+        if len(self._message) + len(event.data) > MAX_FRAME_BYTES:
+            raise Refused(f"A frame has at most {MAX_FRAME_BYTES} bytes.", CloseReason.MESSAGE_TOO_BIG)
+        if event.message_finished and not self._message:
+            frame = bytes(event.data)
+        else:
+            self._message += event.data
+            if not event.message_finished:
+                return
+            frame = bytes(self._message)
+            self._message.clear()
+        self._received(frame)
+
+    def _tick(self) -> None:
+        self._silences = 0 if self._heard else self._silences + 1
+        if self._silences * PING_SECONDS >= SILENCE_SECONDS:
+            self._end()
+            return
+        self._heard = False
+        self._put(self._connection.send(Ping()))
+        self._timer = self._loop.after(PING_SECONDS, self._tick)
+
+    def _put(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self._outgoing.append(memoryview(data))
+        self.pending += len(data)
+        if len(self._outgoing) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            for sent in self._sendings():
+                self.pending -= sent
+        except BlockingIOError:
+            self._await_room(True)
+            return
+        except OSError:
+            self._end()
+            return
+        self._await_room(False)
+        if self._connection.state is ConnectionState.CLOSED:
+            self._end()
+
+    def _await_room(self, wanted: bool) -> None:
+        if wanted != self._awaits_room:
+            self._awaits_room = wanted
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
+            self._loop.watch(self._socket.fileno(), events, self._ready)
+
+    def _sendings(self) -> Iterator[int]:
+        while self._outgoing:
+            sent = self._socket.send(self._outgoing[0])
+            yield sent
+            if sent < len(self._outgoing[0]):
+                self._outgoing[0] = self._outgoing[0][sent:]
+            else:
+                self._outgoing.popleft()
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        self._closed = self._closing = True
+        self._timer.cancel()
+        self._loop.unwatch(self._socket.fileno())
+        self._socket.close()
+        self._outgoing.clear()
+        self.pending = 0
+        self._left()

@@ -1,0 +1,287 @@
+"""A process of a client's own: raw streams both ways, over every kind of link."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from wsproto.events import BytesMessage
+
+from tests.api.wire import LOCAL, client_of, send, token_of
+from tests.daemon import Daemon
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
+from tests.streams.wire import NotUpgradedError, Stream
+
+PATH = "/shell/pipe"
+EVERY_BYTE = bytes(range(256)) * 64
+WINDOW = 256 * 1024
+SAYS_ITS_SIZE = """stty size; echo "$TERM"; trap 'stty size' WINCH; echo ready; while sleep 0.1; do :; done"""
+
+Open = Callable[..., Stream]
+
+
+@pytest.fixture(scope="module")
+def ssh(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A connection over ssh."""
+    with ssh_server(tmp_path_factory.mktemp("ssh")) as server:
+        client = client_of(daemon)
+        added = client.connection.add("pipes/ssh", {"type": "ssh", **ssh_fields(server, server.user)})
+        yield added
+        client.connection.remove(added)
+
+
+@pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.needs("sshd"))])
+def place(request: pytest.FixtureRequest) -> str:
+    """A connection of each kind."""
+    return LOCAL if request.param == "local" else request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def opened(daemon: Daemon) -> Iterator[Open]:
+    """A function that opens a stream and sends its request, if one is given."""
+    streams: list[Stream] = []
+    token = token_of(daemon)
+
+    def open(asked: dict[str, Any] | None = None, **options: Any) -> Stream:
+        stream = Stream(daemon.url, PATH, **{"token": token, **options})
+        streams.append(stream)
+        return stream.ask(**asked) if asked is not None else stream
+
+    yield open
+    for stream in streams:
+        stream.close()
+
+
+def test_three_streams_and_the_status_arrive(opened: Open, place: str) -> None:
+    stream = opened({"connection": place, "command": "cat; echo err >&2; exit 3"})
+    stream.write(EVERY_BYTE)
+    stream.end_input()
+    ended = stream.finish()
+    assert (ended.stdout, ended.stderr, ended.status, ended.code) == (EVERY_BYTE, b"err\n", 3, 1000)
+
+
+def test_argv_arrives_word_by_word(opened: Open, place: str) -> None:
+    words = ["", "a b", "it's", "$HOME", "new\nline", "ä", "\\0101", "!x"]
+    ended = opened({"connection": place, "argv": ["printf", "%s\\0", *words]}).finish()
+    assert ended.stdout.split(b"\0")[:-1] == [word.encode() for word in words]
+
+
+def test_the_environment_is_the_users_own(opened: Open, place: str) -> None:
+    ended = opened({"connection": place, "command": 'echo "${LC_ALL-unset} $PWD"'}).finish()
+    assert ended.stdout.split()[0] == b"unset"
+
+
+def test_a_terminal_has_the_name_and_size_that_were_asked_for_and_later_ones(opened: Open, place: str) -> None:
+    stream = opened(
+        {
+            "connection": place,
+            "command": SAYS_ITS_SIZE,
+            "pty": True,
+            "term": "vt220",
+            "columns": 99,
+            "rows": 33,
+        }
+    )
+    assert stream.until(b"ready").split()[:3] == [b"33", b"99", b"vt220"]
+    stream.resize(132, 43)
+    stream.until(b"43 132")
+    stream.write(b"\x03")
+    assert stream.finish().status == 130
+
+
+def test_a_login_shell_is_what_runs_without_a_command(opened: Open, place: str) -> None:
+    stream = opened({"connection": place})
+    stream.write(b"echo from the shell\nexit 5\n")
+    ended = stream.finish()
+    assert (ended.stdout, ended.status) == (b"from the shell\n", 5)
+
+
+def test_output_that_nobody_acknowledges_stops_the_process_and_nothing_is_lost(opened: Open, place: str) -> None:
+    size = 3 << 20
+    stream = opened({"connection": place, "command": f"head -c {size} /dev/zero | tr '\\0' x"}, acknowledges=False)
+    while len(stream.ended.stdout) < WINDOW:
+        stream.frames()
+    stream.socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        stream.frames()
+    assert len(stream.ended.stdout) == WINDOW
+    stream.socket.settimeout(20)
+    stream.acknowledges = True
+    stream.acknowledge(WINDOW)
+    assert stream.finish().stdout == b"x" * size
+
+
+def test_large_streams_pass_both_ways_at_once(opened: Open, place: str) -> None:
+    data = os.urandom(1 << 20) * 4
+    stream = opened({"connection": place, "command": "cat"})
+    sent, credit = 0, WINDOW
+    while len(stream.ended.stdout) < len(data):
+        while sent < len(data) and credit:
+            piece = data[sent : sent + credit]
+            stream.write(piece)
+            sent, credit = sent + len(piece), credit - len(piece)
+        frames = stream.frames()
+        assert frames, stream.ended
+        credit += sum(struct.unpack(">I", frame[1:])[0] for frame in frames if frame[0] == 3)
+    stream.end_input()
+    assert hashlib.sha256(stream.finish().stdout).digest() == hashlib.sha256(data).digest()
+
+
+def test_the_process_is_hung_up_when_its_client_leaves(opened: Open, place: str, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    command = f"(trap 'echo hup >{left}; exit' HUP; echo begun; while sleep 0.1; do :; done)"
+    stream = opened({"connection": place, "command": command})
+    stream.until(b"begun")
+    stream.close()
+    _await(lambda: left.exists() and left.read_text() == "hup\n", "The process was not sent HUP.")
+
+
+def test_a_tcp_stream_of_the_far_side(opened: Open, place: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stream = opened({"connection": place, "tcp": {"host": "127.0.0.1", "port": server.getsockname()[1]}})
+        peer, _ = server.accept()
+        with peer:
+            stream.write(b"to the server")
+            stream.end_input()
+            received = b""
+            while piece := peer.recv(100):
+                received += piece
+            peer.sendall(b"to the client")
+        ended = stream.finish()
+    assert (received, ended.stdout, ended.status) == (b"to the server", b"to the client", 0)
+
+
+def test_an_unreachable_tcp_address_is_told(opened: Open, place: str, closed_port: int) -> None:
+    ended = opened({"connection": place, "tcp": {"host": "127.0.0.1", "port": closed_port}}).finish()
+    assert (ended.error["code"], ended.code) == ("host_refused", 1011)
+
+
+def test_many_pipes_that_wait_hold_neither_threads_nor_slots(daemon: Daemon, opened: Open) -> None:
+    before = psutil.Process(daemon.pid).num_threads()
+    streams = [opened({"connection": LOCAL, "command": "echo begun; cat"}) for _ in range(40)]
+    for stream in streams:
+        stream.until(b"begun")
+    assert psutil.Process(daemon.pid).num_threads() - before < 20
+    for stream in streams:
+        stream.end_input()
+    assert [stream.finish().status for stream in streams] == [0] * 40
+
+
+BAD = {
+    "a text message": (lambda stream: stream.say("text"), 1003),
+    "an unknown kind": (lambda stream: stream.send(9), 1008),
+    "an empty message": (lambda stream: stream._write(stream.connection.send(BytesMessage(b""))), 1008),
+    "a message that is too large": (lambda stream: stream.send(0, bytes(WINDOW + 1)), 1009),
+    "more than the window": (lambda stream: [stream.write(bytes(WINDOW)) for _ in range(40)], 1008),
+    "an acknowledgement of what was not sent": (lambda stream: stream.acknowledge(1 << 30), 1008),
+    "half an acknowledgement": (lambda stream: stream.send(3, b"12"), 1008),
+    "no columns": (lambda stream: stream.resize(0, 24), 1008),
+    "data behind their end": (lambda stream: (stream.end_input(), stream.write(b"x")), 1008),
+    "a frame of a reserved kind": (lambda stream: stream._write(b"\x83\x80abcd"), 1002),
+    "a frame that is not masked": (lambda stream: stream._write(b"\x82\x01x"), 1002),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_breaks_the_rules_is_refused_in_words(opened: Open, bad: str) -> None:
+    send, code = BAD[bad]
+    stream = opened({"connection": LOCAL, "command": "echo begun; sleep 600"})
+    stream.until(b"begun")
+    send(stream)
+    ended = stream.finish()
+    assert (ended.error.get("code"), ended.code) == ("bad_frame", code), ended
+    assert len(ended.error["message"]) > 20
+
+
+REFUSED = {
+    "an unknown connection": ({"connection": "00000000-0000-4000-8000-000000000000"}, "unknown_connection"),
+    "two things to run": ({"connection": LOCAL, "command": "id", "argv": ["id"]}, "invalid_request"),
+    "a terminal of no columns": ({"connection": LOCAL, "pty": True, "columns": 0}, "invalid_request"),
+    "a field that there is not": ({"connection": LOCAL, "commnd": "id"}, "invalid_request"),
+    "no connection": ({}, "invalid_request"),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_request_that_cannot_be_carried_out_is_told(opened: Open, refused: str) -> None:
+    asked, code = REFUSED[refused]
+    ended = opened(asked).finish()
+    assert (ended.error["code"], ended.code) == (code, 1008)
+
+
+@pytest.mark.parametrize("first", ["{", "[]", "x" * (1 << 20) + "x"])
+def test_a_first_message_that_is_no_request_is_told(opened: Open, first: str) -> None:
+    stream = opened()
+    stream.say(first)
+    assert stream.finish().error["code"] in {"invalid_request", "bad_frame"}
+
+
+def test_the_first_message_may_be_binary(opened: Open) -> None:
+    stream = opened()
+    message = json.dumps({"connection": LOCAL, "command": "echo here"})
+    stream.send(message.encode()[0], message.encode()[1:])
+    assert stream.finish().stdout == b"here\n"
+
+
+NO_UPGRADE = {
+    "no token": ({"token": None}, 401, "not_authenticated"),
+    "a wrong token": ({"token": "wrong"}, 403, "invalid_token"),
+    "a foreign page": ({"headers": {"Origin": "http://evil.example"}}, 403, "forbidden_origin"),
+    "another site": ({"headers": {"Sec-Fetch-Site": "cross-site"}}, 403, "forbidden_origin"),
+}
+
+
+@pytest.mark.parametrize("case", NO_UPGRADE)
+def test_who_may_not_is_answered_before_the_upgrade(opened: Open, case: str) -> None:
+    options, status, code = NO_UPGRADE[case]
+    with pytest.raises(NotUpgradedError) as caught:
+        opened(**options)
+    assert (caught.value.answer.status, caught.value.answer.code) == (status, code)
+
+
+def test_a_token_in_the_url_is_none(daemon: Daemon) -> None:
+    with pytest.raises(NotUpgradedError) as caught:
+        Stream(daemon.url, f"{PATH}?token={token_of(daemon)}", None)
+    assert caught.value.answer.status == 401
+
+
+def test_a_plain_request_is_told_that_this_is_a_websocket(daemon: Daemon) -> None:
+    answer = send(daemon.url, PATH, headers={"Authorization": f"Bearer {token_of(daemon)}"}, method="GET")
+    assert (answer.status, answer.code) == (426, "upgrade_required")
+
+
+def test_the_daemons_stop_is_told(own_daemon: Daemon) -> None:
+    stream = Stream(own_daemon.url, PATH, token_of(own_daemon)).ask(connection=LOCAL, command="echo begun; sleep 600")
+    stream.until(b"begun")
+    own_daemon.process.terminate()
+    ended = stream.finish()
+    assert (ended.error["code"], ended.code) == ("stopping", 1001)
+
+
+@pytest.mark.needs("sshd")
+def test_a_link_that_breaks_is_told(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
+    client = client_of(daemon)
+    with ssh_server(tmp_path) as server:
+        far = client.connection.add("pipes/lost", {"type": "ssh", **ssh_fields(server, server.user)})
+        stream = opened({"connection": far, "command": "echo begun; sleep 600"})
+        stream.until(b"begun")
+    ended = stream.finish()
+    client.connection.remove(far)
+    assert (ended.error["code"], ended.code) == ("shell_lost", 1011)
+
+
+def _await(true: Callable[[], bool], otherwise: str) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.02)

@@ -1,0 +1,185 @@
+"""A client of streams as a stranger would write it: frames, one at a time, as they are."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Ping,
+    RejectConnection,
+    RejectData,
+    Request,
+    TextMessage,
+)
+
+from tests.api.wire import Answer, address
+
+WAIT = 20.0
+
+
+class NotUpgradedError(Exception):
+    """The daemon answered by HTTP."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f"{answer.status} {answer.body.decode()}")
+        self.answer = answer
+
+
+@dataclass
+class Ended:
+    """How a stream ended: what came of each kind, and the code of the close frame."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    status: int | None = None
+    error: dict[str, Any] = field(default_factory=dict)
+    code: int | None = None
+
+
+class Stream:
+    """A WebSocket at ``path`` of the daemon at ``url``; it ``acknowledges`` output as it comes, or not.
+
+    :raises NotUpgradedError: there is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        token: str | None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        subprotocols: Sequence[str] = (),
+        acknowledges: bool = True,
+    ) -> None:
+        host, port = address(url)
+        self.acknowledges = acknowledges
+        self.socket = socket.create_connection((host, port), WAIT)
+        self.connection = WSConnection(ConnectionType.CLIENT)
+        given = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
+        extra = [(name.encode(), value.encode()) for name, value in given.items()]
+        self._write(
+            self.connection.send(
+                Request(host=f"{host}:{port}", target=path, extra_headers=extra, subprotocols=list(subprotocols))
+            )
+        )
+        self.ended = Ended()
+        self._message = bytearray()
+        self.subprotocol = self._opened()
+
+    def _opened(self) -> str | None:
+        status, headers, body = 0, {}, b""
+        while True:
+            self._read()
+            for event in self.connection.events():
+                if isinstance(event, AcceptConnection):
+                    return event.subprotocol
+                if isinstance(event, RejectConnection):
+                    status = event.status_code
+                    headers = {name.decode().title(): value.decode() for name, value in event.headers}
+                if isinstance(event, RejectData):
+                    body += event.data
+                    if event.body_finished:
+                        self.socket.close()
+                        raise NotUpgradedError(Answer(status, headers, body))
+
+    def _read(self) -> None:
+        try:
+            data = self.socket.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        self.connection.receive_data(data or None)
+
+    def _write(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send(self, kind: int, payload: bytes = b"") -> None:
+        """Send a frame."""
+        self._write(self.connection.send(BytesMessage(bytes((kind,)) + payload)))
+
+    def say(self, text: str) -> None:
+        """Send a text message."""
+        self._write(self.connection.send(TextMessage(text)))
+
+    def ask(self, **request: Any) -> Stream:
+        """Send the first message."""
+        self.say(json.dumps(request))
+        return self
+
+    def write(self, data: bytes) -> None:
+        """Send data."""
+        self.send(0, data)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Send the size of the terminal."""
+        self.send(2, struct.pack(">HH", columns, rows))
+
+    def acknowledge(self, size: int) -> None:
+        """Acknowledge output."""
+        self.send(3, struct.pack(">I", size))
+
+    def end_input(self) -> None:
+        """Send EOF."""
+        self.send(4)
+
+    def frames(self) -> list[bytes]:
+        """Wait for frames, and return those that came; none at the end."""
+        found: list[bytes] = []
+        while not found and self.ended.code is None:
+            self._read()
+            for event in self.connection.events():
+                if isinstance(event, BytesMessage):
+                    self._message += event.data
+                    if event.message_finished:
+                        found.append(bytes(self._message))
+                        self._message.clear()
+                elif isinstance(event, Ping):
+                    self._write(self.connection.send(event.response()))
+                elif isinstance(event, CloseConnection):
+                    self.ended.code = event.code
+                    self.socket.close()
+                    break
+        for frame in found:
+            self._note(frame)
+        return found
+
+    def _note(self, frame: bytes) -> None:
+        kind, payload = frame[0], frame[1:]
+        if kind == 0:
+            self.ended.stdout += payload
+        elif kind == 1:
+            self.ended.stderr += payload
+        elif kind == 5:
+            (self.ended.status,) = struct.unpack(">i", payload)
+        elif kind == 6:
+            self.ended.error = json.loads(payload)
+        if kind in (0, 1) and self.acknowledges:
+            self.acknowledge(len(payload))
+
+    def until(self, text: bytes) -> bytes:
+        """Return all output, once ``text`` is in it."""
+        end = time.monotonic() + WAIT
+        while text not in self.ended.stdout:
+            assert time.monotonic() < end, f"{text!r} did not come, but {self.ended}"
+            assert self.frames(), f"{text!r} did not come, but {self.ended}"
+        return self.ended.stdout
+
+    def finish(self) -> Ended:
+        """Read to the end of the stream, and return how it ended."""
+        while self.frames():
+            pass
+        return self.ended
+
+    def close(self) -> None:
+        """Leave without a word."""
+        self.socket.close()
