@@ -16,7 +16,7 @@ from connmgr.streams.streams import Streams
 
 
 class Pipe:
-    """Joins the client of ``opening`` with the process behind ``channel``; ``when_ended`` is called once after both.
+    """Joins the client of ``opening`` with the process behind ``channel``; ``when_ended`` is called once after that.
 
     ``hang_up`` is called, in a thread that may wait, where the client leaves while the process runs.
     """
@@ -31,11 +31,16 @@ class Pipe:
         when_ended: Callable[[], object],
     ) -> None:
         self._streams = streams
-        self._hang_up, self._when_ended = hang_up, when_ended
+        self._hang_up = hang_up
         self._has_left = False
         self._client = Client(streams.loop, opening, self)
         self._process = Process(
-            streams.loop, channel, output=self._output, taken=self._client.acknowledge, ended=self._ended
+            streams.loop,
+            channel,
+            output=self._output,
+            taken=self._client.acknowledge,
+            ended=self._ended,
+            released=when_ended,
         )
         streams.add(self)
 
@@ -53,17 +58,8 @@ class Pipe:
 
     def leave(self) -> None:
         self._has_left = True
-        left_running = self._process.runs
-        self._process.close()
-        self._streams.loop.work(lambda: self._end(left_running=left_running))
+        self._process.close(self._hang_up)
         self._streams.discard(self)
-
-    def _end(self, *, left_running: bool) -> None:
-        try:
-            if left_running:
-                self._hang_up()
-        finally:
-            self._when_ended()
 
     def stop(self) -> None:
         self._client.fail(Stopping("The daemon is stopping."), CloseReason.GOING_AWAY)

@@ -6,6 +6,7 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop
@@ -27,7 +28,8 @@ class Process:
     """The process behind ``channel``. All methods belong to the thread of ``loop``, which calls back in it.
 
     ``output`` is given stdout and stderr as they come; ``taken`` the number of bytes of input that went to the far
-    side; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close` nothing is called.
+    side; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close` nothing is called but
+    ``released``, once, in a thread that may wait, when the channel is closed.
     """
 
     def __init__(
@@ -38,10 +40,11 @@ class Process:
         output: Callable[[bytes, bytes], None],
         taken: Callable[[int], None],
         ended: Callable[[int | None], None],
+        released: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._channel = channel
-        self._output, self._taken, self._ended = output, taken, ended
+        self._output, self._taken, self._ended, self._released = output, taken, ended, released
         self._input: deque[bytes] = deque()
         self._ends_input = False
         self._writing = self._broken = False
@@ -55,11 +58,6 @@ class Process:
             self._reader.start()
         else:
             loop.call(self._begin)
-
-    @property
-    def runs(self) -> bool:
-        """Whether it was neither closed nor seen to end."""
-        return not self._over
 
     def write(self, data: bytes) -> None:
         """Write ``data`` to the process after what was given before; drop it where the process takes no more."""
@@ -106,8 +104,8 @@ class Process:
             if self._descriptor is not None:
                 self._begin()
 
-    def close(self) -> None:
-        """Read and write no more, and release the channel. Calling it again does nothing."""
+    def close(self, before: Callable[[], object] = lambda: None) -> None:
+        """Read and write no more, and close the channel after calling ``before``. Calling it again does nothing."""
         if self._over:
             return
         self._over = True
@@ -115,7 +113,13 @@ class Process:
         self._input.clear()
         if self._descriptor is not None:
             self._loop.unwatch(self._descriptor)
-        self._loop.work(self._channel.close)
+        self._loop.work(lambda: self._release(before))
+
+    def _release(self, before: Callable[[], object]) -> None:
+        with ExitStack() as ending:
+            ending.callback(self._released)
+            ending.callback(self._channel.close)
+            before()
 
     def _begin(self) -> None:
         if self._over or self._paused or self._descriptor is None:

@@ -57,9 +57,9 @@ class WebSocket:
         self._silences = 0
         self._closed = self._closing = False
         self._socket.setblocking(False)
-        loop.watch(self._socket.fileno(), selectors.EVENT_READ, self._ready)
         self._timer = loop.after(PING_SECONDS, self._tick)
-        loop.call(lambda: self._handle_all(opening.early))
+        # Whoever makes this is not ready for frames yet.
+        loop.call(lambda: self._begin(opening.early))
 
     def send(self, frame: bytes) -> None:
         """Send a frame, soon if not at once; nothing after :meth:`close`."""
@@ -76,6 +76,15 @@ class WebSocket:
         reason = reason.encode()[:REASON_BYTES].decode(errors="ignore")
         with suppress(LocalProtocolError):
             self._put(self._connection.send(CloseConnection(code, reason)))
+
+    def _begin(self, early: Iterable[object]) -> None:
+        self._handle_all(early)
+        if not self._closed:
+            self._loop.watch(self._socket.fileno(), self._events, self._ready)
+
+    @property
+    def _events(self) -> int:
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._awaits_room else 0)
 
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -175,8 +184,7 @@ class WebSocket:
     def _await_room(self, wanted: bool) -> None:
         if wanted != self._awaits_room:
             self._awaits_room = wanted
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
-            self._loop.watch(self._socket.fileno(), events, self._ready)
+            self._loop.watch(self._socket.fileno(), self._events, self._ready)
 
     def _sendings(self) -> Iterator[int]:
         while self._outgoing:

@@ -37,7 +37,7 @@ def ssh(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         client = client_of(daemon)
         added = client.connection.add("pipes/ssh", {"type": "ssh", **ssh_fields(server, server.user)})
         yield added
-        client.connection.remove(added)
+        client.connection.remove([added])
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.needs("sshd"))])
@@ -139,7 +139,7 @@ def test_large_streams_pass_both_ways_at_once(opened: Open, place: str) -> None:
 
 def test_the_process_is_hung_up_when_its_client_leaves(opened: Open, place: str, tmp_path: Path) -> None:
     left = tmp_path / "left"
-    command = f"(trap 'echo hup >{left}; exit' HUP; echo begun; while sleep 0.1; do :; done)"
+    command = f"trap 'echo hup >{left}; exit' HUP; echo begun; while :; do read line || sleep 0.1; done </dev/null"
     stream = opened({"connection": place, "command": command})
     stream.until(b"begun")
     stream.close()
@@ -276,7 +276,7 @@ def test_a_link_that_breaks_is_told(daemon: Daemon, opened: Open, tmp_path: Path
         stream = opened({"connection": far, "command": "echo begun; sleep 600"})
         stream.until(b"begun")
     ended = stream.finish()
-    client.connection.remove(far)
+    client.connection.remove([far])
     assert (ended.error["code"], ended.code) == ("shell_lost", 1011)
 
 

@@ -163,7 +163,7 @@ class Stream:
             (self.ended.status,) = struct.unpack(">i", payload)
         elif kind == 6:
             self.ended.error = json.loads(payload)
-        if kind in (0, 1) and self.acknowledges:
+        if kind in (0, 1) and self.acknowledges and self.ended.code is None:
             self.acknowledge(len(payload))
 
     def until(self, text: bytes) -> bytes:
