@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from marshmallow import ValidationError, validate, validates_schema
+from marshmallow import ValidationError, validates_schema
 
 from connmgr import errors
 from connmgr.api.account import caller
@@ -46,6 +47,14 @@ FRAMES = (
 )
 
 
+_TERMINAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
+
+
+def _terminal_name(value: str) -> None:
+    if not _TERMINAL_NAME.fullmatch(value):
+        raise ValidationError("Not the name of a terminal.")
+
+
 class Address(Schema):
     host = Text(required=True, validate=Length(min=1, max=255), metadata={"description": "As the far side names it."})
     port = Integer(required=True, validate=Range(min=1, max=65535), metadata={"description": "The TCP port."})
@@ -56,7 +65,7 @@ class PtyFields(Schema):
 
     term = Text(
         load_default="xterm-256color",
-        validate=validate.Regexp(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z", error="Not the name of a terminal."),
+        validate=_terminal_name,
         metadata={"description": "The value of TERM."},
     )
     columns = Integer(load_default=80, validate=Range(min=1, max=MAX_SIDE), metadata={"description": "Its width."})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from wsproto.frame_protocol import CloseReason
 
@@ -13,6 +14,9 @@ from connmgr.streams.client import Client
 from connmgr.streams.opening import Opening
 from connmgr.streams.process import Process
 from connmgr.streams.streams import Streams
+
+GRACE_SECONDS = 2.0
+"""Time in which a process ends that was sent HUP, before it loses its streams."""
 
 
 class Pipe:
@@ -31,7 +35,7 @@ class Pipe:
         when_ended: Callable[[], object],
     ) -> None:
         self._streams = streams
-        self._hang_up = hang_up
+        self._channel, self._hang_up = channel, hang_up
         self._has_left = False
         self._client = Client(streams.loop, opening, self)
         self._process = Process(
@@ -58,8 +62,14 @@ class Pipe:
 
     def leave(self) -> None:
         self._has_left = True
-        self._process.close(self._hang_up)
+        self._process.close(self._end_process)
         self._streams.discard(self)
+
+    def _end_process(self) -> None:
+        """Have the process end by itself if it does so soon; in a thread that may wait."""
+        self._hang_up()
+        with suppress(TimeoutError, EOFError, OSError):
+            self._channel.exit_status(GRACE_SECONDS)
 
     def stop(self) -> None:
         self._client.fail(Stopping("The daemon is stopping."), CloseReason.GOING_AWAY)

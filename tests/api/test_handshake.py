@@ -109,7 +109,7 @@ def test_without_a_token_401_and_with_a_wrong_one_403(daemon: Daemon) -> None:
 def test_every_endpoint_but_the_handshake_needs_a_token(daemon: Daemon) -> None:
     paths = send(daemon.url, "/openapi.json", method="GET").json["paths"]
     assert len(paths) > 15
-    for path in paths.keys() - {"/handshake"}:
+    for path in {path for path, methods in paths.items() if "post" in methods} - {"/handshake"}:
         assert (path, send(daemon.url, path, {}).status) == (path, 401)
 
 

@@ -33,8 +33,7 @@ Open = Callable[..., Stream]
 @pytest.fixture(scope="module")
 def ssh(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A connection over ssh."""
-    with ssh_server(tmp_path_factory.mktemp("ssh")) as server:
-        client = client_of(daemon)
+    with ssh_server(tmp_path_factory.mktemp("ssh")) as server, client_of(daemon) as client:
         added = client.connection.add("pipes/ssh", {"type": "ssh", **ssh_fields(server, server.user)})
         yield added
         client.connection.remove([added])
@@ -139,7 +138,8 @@ def test_large_streams_pass_both_ways_at_once(opened: Open, place: str) -> None:
 
 def test_the_process_is_hung_up_when_its_client_leaves(opened: Open, place: str, tmp_path: Path) -> None:
     left = tmp_path / "left"
-    command = f"trap 'echo hup >{left}; exit' HUP; echo begun; while :; do read line || sleep 0.1; done </dev/null"
+    # A shell that tells of its child's end where nobody listens any more is ended by that.
+    command = f"exec 2>/dev/null; trap 'echo hup >{left}; exit' HUP; echo begun; while :; do sleep 0.1; done"
     stream = opened({"connection": place, "command": command})
     stream.until(b"begun")
     stream.close()
@@ -270,13 +270,13 @@ def test_the_daemons_stop_is_told(own_daemon: Daemon) -> None:
 
 @pytest.mark.needs("sshd")
 def test_a_link_that_breaks_is_told(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
-    client = client_of(daemon)
-    with ssh_server(tmp_path) as server:
-        far = client.connection.add("pipes/lost", {"type": "ssh", **ssh_fields(server, server.user)})
-        stream = opened({"connection": far, "command": "echo begun; sleep 600"})
-        stream.until(b"begun")
-    ended = stream.finish()
-    client.connection.remove([far])
+    with client_of(daemon) as client:
+        with ssh_server(tmp_path) as server:
+            far = client.connection.add("pipes/lost", {"type": "ssh", **ssh_fields(server, server.user)})
+            stream = opened({"connection": far, "command": "echo begun; sleep 600"})
+            stream.until(b"begun")
+        ended = stream.finish()
+        client.connection.remove([far])
     assert (ended.error["code"], ended.code) == ("shell_lost", 1011)
 
 
