@@ -6,6 +6,7 @@ import base64
 import binascii
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, TextMessage
@@ -69,6 +70,9 @@ class Opening:
     def accept(self, stream: socket.socket) -> None:
         """Answer 101 on ``stream``, which belongs to this from now on."""
         self.stream = stream
+        with suppress(OSError):
+            # A Unix socket sends small pieces at once anyway.
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in self._offered else None
         list(self.connection.events())
         self._send(self.connection.send(AcceptConnection(subprotocol=chosen)), Deadline(SEND_SECONDS))

@@ -65,6 +65,7 @@ class Stream:
         host, port = address(url)
         self.acknowledges = acknowledges
         self.socket = socket.create_connection((host, port), WAIT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection = WSConnection(ConnectionType.CLIENT)
         given = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
         extra = [(name.encode(), value.encode()) for name, value in given.items()]
