@@ -246,6 +246,9 @@ def _owner(distribution: metadata.Distribution | None) -> str:
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
     # A third-party finder may raise where the standard one returns nothing.
     with suppress(FileNotFoundError):
-        if distribution is not None and "Name" in distribution.metadata:
-            return distribution.metadata["Name"], distribution.version or "unknown"
+        # Each access to the metadata parses the file.
+        told = None if distribution is None else distribution.metadata
+        if told is not None and "Name" in told:
+            version = told["Version"] if "Version" in told else ""
+            return told["Name"], version or "unknown"
     raise LookupError("its distribution is damaged: it has no name")

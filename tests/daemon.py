@@ -87,7 +87,8 @@ class Daemon:
     def _started(self, arguments: list[str], program: Sequence[str]) -> subprocess.Popen[bytes] | Child:
         with self._stderr_path.open("ab") as stderr:
             if not program and forkable(self.environment):
-                return _spawner().start(arguments, self.environment, self.home, stderr.fileno())
+                with Path(os.devnull).open("rb") as stdin:
+                    return spawner().start(arguments, self.environment, self.home, stdin.fileno(), stderr.fileno())
             return subprocess.Popen(
                 [*(program or PROGRAM), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -143,11 +144,11 @@ class Daemon:
 
 
 @cache
-def _spawner() -> Spawner:
+def spawner() -> Spawner:
     """Return the one spawner of this process."""
-    spawner = Spawner()
-    atexit.register(spawner.close)
-    return spawner
+    made = Spawner()
+    atexit.register(made.close)
+    return made
 
 
 def _ready_line(stdout: IO[bytes]) -> str:

@@ -1,26 +1,33 @@
-"""Starts daemons by forking a process that has the program loaded, for loading takes longer than most tests.
+"""Runs the program by forking a process that has it loaded, for loading takes longer than most tests.
 
-What is forked is told from ``python -m connmgr`` by its command line in the system's list of processes, and by nothing
-that the program does: importing its modules starts and builds nothing (tests/test_layering.py).
+What is forked is told from the installed ``connmgr`` by its command line in the system's list of processes, and by
+nothing that the program does: importing its modules starts and builds nothing (tests/test_layering.py). It ends when
+its threads have, without the interpreter taking all modules apart.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
 import os
 import select
+import selectors
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parent.parent
+PROGRAM = Path(sys.executable).with_name("connmgr")
 MODULES = (
     *("connmgr.cli.serve", "connmgr.daemon", "connmgr_elevated", "connmgr_local", "connmgr_ssh"),
     *("alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
@@ -63,7 +70,9 @@ class Child:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # Its end may not have been told yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -92,19 +101,53 @@ class Spawner:
             environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
             self._process = subprocess.Popen(argv, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()])
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, stderr: int) -> Child:
-        """Start the program with ``arguments``, without input, its output in :attr:`Child.stdout`."""
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        stdin: int,
+        stderr: int,
+        *,
+        new_session: bool = False,
+    ) -> Child:
+        """Start the program with ``arguments``, its output in :attr:`Child.stdout`."""
         told, tells = os.pipe()
         reads, stdout = os.pipe()
-        words = json.dumps([list(arguments), dict(environment), str(cwd)]).encode()
+        words = json.dumps([list(arguments), dict(environment), str(cwd), new_session]).encode()
         try:
             with self._lock:
-                socket.send_fds(self._socket, [words], [stdout, stderr, tells])
+                socket.send_fds(self._socket, [words], [stdin, stdout, stderr, tells])
                 pid = int(self._socket.recv(32))
         finally:
             os.close(tells)
             os.close(stdout)
         return Child(pid, told, reads)
+
+    def run(
+        self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, content: bytes, timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run the program in a session of its own to its end, with ``content`` for input.
+
+        :raises subprocess.TimeoutExpired: it ran longer than ``timeout`` seconds, and was killed.
+        """
+        stdin, feeds = os.pipe()
+        errors, stderr = os.pipe()
+        try:
+            child = self.start(arguments, environment, cwd, stdin, stderr, new_session=True)
+        finally:
+            os.close(stdin)
+            os.close(stderr)
+        deadline = time.monotonic() + timeout
+        with child.stdout, os.fdopen(errors, "rb", buffering=0) as told, os.fdopen(feeds, "wb", buffering=0) as feed:
+            try:
+                said = _exchange(feed, content, [child.stdout, told], deadline)
+                child.wait(max(0.0, deadline - time.monotonic()))
+            except BaseException:
+                child.kill()
+                child.wait()
+                raise
+        return subprocess.CompletedProcess(arguments, child.wait(), *said)
 
     def close(self) -> None:
         """End it; what it has started goes on."""
@@ -112,43 +155,141 @@ class Spawner:
         self._process.wait(60)
 
 
+def _exchange(feed: IO[bytes], content: bytes, sources: list[IO[bytes]], deadline: float) -> list[bytes]:
+    """Write ``content``, as much of it as is read, and return what the ``sources`` tell to their ends."""
+    said = dict.fromkeys(sources, b"")
+    os.set_blocking(feed.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(feed, selectors.EVENT_WRITE)
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired("connmgr", 0.0, *said.values())
+            for key, _ in ready:
+                if key.fileobj is feed:
+                    content = _fed(feed, content)
+                    ended = not content
+                else:
+                    chunk = os.read(key.fd, 1 << 16)
+                    said[key.fileobj] += chunk
+                    ended = not chunk
+                if ended:
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+    return list(said.values())
+
+
+def _fed(feed: IO[bytes], content: bytes) -> bytes:
+    """Write what fits, and return what is left: nothing where nobody reads any more."""
+    try:
+        return content[os.write(feed.fileno(), content[: 1 << 16]) :] if content else content
+    except BrokenPipeError:
+        return b""
+
+
+class _End:
+    """Ends a child once it has waited for its threads: the last function that is called at the end of a process."""
+
+    def __init__(self) -> None:
+        self.code = 1
+        atexit.register(self)
+
+    def __call__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(self.code)
+
+
 def main() -> None:
     """Fork whenever it is asked for, until the other side has gone; in a child return, ready to run the program."""
     gc.disable()
-    for module in MODULES:
+    for module in (*MODULES, *_commands()):
         importlib.import_module(module)
     gc.freeze()
-    # Who waits for a daemon tells its end by itself.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(fileno=int(sys.argv[1])) as asked:
+    with socket.socket(fileno=int(sys.argv[1])) as asked, _Children() as children:
         while True:
-            words, descriptors, *_ = socket.recv_fds(asked, MOST_BYTES, 3)
+            ready, _, _ = select.select([asked, children], [], [])
+            if children in ready:
+                children.tell_ends()
+            if asked not in ready:
+                continue
+            words, descriptors, *_ = socket.recv_fds(asked, MOST_BYTES, 4)
             if not words:
                 os._exit(0)
-            if os.fork() == 0:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _keep(asked, descriptors[2])
+            *streams, tells = descriptors
+            pid = os.fork()
+            if pid == 0:
                 break
-            for descriptor in descriptors:
-                os.close(descriptor)
-    _become(*json.loads(words), *descriptors)
-
-
-def _keep(asked: socket.socket, tells: int) -> None:
-    """Fork once more; the parent stays, waits for the child and tells how it has ended."""
-    pid = os.fork()
-    if pid == 0:
-        return
-    asked.send(str(pid).encode())
-    _, status = os.waitpid(pid, 0)
-    os.write(tells, _STATUS.pack(status))
-    os._exit(0)
-
-
-def _become(arguments: list[str], environment: dict[str, str], cwd: str, stdout: int, stderr: int, tells: int) -> None:
-    """Make this process what a new one is before it runs the program."""
+            children.add(pid, tells)
+            asked.send(str(pid).encode())
+            for stream in streams:
+                os.close(stream)
     os.close(tells)
-    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
+    _become(*json.loads(words), *streams)
+
+
+class _Children:
+    """The processes that were forked and run; readable when some have ended, left by a child that has nothing of it."""
+
+    def __init__(self) -> None:
+        self._tells: dict[int, int] = {}
+        self._reads, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+
+    def __enter__(self) -> _Children:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (self._reads, self._wakes, *self._tells.values()):
+            os.close(descriptor)
+
+    def fileno(self) -> int:
+        return self._reads
+
+    def add(self, pid: int, tells: int) -> None:
+        """Have the end of a process told by the descriptor ``tells``."""
+        self._tells[pid] = tells
+
+    def tell_ends(self) -> None:
+        """Tell the end of each process that has ended."""
+        os.read(self._reads, 1 << 12)
+        while self._tells:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            tells = self._tells.pop(pid)
+            # Nobody may wait any more.
+            with suppress(BrokenPipeError):
+                os.write(tells, _STATUS.pack(status))
+            os.close(tells)
+
+
+def _commands() -> set[str]:
+    """Return the modules of all commands."""
+    from connmgr.cli import COMMANDS
+
+    return {f"connmgr.cli.{module}" for module in COMMANDS.values()}
+
+
+def _become(
+    arguments: list[str],
+    environment: dict[str, str],
+    cwd: str,
+    new_session: bool,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+) -> None:
+    """Make this process what a new one is before it runs the program."""
+    if new_session:
+        os.setsid()
+    for target, source in enumerate((stdin, stdout, stderr)):
         os.dup2(source, target)
         os.close(source)
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
@@ -157,11 +298,18 @@ def _become(arguments: list[str], environment: dict[str, str], cwd: str, stdout:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    sys.argv[1:] = arguments
+    sys.argv[:] = [str(PROGRAM), *arguments]
+    # What click takes for the way in which the program was started.
+    sys.modules["__main__"].__package__ = None
 
 
 if __name__ == "__main__":
+    end = _End()
     main()
     from connmgr.__main__ import main as run
 
-    run()
+    try:
+        run()
+    except SystemExit as left:
+        end.code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        raise

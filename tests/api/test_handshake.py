@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +14,7 @@ from connmgr.client import Client
 from connmgr.errors import InvalidToken
 from connmgr.secrets.principals import new_principal
 from tests.api.wire import send, token_of
+from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
@@ -41,9 +40,9 @@ def test_tokens_differ(daemon: Daemon) -> None:
 
 
 def api_key(daemon: Daemon, *options: str) -> str:
-    command = [sys.executable, "-m", "connmgr", "api-key", *options]
-    done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout.strip()
+    done = run("api-key", *options, environment=daemon.environment)
+    assert done.code == 0, done.errors
+    return done.output.strip()
 
 
 def test_the_api_key_lets_in_and_a_rotated_one_at_once(own_daemon: Daemon) -> None:

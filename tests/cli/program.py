@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 import pexpect
 
-from tests.daemon import Daemon
+from tests.daemon import Daemon, spawner
 from tests.plugins.sshd import Sshd
+from tests.spawner import PROGRAM, forkable
 
-DIRECTORY = Path(sys.executable).parent
+DIRECTORY = PROGRAM.parent
 TIMEOUT = 60.0
 
 
@@ -40,6 +40,25 @@ class Done:
         return json.loads(self.stdout)
 
 
+def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"") -> Done:
+    """Run the program in the home directory of ``environment`` to its end; there is no terminal to ask on."""
+    content = stdin.encode() if isinstance(stdin, str) else stdin
+    if forkable(environment):
+        done = spawner().run(arguments, environment, Path(environment["HOME"]), content, TIMEOUT)
+    else:
+        done = subprocess.run(
+            [PROGRAM, *arguments],
+            input=content,
+            capture_output=True,
+            env=environment,
+            cwd=environment["HOME"],
+            timeout=TIMEOUT,
+            check=False,
+            start_new_session=True,
+        )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
 class CommandLine:
     """Runs the program in the environment of the user who has started ``daemon``; there is no terminal."""
 
@@ -60,21 +79,9 @@ class CommandLine:
         environment: Mapping[str, str] | None = None,
     ) -> Done:
         """Run it to its end, which must be with the exit code ``code``."""
-        done = subprocess.run(
-            ["connmgr", *arguments],
-            executable=DIRECTORY / "connmgr",
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            env=self.environment | dict(environment or {}),
-            cwd=self.daemon.home,
-            timeout=TIMEOUT,
-            check=False,
-            # Without a terminal to ask on, even where the tests have one.
-            start_new_session=True,
-        )
-        shown = f"connmgr {arguments} exited with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"
-        assert done.returncode == code, shown
-        return Done(done.returncode, done.stdout, done.stderr)
+        done = run(*arguments, environment=self.environment | dict(environment or {}), stdin=stdin)
+        assert done.code == code, f"connmgr {arguments} exited with {done.code}\n{done.stdout!r}\n{done.errors}"
+        return done
 
     def on_terminal(self, *arguments: str, program: str = "connmgr", columns: int = 120) -> pexpect.spawn:
         """Start it, or another ``program``, on a terminal of its own."""

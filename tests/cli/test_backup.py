@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import DaemonExitedError
-
-
-def connmgr(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "connmgr", *arguments]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_backup_is_restored_with_its_secrets(start_daemon: StartDaemon, tmp_path: Path) -> None:
@@ -26,19 +20,19 @@ def test_a_backup_is_restored_with_its_secrets(start_daemon: StartDaemon, tmp_pa
     added = daemon.client.post("/connection/add", name="server", data=data, validate=False)["connection"]
     file = tmp_path / "vault.backup"
 
-    done = connmgr("vault", "backup", str(file), environment=daemon.environment)
-    assert done.returncode == 0, done.stderr
-    assert "key is not part of it" in done.stdout
+    done = run("vault", "backup", str(file), environment=daemon.environment)
+    assert done.code == 0, done.errors
+    assert "key is not part of it" in done.output
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert b"hunter2" not in file.read_bytes()
-    again = connmgr("vault", "backup", str(file), environment=daemon.environment)
-    assert again.returncode == 1
-    assert "Traceback" not in again.stderr
+    again = run("vault", "backup", str(file), environment=daemon.environment)
+    assert again.code == 1
+    assert "Traceback" not in again.errors
 
     home = tmp_path / "elsewhere"
     directory = home / "data" / "connmgr"
-    restored = connmgr("vault", "restore", str(file), "--data-dir", str(directory), environment=daemon.environment)
-    assert restored.returncode == 0, restored.stderr
+    restored = run("vault", "restore", str(file), "--data-dir", str(directory), environment=daemon.environment)
+    assert restored.code == 0, restored.errors
     with pytest.raises(DaemonExitedError, match=r"vault\.key|key"):
         start_daemon(home=home)
     shutil.copy2(daemon.data_dir / "vault.key", directory / "vault.key")
@@ -50,8 +44,8 @@ def test_a_backup_is_restored_with_its_secrets(start_daemon: StartDaemon, tmp_pa
 def test_a_backup_is_not_restored_over_a_vault(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon()
     file = tmp_path / "vault.backup"
-    assert connmgr("vault", "backup", str(file), environment=daemon.environment).returncode == 0
-    refused = connmgr("vault", "restore", str(file), environment=daemon.environment)
-    assert refused.returncode == 1
-    assert "not empty" in refused.stderr
+    assert run("vault", "backup", str(file), environment=daemon.environment).code == 0
+    refused = run("vault", "restore", str(file), environment=daemon.environment)
+    assert refused.code == 1
+    assert "not empty" in refused.errors
     assert daemon.client.post("/category/query", filter="*")["found"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from connmgr.client import LOCAL_MACHINE
-from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine
+from tests.cli.program import TIMEOUT, CommandLine, run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
 
@@ -33,12 +32,11 @@ NEED_A_DAEMON = [
 @pytest.mark.parametrize("arguments", NEED_A_DAEMON, ids=lambda arguments: arguments[0])
 def test_without_a_daemon_commands_exit_with_3_and_say_what_to_do(arguments: tuple[str, ...], tmp_path: Path) -> None:
     environment = {**clean_environment(tmp_path), "CONNMGR_PORT": "1"}
-    argv = [DIRECTORY / "connmgr", *arguments]
-    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3, done.stderr
-    assert "connmgr serve" in done.stderr
-    assert len(done.stderr.splitlines()) == 2
-    assert done.stdout == ""
+    done = run(*arguments, environment=environment)
+    assert done.code == 3, done.errors
+    assert "connmgr serve" in done.errors
+    assert len(done.errors.splitlines()) == 2
+    assert done.output == ""
 
 
 def test_status_describes_the_daemon(own_connmgr: CommandLine) -> None:

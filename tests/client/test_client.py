@@ -28,6 +28,7 @@ from connmgr.client import (
     Unreachable,
 )
 from connmgr.client.jobs import Job
+from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
@@ -172,9 +173,8 @@ class TestSessions:
             other.daemon.version()
 
     def test_the_api_key_will_do(self, own_daemon: Daemon) -> None:
-        argv = [sys.executable, "-m", "connmgr", "api-key"]
-        key = subprocess.run(argv, env=own_daemon.environment, capture_output=True, text=True, timeout=60, check=True)
-        with Client(own_daemon.url, auth_file="/nonexistent", api_key=key.stdout.strip()) as client:
+        key = run("api-key", environment=own_daemon.environment).output.strip()
+        with Client(own_daemon.url, auth_file="/nonexistent", api_key=key) as client:
             assert client.daemon.version().build
         with Client(own_daemon.url, api_key="wrong") as client, pytest.raises(AccessDenied) as denied:
             client.daemon.version()

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
 from tests.ports import reserved_port
 
 
 def _doctor(home: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "connmgr", "doctor", "--json", *options],
-        env=clean_environment(home) | environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stderr.decode()
+    done = run("doctor", "--json", *options, environment=clean_environment(home) | environment)
+    assert done.code in (0, 1), done.errors
     findings: dict[str, list[dict[str, Any]]] = {}
-    for finding in json.loads(done.stdout):
+    for finding in done.json:
         findings.setdefault(finding["result"], []).append(finding)
-    assert bool(findings.get("problem")) == bool(done.returncode), findings
-    return done.returncode, findings
+    assert bool(findings.get("problem")) == bool(done.code), findings
+    return done.code, findings
 
 
 def _contents(directory: Path) -> dict[str, bytes]:
@@ -190,8 +182,7 @@ def test_files_from_the_future_show_a_wrong_clock(start_daemon: StartDaemon) -> 
 def test_a_person_is_shown_a_table_and_what_to_do(start_daemon: StartDaemon, port: str) -> None:
     daemon = _stopped(start_daemon)
     daemon.data_dir.chmod(0o755)
-    command = [sys.executable, "-m", "connmgr", "doctor", "--port", port]
-    done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "PROBLEM  data directory" in done.stdout
-    assert done.stdout.rstrip().splitlines()[-1] == f"data directory: chmod 700 {daemon.data_dir}"
+    done = run("doctor", "--port", port, environment=daemon.environment)
+    assert done.code == 1
+    assert "PROBLEM  data directory" in done.output
+    assert done.output.rstrip().splitlines()[-1] == f"data directory: chmod 700 {daemon.data_dir}"

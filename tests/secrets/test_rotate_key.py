@@ -10,28 +10,28 @@ import time
 from pathlib import Path
 
 from connmgr.client import Client
+from tests.cli.program import Done, run
 from tests.conftest import StartDaemon
 from tests.daemon import clean_environment
 
 
-def rotate_key(home: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "connmgr", "vault", "rotate-key"]
-    return subprocess.run(command, env=clean_environment(home), capture_output=True, text=True, timeout=60, check=False)
+def rotate_key(home: Path) -> Done:
+    return run("vault", "rotate-key", environment=clean_environment(home))
 
 
 def test_a_running_daemon_keeps_its_key(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon(home=tmp_path)
     key = (daemon.data_dir / "vault.key").read_bytes()
     result = rotate_key(tmp_path)
-    assert result.returncode == 1
-    assert f"Another connmgr daemon (pid {daemon.pid}) uses this vault and listens on {daemon.url}." in result.stderr
+    assert result.code == 1
+    assert f"Another connmgr daemon (pid {daemon.pid}) uses this vault and listens on {daemon.url}." in result.errors
     assert (daemon.data_dir / "vault.key").read_bytes() == key
 
 
 def test_without_a_vault_there_is_nothing_to_rotate(tmp_path: Path) -> None:
     result = rotate_key(tmp_path)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "no vault yet" in result.stderr
+    assert (result.code, result.output) == (1, "")
+    assert "no vault yet" in result.errors
     assert not (tmp_path / "data" / "connmgr" / "vault.key").exists()
 
 
@@ -44,7 +44,7 @@ def test_a_stopped_daemon_s_vault_gets_a_new_key_and_keeps_its_secrets(
     daemon.stop()
     key = (daemon.data_dir / "vault.key").read_bytes()
     result = rotate_key(tmp_path)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.code, result.errors) == (0, "")
     assert (daemon.data_dir / "vault.key").read_bytes() != key
     again = start_daemon(home=tmp_path)
     with Client(again.url, auth_file=again.auth_file) as client:
