@@ -4,6 +4,8 @@ ARGS ?=
 PYTEST_ARGS ?= -n auto --dist worksteal
 
 BIN := .venv/bin
+# Each test process would compile all tests anew, ten seconds of a core, where the caller forbids Python to keep that.
+COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
 INSTALLED := .venv/installed-
 
 help: ## List the targets
@@ -13,10 +15,10 @@ run: $(INSTALLED)run ## Start the daemon; options in ARGS, as in: make run ARGS=
 	@exec $(BIN)/connmgr serve $(ARGS)
 
 test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make test PYTEST_ARGS="-k vault"
-	@scripts/rootless $(BIN)/pytest $(PYTEST_ARGS)
+	@$(COMPILED_ONCE) scripts/rootless $(BIN)/pytest $(PYTEST_ARGS)
 
 test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
-	@scripts/rootless .venv/$*/bin/pytest $(PYTEST_ARGS)
+	@$(COMPILED_ONCE) scripts/rootless .venv/$*/bin/pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 	$(BIN)/ruff check .

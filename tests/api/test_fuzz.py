@@ -90,7 +90,7 @@ def test_made_up_requests_get_announced_answers(
         assert not (response.status_code == 500 and response.json()["error"]["code"] == "internal")
 
     # Each passphrase costs half a second by design.
-    examples = 4 if group == "vault" else 15
+    examples = 3 if group == "vault" else 8
     for operation in operations(description, group):
         try_out(operation, GenerationMode.POSITIVE, examples, conforms)
 
@@ -110,7 +110,7 @@ def test_broken_requests_are_refused(fuzzed: Daemon, session: requests.Session, 
         # What a stream takes is its first message, which no request of HTTP carries.
         takes_a_body = "requestBody" in described and "101" not in described["responses"]
         if takes_a_body and "application/json" in operation.get_request_payload_content_types():
-            try_out(operation, GenerationMode.NEGATIVE, 15, refused)
+            try_out(operation, GenerationMode.NEGATIVE, 8, refused)
 
 
 def test_every_group_is_tried(description: Any) -> None:

@@ -103,7 +103,7 @@ HARD_TO_KILL = {
 @pytest.mark.parametrize("case", HARD_TO_KILL)
 def test_hard_to_kill(posix: Session, case: str) -> None:
     with pytest.raises(CommandTimeout):
-        run(posix, HARD_TO_KILL[case], timeout=0.5)
+        run(posix, HARD_TO_KILL[case], timeout=0.2)
     assert_usable(posix)
     # The subshell of the last command may still be on its way out.
     for child in psutil.Process(posix.pid).children(recursive=True):

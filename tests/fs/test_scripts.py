@@ -1,4 +1,8 @@
-"""Every operation in every shell that may be /bin/sh, with GNU's tools, with busybox's, and with hardly any."""
+"""Every operation in every shell that may be /bin/sh, with GNU's tools, with busybox's, and with hardly any.
+
+Each test runs in each shell with two of the three, and with each of the three in four shells; which ones, changes from
+test to test, so that all tests together meet each shell with each.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +40,24 @@ ALL_BYTES = bytes(range(256)) * 20
 TOOLS = ["GNU", pytest.param("busybox", marks=pytest.mark.needs("busybox")), "few"]
 
 
-@pytest.fixture(params=TOOLS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "place" in metafunc.fixturenames:
+        tests = [
+            name for name, test in vars(metafunc.module).items() if "place" in getattr(test, "__annotations__", ())
+        ]
+        offset = tests.index(metafunc.function.__name__)
+        pairs = [(tools, shell) for number, shell in enumerate(SHELLS, offset) for tools in _but(number % len(TOOLS))]
+        marks = [[mark for part in pair if not isinstance(part, str) for mark in part.marks] for pair in pairs]
+        plain = [[part if isinstance(part, str) else part.values[0] for part in pair] for pair in pairs]
+        runs = [pytest.param(*pair, marks=own) for pair, own in zip(plain, marks, strict=True)]
+        metafunc.parametrize(("tools", "place"), runs, indirect=True)
+
+
+def _but(number: int) -> list[Any]:
+    return [tools for index, tools in enumerate(TOOLS) if index != number]
+
+
+@pytest.fixture
 def tools(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The far side's PATH: GNU's tools, busybox's, or those that no system is without and stat."""
     if request.param == "GNU":
@@ -43,7 +65,7 @@ def tools(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return busybox_tools(tmp_path) if request.param == "busybox" else chosen_tools(tmp_path, [*NECESSARY, "stat"])
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, folder: Path, tools: str) -> Iterator[Place]:
     transport = Elsewhere(shell_called_sh(tmp_path, request.param), tools, tmp_path)
     yield Place(transport, bytes(folder))

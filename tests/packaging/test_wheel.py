@@ -51,9 +51,10 @@ def wheel(built: Path) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of programs of a new environment that has the wheel and its requirements."""
     directory = tmp_path_factory.mktemp("environment")
-    venv.create(directory, with_pip=True)
+    venv.create(directory)
     programs = directory / "bin"
-    _run(programs / "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=directory)
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "--disable-pip-version-check")
+    _run(*pip, "install", "--quiet", "--no-compile", wheel, cwd=directory)
     return programs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,8 +26,11 @@ SOUND = ("Sound", "SoundWrapper")
 def test_each_breach_is_noticed_by_its_test_and_sound_types_pass_all() -> None:
     selected = [f"{FILE}::Test{fault}::{test}" for fault, test in FAULTS.items()]
     selected += [f"{FILE}::Test{name}" for name in SOUND]
-    argv = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *selected]
-    printed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False).stdout
+    argv = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider", "-p", "timeout", *selected]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    printed = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
+    ).stdout
     ended: dict[str, set[str]] = {}
     for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) .*?::Test(\w+)::", printed, re.MULTILINE):
         ended.setdefault(name, set()).add(outcome)
