@@ -1,8 +1,8 @@
-"""``/fs/archive``, ``/fs/extract`` and ``/fs/upload``: what is used while it passes, and nothing of it kept."""
+"""What of ``/fs`` is used while it passes, and nothing of it kept: archives, checksums and files of any size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import flask
@@ -11,10 +11,20 @@ from connmgr import errors
 from connmgr.api.account import Account, account, detail
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
-from connmgr.api.fs_schemas import ArchiveRequest, ExtractRequest, ExtractResponse, UploadRequest, UploadResponse
+from connmgr.api.fs_schemas import (
+    ChecksumResponse,
+    ChecksumsResponse,
+    ExtractRequest,
+    ExtractResponse,
+    MembersRequest,
+    UploadRequest,
+    UploadResponse,
+)
 from connmgr.api.group import Group
+from connmgr.api.listing import written
 from connmgr.api.shell import EXAMPLE
 from connmgr.fs.archive import Archive, Tally, extract
+from connmgr.fs.checksums import Checksums
 from connmgr.fs.files import Marks, receive
 from connmgr.fs.inflow import Inflow
 
@@ -24,13 +34,17 @@ STREAMED_PATHS = frozenset({"/fs/extract", "/fs/upload"})
 
 
 group = Group(
-    "archive", "Directories as archives in the format tar, and files of any size, as they pass.", prefix="/fs"
+    "archive",
+    "Directories as archives in the format tar, checksums, and files of any size, as they pass.",
+    prefix="/fs",
 )
+
+_CHECKSUM = ChecksumResponse()
 
 
 @group.endpoint(
     "/archive",
-    ArchiveRequest,
+    MembersRequest,
     action="fs.read",
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.ArchiveRefused, errors.TarMissing],
@@ -49,17 +63,45 @@ def archive(request: dict[str, Any]) -> flask.Response:
     known = account()
     passing = Archive(known.held.enter_context(place_of(request)), request["path"], request["members"])
     known.held.callback(passing.close)
-    return flask.Response(_counted(passing, known), mimetype=TAR)
+    return flask.Response(_counted(passing, known, lambda: vars(passing.tally)), mimetype=TAR)
 
 
-def _counted(passing: Archive, known: Account) -> Iterator[bytes]:
+@group.endpoint(
+    "/checksum",
+    MembersRequest,
+    ChecksumsResponse,
+    action="fs.read",
+    about=("connection", "session", "path"),
+    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/srv/site", "members": ["index.html"]},
+    answer={
+        "entries": [
+            {"name": "index.html", "sha256": "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"}
+        ]
+    },
+)
+def checksum(request: dict[str, Any]) -> flask.Response:
+    """Return the SHA-256 of each file that a directory holds, or of a single file, computed by its machine.
+
+    Links are not followed; they, and files that cannot be read, have no entry. The answer comes in chunks, while the
+    machine computes; the connection ends before the answer if the machine is lost.
+    """
+    known = account()
+    found = Checksums(known.held.enter_context(place_of(request)), request["path"], request["members"])
+    known.held.callback(found.close)
+    pieces = _counted(written(found, _CHECKSUM), known, lambda: {"files": found.count})
+    return flask.Response(pieces, mimetype="application/json")
+
+
+def _counted(pieces: Iterable[bytes], known: Account, counts: Callable[[], dict[str, int]]) -> Iterator[bytes]:
     try:
-        yield from passing
+        yield from pieces
     except errors.ConnmgrError as error:
         known.code = as_error(error, known.id).code
         raise
     finally:
-        known.details.update(files=passing.tally.files, bytes=passing.tally.bytes)
+        known.details.update(counts())
 
 
 @group.endpoint(

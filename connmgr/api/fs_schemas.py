@@ -54,11 +54,22 @@ class GlobRequest(ShellNamed):
     )
 
 
-class ArchiveRequest(PathRequest):
+class MembersRequest(PathRequest):
     members = fields.List(
         FilePath(),
         load_default=list,
         metadata={"description": "Paths below `path`: these alone, with all that is below them. None: everything."},
+    )
+
+
+class ChecksumResponse(Schema):
+    name = FilePath(required=True, metadata={"description": "The path from `path`; of a single file its name."})
+    sha256 = fields.String(required=True, metadata={"description": "The SHA-256 of its content, in hexadecimal."})
+
+
+class ChecksumsResponse(Schema):
+    entries = fields.List(
+        fields.Nested(ChecksumResponse), required=True, metadata={"description": "The files, in no order."}
     )
 
 

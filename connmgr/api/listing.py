@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
 
 import flask
 import marshmallow
@@ -19,15 +21,15 @@ PIECE_ENTRIES = 512
 
 def respond(listing: Listing, schema: marshmallow.Schema) -> flask.Response:
     """Return the response with the entries of ``listing``, each dumped by ``schema``."""
-    pieces = _pieces(listing, schema)
+    entries = iter(listing)
+    pieces = written(iter(lambda: [*islice(entries, PIECE_ENTRIES)], []), schema)
     return flask.Response(b"".join(pieces) if len(listing) <= WHOLE_ENTRIES else pieces, mimetype="application/json")
 
 
-def _pieces(listing: Listing, schema: marshmallow.Schema) -> Iterator[bytes]:
-    lead, shown = '{"entries":[', list[str]()
-    for entry in listing:
-        shown.append(encoded(schema.dump(entry)))
-        if len(shown) == PIECE_ENTRIES:
-            yield (lead + ",".join(shown)).encode()
-            lead, shown = ",", []
-    yield (lead + ",".join(shown) + "]}\n").encode() if shown or lead != "," else b"]}\n"
+def written(bursts: Iterable[Iterable[Any]], schema: marshmallow.Schema) -> Iterator[bytes]:
+    """Yield the JSON of the entries in ``bursts``, none of which is empty, each dumped by ``schema``, as they come."""
+    lead = '{"entries":['
+    for burst in bursts:
+        yield (lead + ",".join(encoded(schema.dump(entry)) for entry in burst)).encode()
+        lead = ","
+    yield b"]}\n" if lead == "," else b'{"entries":[]}\n'

@@ -42,7 +42,7 @@ EXAMPLES = {
     "cp": [
         "connmgr cp site.conf web1:/etc/site.conf",
         "connmgr cp 'web1:/var/log/*.log' logs/",
-        "connmgr cp -r --exclude cache site web1:/srv/site",
+        "connmgr cp -r --checksum --exclude cache site web1:/srv/site",
         "connmgr cp --all 'web*' motd :/etc/motd",
     ],
     "import-ssh-config": ["connmgr import-ssh-config", "connmgr import-ssh-config --apply --category fleet"],

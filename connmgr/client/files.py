@@ -114,6 +114,17 @@ class Files(Group):
         pieces = iter(lambda: source.read(PIECE_BYTES), b"") if hasattr(source, "read") else source
         return Extracted.read(self._session.finish(self._session.open(target, pieces, TAR)), from_path)
 
+    def checksum(
+        self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
+    ) -> dict[str, str]:
+        """Return the SHA-256 of the files in a directory, or of ``members`` below it, by their paths from it.
+
+        It is in hexadecimal, and computed there. Links, and files that cannot be read, have none.
+        """
+        paths: Any = {"path": to_path(path), "members": [to_path(one) for one in members]}
+        found = self._post("/fs/checksum", connection=connection, **paths, **given(session=session))["entries"]
+        return {from_path(one["name"]): one["sha256"] for one in found}
+
     def list(
         self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None
     ) -> list[FileEntry]:

@@ -6,21 +6,18 @@ What passes is read member by member and written anew: neither side gets a heade
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from connmgr.engine.exchange import STALL_SECONDS, Exchange
 from connmgr.engine.nonce import new_nonce
 from connmgr.errors import ArchiveRefused, TransferFailed
 from connmgr.fs import scripts, tar
+from connmgr.fs.calls import Calls
 from connmgr.fs.files import BLOCK, SLOWEST_DISK, Place, chunked, joined, records_of
 from connmgr.fs.tar import DIRECTORY, HARD_LINK, LINK, OTHER, Member, Reader
 
 PIECE_BYTES = 192 << 10
 """Bytes of an archive that go on at once."""
-
-CALL_BYTES = 48 << 10
-"""Bytes of the names that one call of the far side's tar is given."""
 
 MAX_LINKS = 100_000
 """Links in one archive that is written; each is remembered, so that nothing goes through it."""
@@ -65,13 +62,8 @@ class Archive:
 
     def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
         self.tally = Tally()
-        self._place = place
-        self._path = path
-        self._calls = _calls([_named(name) for name in members])
+        self._calls = Calls(place, scripts.ARCHIVE, path, [_named(name) for name in members])
         self._complaints: list[str] = []
-        with ExitStack() as cleanup:
-            self._exchange = self._begun(next(self._calls), cleanup)
-            self._cleanup = cleanup.pop_all()
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the archive in pieces.
@@ -82,21 +74,14 @@ class Archive:
 
     def close(self) -> None:
         """End the far side's part. Calling it again does nothing."""
-        self._cleanup.close()
+        self._calls.close()
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
-        yield from self._one(self._exchange)
-        for names in self._calls:
-            self._cleanup.close()
-            yield from self._one(self._begun(names, self._cleanup))
+        for exchange in self._calls:
+            yield from self._one(exchange)
         if self._complaints:
             yield tar.told(FAILED, "\n".join(self._complaints))
         yield tar.END
-
-    def _begun(self, names: list[bytes], cleanup: ExitStack) -> Exchange:
-        exchange = cleanup.enter_context(self._place.run(scripts.ARCHIVE, [self._path, *names]))
-        exchange.answer()
-        return exchange
 
     def _one(self, exchange: Exchange) -> Iterator[bytes | memoryview]:
         reader = Reader(exchange.data())
@@ -220,19 +205,6 @@ def _named(path: bytes) -> bytes:
 
 def _with_end(name: bytes, kind: str) -> bytes:
     return name + b"/" if kind == DIRECTORY and not name.endswith(b"/") else name
-
-
-def _calls(names: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield ``names`` in lists that one call takes; one list without a name if there is none."""
-    call: list[bytes] = []
-    size = 0
-    for name in names:
-        if call and size + len(name) > CALL_BYTES:
-            yield call
-            call, size = [], 0
-        call.append(name)
-        size += len(name) + 3
-    yield call
 
 
 def _printed(line: str) -> str:

@@ -56,7 +56,13 @@ An entry is mode and type, size, time, ids, names, and ``/./name``.
 GLOB = _program("glob", "describing", setup="find_out_how")
 """``pattern``. As LIST: what the pattern matches, by their whole paths."""
 
-ARCHIVE = _program("archive", setup="find_tar")
+CHECKSUM = _program("checksum", setup="find_checksum", shared=("inside",))
+"""``path name…``. ``ok``; after each SHA-256, two blanks, a file's path from ``path`` and NUL; a mark and ``end``.
+
+The sum of a large file is led by its size, a newline and NUL. The names begin with ``./``.
+"""
+
+ARCHIVE = _program("archive", setup="find_tar", shared=("inside",))
 """``path name…``. ``ok``, an archive, and what tar complains of; the names lead from ``path`` and begin with ``./``."""
 
 EXTRACT = _program("extract", setup="find_tar", shared=("chunks", "litter"), fed=True)

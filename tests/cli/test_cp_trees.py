@@ -229,3 +229,43 @@ def test_a_path_that_a_machine_lists_leads_nowhere_else(tmp_path: Path, path: st
         unpacker.close(times=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["root"]
     assert names_in(tmp_path / "root") == ["a"]
+
+
+@pytest.mark.parametrize("way", ["up", "down", "across"])
+def test_with_checksums_the_content_tells_what_is_equal(
+    connmgr: CommandLine, site: Path, tmp_path: Path, way: str
+) -> None:
+    start = f"{site}" if way == "up" else f"local:{site}"
+    end = f"{tmp_path}/copy" if way == "down" else f"local:{tmp_path}/copy"
+    connmgr("cp", "-r", start, end)
+    (site / "empty").touch()
+    (tmp_path / "copy" / "empty").touch()
+    for path in (site / "index.html", site / "empty", site / "cache" / "a"):
+        os.utime(path, (WHEN, WHEN))
+    main = tmp_path / "copy" / "src" / "main.py"
+    status = main.stat()
+    main.write_text("src/main.PY")
+    os.utime(main, ns=(status.st_atime_ns, status.st_mtime_ns))
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*") if path != main}
+    done = connmgr("cp", "-r", "--checksum", "--exclude", "cache", f"{start}/.", end)
+    assert done.errors.startswith("1 file, 11 B in ")
+    assert "3 equal" in done.errors
+    assert main.read_text() == "src/main.py"
+    assert {path: path.stat().st_mtime_ns for path in times if path.is_file()} == {
+        path: time for path, time in times.items() if path.is_file()
+    }
+
+
+def test_with_checksums_a_single_file_that_is_there_is_left(connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
+    for start, end in ((f"{site}/index.html", "local:{}"), (f"local:{site}/index.html", "{}")):
+        target = tmp_path / end[:5].strip("{}:")
+        target.mkdir(exist_ok=True)
+        place = end.format(target)
+        assert "1 file" in connmgr("cp", "--checksum", start, place).errors
+        inode = (target / "index.html").stat().st_ino
+        assert "1 equal" in connmgr("cp", "--checksum", start, place).errors
+        assert "1 equal" in connmgr("cp", "-c", start, f"{place}/index.html").errors
+        assert (target / "index.html").stat().st_ino == inode
+        (target / "index.html").write_text("INDEX.html")
+        assert "1 file" in connmgr("cp", "-c", start, place).errors
+        assert (target / "index.html").read_text() == "index.html"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.fs import archive, tar
+from connmgr.fs import calls, tar
 from connmgr.fs.archive import FAILED, Archive, Tally, extract
 from connmgr.fs.files import Place, list_directory, matching
 from tests.components import program
@@ -108,7 +108,7 @@ def test_chosen_members_alone_are_sent_however_many_there_are(here: Place, folde
     for number in range(300):
         (folder / f"{number:03} {'n' * 240}").write_text(str(number))
     chosen = [os.fsencode(name) for name in names_in(folder)[::2]]
-    assert sum(map(len, chosen)) < archive.CALL_BYTES < sum(map(len, chosen)) * 2
+    assert sum(map(len, chosen)) < calls.CALL_BYTES < sum(map(len, chosen)) * 2
     more = [os.fsencode(name) for name in names_in(folder)[1:270]]
     for members in (chosen, more):
         content = packed(here, b".", *members)

@@ -165,7 +165,13 @@ def test_a_plugin_that_fails_at_an_entry_keeps_no_request_from_its_answer(guarde
     assert "failed to take note of entry" in guarded.daemon.stderr()
 
 
-OF_OTHERS = {"/fs/archive": "fs.read", "/fs/extract": "fs.write", "/fs/upload": "fs.write", "/fs/glob": "fs.list"}
+OF_OTHERS = {
+    "/fs/archive": "fs.read",
+    "/fs/checksum": "fs.read",
+    "/fs/extract": "fs.write",
+    "/fs/upload": "fs.write",
+    "/fs/glob": "fs.list",
+}
 """Endpoints that do in another way what a rule for another endpoint's action is about."""
 
 

@@ -20,6 +20,7 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
 @click.argument("operands", metavar="SOURCE... TARGET", type=CopyPath(), nargs=-1)
 @click.option("--recursive", "-r", is_flag=True, help="Copy directories with all that they hold.")
 @click.option("--archive", "-a", "keep", is_flag=True, help="As -r, and keep links, modes and times as they are.")
+@click.option("--checksum", "-c", is_flag=True, help="Leave what has the same SHA-256, whatever its time is.")
 @click.option("--exclude", "excludes", metavar="GLOB", multiple=True, help="Leave out what bears such a name, or path.")
 @click.option("--mode", metavar="OCTAL", help="Permissions of a new file.  [default: those of SOURCE]")
 @click.option(
@@ -43,6 +44,7 @@ def cp(
     *,
     recursive: bool,
     keep: bool,
+    checksum: bool,
     excludes: tuple[str, ...],
     quiet: bool,
 ) -> None:
@@ -55,11 +57,12 @@ def cp(
 
     With -r, a file that is there with the same size and time of change is left, so that a run that broke off goes on
     where it was. Files keep their times, and their modes but for what the umask takes away; links are left out. -a
-    keeps links as links, the modes whole, and the times of new directories. Owners are never kept.
+    keeps links as links, the modes whole, and the times of new directories. Owners are never kept. With --checksum
+    what has the same size and SHA-256 is left, single files too; both sides read these files for it.
     """
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
-    options = Options(recursive or keep, keep, excludes, _bits(mode))
+    options = Options(recursive or keep, keep, excludes, _bits(mode), checksum)
     *sources, target = operands
     client = connect()
     if patterns:
@@ -74,7 +77,7 @@ def cp(
     with transferring(str(sources[0]), quiet=quiet) as progress:
         copy = Copy(client, options, progress)
         copy.run(places, end)
-    copy.ledger.tell(summary=not quiet and (copy.has_trees or len(places) > 1))
+    copy.ledger.tell(summary=not quiet and (copy.has_trees or checksum or len(places) > 1))
     if copy.ledger.failures:
         raise click.exceptions.Exit(FAILED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +17,16 @@ from connmgr.client import Client, ClientError, Progress, Unreachable
 
 
 class Options(NamedTuple):
-    """What the command was told: directories go with ``recursive``, links and modes are kept with ``keep``."""
+    """What the command was told: directories go with ``recursive``, links and modes are kept with ``keep``.
+
+    With ``checksum`` what is there already is told by its content.
+    """
 
     recursive: bool
     keep: bool
     excludes: tuple[str, ...]
     mode: int | None
+    checksum: bool
 
 
 class Copy:
@@ -61,6 +66,9 @@ class Copy:
             self._tree(start, end, into=into)
         else:
             target = within(end, own_name(start)) if into else end
+            if self._options.checksum and self._is_there(start, target):
+                self.ledger.equal += 1
+                return
             manner = single.Manner(self._options.mode, self._options.keep, self._options.recursive)
             size = single.copy(self._client, start, target, manner, self._progress)
             self.ledger.files += 1
@@ -75,6 +83,34 @@ class Copy:
             raise Failure(f"{place} is a directory; -r copies directories.")
         return is_directory
 
+    def _is_there(self, start: Place, end: Place) -> bool:
+        """Whether the file ``end``, or that of the same name in the directory ``end``, has the content of ``start``."""
+        if STREAM in (start, end):
+            return False
+        both = start, within(end, own_name(start)) if self._is_directory(end) else end
+        sizes = [self._size(place) for place in both]
+        if None in sizes or sizes[0] != sizes[1]:
+            return False
+        from connmgr.cli.cp.checksums import of_file
+
+        first, second = (of_file(self._client, place) for place in both)
+        return first is not None and first == second
+
+    def _size(self, place: Place) -> int | None:
+        """Return the size of a file in bytes, None of what is missing or no file."""
+        try:
+            if isinstance(place, Remote):
+                entry = single.stat_of(self._client, place)
+                return entry.size if entry.type == "file" else None
+            status = Path(place).expanduser().stat()
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
+        except OSError:
+            return None
+        except ClientError as error:
+            if error.code != "no_such_file":
+                raise
+            return None
+
     def _tree(self, start: Place, end: Place, *, into: bool) -> None:
         if end == STREAM:
             raise click.UsageError("Standard output takes single files; a directory needs one to go to.")
@@ -84,7 +120,7 @@ class Copy:
         self.has_trees = True
         target = within(end, own_name(start)) if into or self._is_directory(end) else end
         options = self._options
-        tree = Tree(self._client, self.ledger, options.keep, options.excludes, self._progress)
+        tree = Tree(self._client, self.ledger, options.keep, options.excludes, self._progress, options.checksum)
         try:
             if isinstance(start, str) and isinstance(target, Remote):
                 tree.up(Path(start).expanduser(), target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,11 @@ class Found(NamedTuple):
     mode: int
     modified: int
     target: str = ""
+
+
+Pairs = Sequence[tuple[Found, Found]]
+Equal = Callable[[Pairs], Container[str]]
+"""Tells which of some files on both sides, of one size each, are equal, by their paths."""
 
 
 class Plan(NamedTuple):
@@ -101,25 +106,40 @@ def leads_out(path: str) -> bool:
     return any(part in ("", ".", "..") for part in path.split("/"))
 
 
+def of_same_time(pairs: Pairs) -> set[str]:
+    """Return the paths of files that were changed last in the same second."""
+    return {one.path for one, other in pairs if one.modified == other.modified}
+
+
 def plan(
-    source: Sequence[Found], target: Iterable[Found], excludes: Sequence[str], ledger: Ledger, *, keep: bool
+    source: Sequence[Found],
+    target: Iterable[Found],
+    excludes: Sequence[str],
+    ledger: Ledger,
+    *,
+    keep: bool,
+    equal: Equal = of_same_time,
 ) -> Plan:
     """Return what of ``source`` is to be copied to where ``target`` is; links only with ``keep``.
 
-    What is there with the same size and time is left, and what one of ``excludes`` matches, with all below it.
+    Left are files whose pairs on both sides are among those that ``equal`` returns, and what one of ``excludes``
+    matches, with all below it.
     """
     there = {one.path: one for one in target}
-    whole = True
-    out: set[str] = set()
+    included = _included(source, excludes)
+    whole = len(included) == len(source)
     holding = {one.path.rpartition("/")[0] for one in source}
+    same = equal(
+        [
+            (one, other)
+            for one in included
+            if (other := there.get(one.path)) and one.kind == other.kind == FILE and one.size == other.size
+        ]
+    )
     directories, files, links, leaves = list[Found](), list[Found](), list[Found](), list[Found]()
-    for one in source:
-        above, _, _ = one.path.rpartition("/")
+    for one in included:
         other = there.get(one.path)
-        if above in out or _excluded(one.path, excludes):
-            out.add(one.path)
-            whole = False
-        elif one.kind == DIRECTORY:
+        if one.kind == DIRECTORY:
             if one.path not in holding:
                 leaves.append(one)
             if other is None or other.kind != DIRECTORY:
@@ -129,7 +149,7 @@ def plan(
             whole = whole and one.kind == OTHER
         elif one.kind == LINK:
             links.append(one)
-        elif other is not None and _equal(one, other):
+        elif one.path in same:
             ledger.equal += 1
             whole = False
         else:
@@ -137,8 +157,15 @@ def plan(
     return Plan(directories, files, links, leaves, whole)
 
 
-def _equal(one: Found, other: Found) -> bool:
-    return (one.kind, one.size, one.modified) == (other.kind, other.size, other.modified)
+def _included(source: Iterable[Found], excludes: Sequence[str]) -> list[Found]:
+    out: set[str] = set()
+    included = []
+    for one in source:
+        if one.path.rpartition("/")[0] in out or _excluded(one.path, excludes):
+            out.add(one.path)
+        else:
+            included.append(one)
+    return included
 
 
 def _excluded(path: str, patterns: Sequence[str]) -> bool:

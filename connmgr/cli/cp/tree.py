@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from connmgr.cli.cp.checksums import comparing
 from connmgr.cli.cp.ledger import HERE, THERE, Ledger
 from connmgr.cli.cp.pack import Changed, pack
-from connmgr.cli.cp.places import Remote
-from connmgr.cli.cp.plan import DIRECTORY, FILE, LINK, Found, Plan, here, leads_out, of_entry, plan
+from connmgr.cli.cp.places import Place, Remote
+from connmgr.cli.cp.plan import DIRECTORY, FILE, LINK, Found, Plan, here, leads_out, of_entry, of_same_time, plan
 from connmgr.cli.cp.unpack import Unpacker, path_in
 from connmgr.client import Client, ClientError, Extracted, Progress, Unreachable
 from connmgr.client.archives import FAILED
@@ -31,17 +32,22 @@ HOPELESS = {"no_such_directory", "permission_denied", "wrong_file_type", "no_spa
 
 @dataclass
 class Tree:
-    """One directory on its way; ``keep`` keeps links and all of the modes, ``excludes`` are left out."""
+    """One directory on its way; ``keep`` keeps links and all of the modes, ``excludes`` are left out.
+
+    What is there already is told by size and time, with ``checksum`` by SHA-256.
+    """
 
     client: Client
     ledger: Ledger
     keep: bool
     excludes: Sequence[str]
     progress: Progress | None
+    checksum: bool = False
 
     def up(self, start: Path, end: Remote) -> None:
         """Copy a directory of this machine into one of a connection, which is made if it is missing."""
-        self.send(start, self._plan(here(start, self.ledger), self._there(end, may_be_missing=True)), end)
+        found, there = here(start, self.ledger), self._there(end, may_be_missing=True)
+        self.send(start, self._plan(found, there, str(start), end), end)
 
     def send(self, start: Path, chosen: Plan, end: Remote) -> None:
         """Send what was chosen below ``start`` into a directory of a connection."""
@@ -52,12 +58,13 @@ class Tree:
 
     def down(self, start: Remote, end: Path) -> None:
         """Copy a directory of a connection into one of this machine, which is made if it is missing."""
-        chosen = self._plan(self._there(start), here(end, self.ledger) if end.is_dir() else [])
+        found = here(end, self.ledger) if end.is_dir() else []
+        chosen = self._plan(self._there(start), found, start, str(end))
         self._receive(start, chosen, end)
 
     def across(self, start: Remote, end: Remote) -> None:
         """Copy a directory of a connection into one of a connection, which is made if it is missing."""
-        chosen = self._plan(self._there(start), self._there(end, may_be_missing=True))
+        chosen = self._plan(self._there(start), self._there(end, may_be_missing=True), start, end)
         if chosen.is_empty:
             return
         moved, asked = self._mover(chosen), [*chosen.files, *chosen.links]
@@ -74,8 +81,9 @@ class Tree:
                 failed.add(one.path)
         self._count(asked, failed)
 
-    def _plan(self, source: Sequence[Found], target: Sequence[Found]) -> Plan:
-        return plan(source, target, self.excludes, self.ledger, keep=self.keep)
+    def _plan(self, source: Sequence[Found], target: Sequence[Found], start: Place, end: Place) -> Plan:
+        equal = comparing(self.client, start, end) if self.checksum else of_same_time
+        return plan(source, target, self.excludes, self.ledger, keep=self.keep, equal=equal)
 
     def _there(self, place: Remote, *, may_be_missing: bool = False) -> list[Found]:
         try:

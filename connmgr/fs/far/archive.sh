@@ -2,15 +2,8 @@
 resolve "$1"; shift
 [ -e "$p" ] || absent -L
 [ "$tar" ] || no tar_missing
-if [ -d "$p" ]; then
-  cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
-  [ $# -gt 0 ] || set -- .
-else
-  [ -r "$p" ] || no permission_denied
-  trim; parent
-  cd -P "$d" 2>/dev/null || no permission_denied
-  set -- "./$b"
-fi
+inside
+if [ "$only" ]; then set -- "$only"; elif [ $# = 0 ]; then set -- .; fi
 COPYFILE_DISABLE=1; export COPYFILE_DISABLE
 say ok
 pack() { tar -c $tar_create -f - "$@" 2>&4 || echo "tar: exit status $?" >&4; }

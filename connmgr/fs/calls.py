@@ -1,0 +1,58 @@
+"""One program, run over a directory as often as the names that it is told need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from connmgr.engine.exchange import Exchange
+from connmgr.engine.helper import Program
+from connmgr.fs.files import Place
+
+CALL_BYTES = 48 << 10
+"""Bytes of the names that one call of a program is given."""
+
+
+class Calls:
+    """The runs of ``program`` over the directory ``path``, for ``names`` in it; one run for all that it holds.
+
+    The first one has begun, and each yields what follows its ``ok``. Close it afterwards.
+    """
+
+    def __init__(self, place: Place, program: Program, path: bytes, names: Sequence[bytes]) -> None:
+        self._place = place
+        self._program = program
+        self._path = path
+        self._lists = _lists(names)
+        with ExitStack() as cleanup:
+            self._exchange = self._begun(cleanup, next(self._lists))
+            self._cleanup = cleanup.pop_all()
+
+    def __iter__(self) -> Iterator[Exchange]:
+        """Yield each run when the one before is over."""
+        yield self._exchange
+        for names in self._lists:
+            self._cleanup.close()
+            yield self._begun(self._cleanup, names)
+
+    def close(self) -> None:
+        """End the far side's part. Calling it again does nothing."""
+        self._cleanup.close()
+
+    def _begun(self, cleanup: ExitStack, names: list[bytes]) -> Exchange:
+        exchange = cleanup.enter_context(self._place.run(self._program, [self._path, *names]))
+        exchange.answer()
+        return exchange
+
+
+def _lists(names: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield ``names`` in lists that one call takes; one list without a name if there is none."""
+    call: list[bytes] = []
+    size = 0
+    for name in names:
+        if call and size + len(name) > CALL_BYTES:
+            yield call
+            call, size = [], 0
+        call.append(name)
+        size += len(name) + 3
+    yield call

@@ -1,0 +1,81 @@
+"""SHA-256 of many files of a far side at once, computed there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from connmgr.engine.exchange import STALL_SECONDS, Exchange
+from connmgr.errors import InvalidRequest, TransferFailed
+from connmgr.fs import scripts
+from connmgr.fs.calls import Calls
+from connmgr.fs.files import LISTING_LIMIT, RECORD_LIMIT, SLOWEST_DISK, Place
+
+_SIZE = re.compile(rb" *([0-9]{1,18})\r?\n")
+_SUM = re.compile(rb"([0-9a-f]{64}) [ *](?:\./)?(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """The SHA-256 of a file in hexadecimal; ``name`` is its path in the directory that was asked about."""
+
+    name: bytes
+    sha256: str
+
+
+class Checksums:
+    """The checksums of the files that a directory holds, or of a single file; close it afterwards.
+
+    ``members`` are the paths in the directory that are wanted, with all below them; without them it is everything.
+    """
+
+    def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
+        """Begin to compute them.
+
+        :raises InvalidRequest: one of ``members`` leads out of the directory.
+        """
+        self.count = 0
+        self._calls = Calls(place, scripts.CHECKSUM, path, [_below(name) for name in members])
+
+    def __iter__(self) -> Iterator[list[Checksum]]:
+        """Yield those that have come, in no order; links, and files that cannot be read, have none.
+
+        :raises TransferFailed: the link breaks, or the far side sends something else.
+        """
+        for exchange in self._calls:
+            for found in _checksums(exchange):
+                self.count += len(found)
+                yield found
+
+    def close(self) -> None:
+        """End the far side's part. Calling it again does nothing."""
+        self._calls.close()
+
+
+def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
+    rest, total, timeout = b"", 0, STALL_SECONDS
+    while piece := next(exchange.data(timeout), b""):
+        total += len(piece)
+        *records, rest = (rest + piece).split(b"\0")
+        if total > LISTING_LIMIT or len(rest) > RECORD_LIMIT:
+            raise TransferFailed("The far side sends more than the checksums that it was asked for.")
+        found = []
+        for record in records:
+            if known := _SUM.fullmatch(record):
+                found.append(Checksum(known[2], known[1].decode()))
+                timeout = STALL_SECONDS
+            elif size := _SIZE.fullmatch(record):
+                timeout = STALL_SECONDS + int(size[1]) / SLOWEST_DISK
+            else:
+                raise TransferFailed("The far side computed something else than SHA-256.")
+        if found:
+            yield found
+    if not exchange.succeeded() or rest != exchange.mark + b" end":
+        raise TransferFailed("The link broke before all checksums had come.")
+
+
+def _below(name: bytes) -> bytes:
+    if name.startswith(b"/") or b".." in name.split(b"/"):
+        raise InvalidRequest("members: such a path would lead out of the directory.")
+    return b"./" + name

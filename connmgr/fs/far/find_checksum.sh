@@ -1,0 +1,6 @@
+# What computes SHA-256: any file, large ones fastest, and whether many files at once.
+computes() { case $($1 </dev/null 2>/dev/null) in *e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855*) ;; *) false;; esac; }
+sum= fast="openssl dgst -sha256" many=
+for tool in sha256sum "$fast" "shasum -a 256" "sha256 -q"; do ! computes "$tool" || { sum=$tool; break; }; done
+computes "$fast" || fast=$sum
+! computes "sha256sum -z" || many=1

@@ -1,0 +1,163 @@
+"""SHA-256 of many files at once: whatever program computes it, over files of any name, and over what is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from connmgr import errors
+from connmgr.fs import calls, scripts
+from connmgr.fs.checksums import Checksums
+from connmgr.fs.files import LISTING_LIMIT, Place
+from tests.daemon import Daemon
+from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, shell_called_sh
+from tests.fs.test_hostile_answers import place as scripted
+from tests.fs.trees import plant
+from tests.fs.wire import Caller
+from tests.hostile import fill, quickly
+
+LARGE = 3_000_017
+SUM = b"0" * 64
+
+
+def sums(place: Place, path: bytes, *members: bytes) -> dict[bytes, str]:
+    """Return the checksums of a far side by their paths."""
+    found = Checksums(place, path, members)
+    try:
+        return {one.name: one.sha256 for burst in found for one in burst}
+    finally:
+        found.close()
+
+
+def sums_here(directory: Path) -> dict[bytes, str]:
+    """Return the checksums of this machine's files by their paths."""
+    return {
+        bytes(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in directory.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+@contextmanager
+def elsewhere(shell: Path, tools: str, directory: Path) -> Iterator[Place]:
+    """Lend a directory of this machine with another /bin/sh and the tools of one directory."""
+    transport = Elsewhere(shell, tools, directory)
+    yield Place(transport, bytes(directory))
+    transport.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    directory = tmp_path / "tree"
+    directory.mkdir()
+    plant(directory)
+    for number in range(2):
+        (directory / f"large {number}\n'").write_bytes(os.urandom(LARGE))
+    return directory
+
+
+TOOLS = [
+    pytest.param("busybox", marks=pytest.mark.needs("busybox")),
+    *(pytest.param(tool, id=tool) for tool in ("sha256sum", "openssl", "shasum")),
+]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_any_program_tells_the_same_of_files_of_any_name(tool: str, tree: Path, tmp_path: Path) -> None:
+    if tool != "busybox" and not os.access(f"/usr/bin/{tool}", os.X_OK):
+        pytest.skip(f"{tool} is not installed")
+    few = [*NECESSARY, "find", "stat", tool, *(["perl"] if tool == "shasum" else [])]
+    tools = busybox_tools(tmp_path) if tool == "busybox" else chosen_tools(tmp_path, few)
+    with elsewhere(Path("/bin/sh"), tools, tmp_path) as place:
+        assert sums(place, b"tree") == sums_here(tree)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_any_shell_chooses_members_and_tells_what_is_missing(shell: str, tree: Path, tmp_path: Path) -> None:
+    everything = sums_here(tree)
+    names = sorted(everything)[::3]
+    (tree / "link to it").symlink_to(os.fsdecode(names[0]))
+    with elsewhere(shell_called_sh(tmp_path, shell), os.environ["PATH"], tmp_path) as place:
+        assert sums(place, bytes(tree), *names) == {name: everything[name] for name in names}
+        assert sums(place, b"tree", b"nowhere", names[0]) == {names[0]: everything[names[0]]}
+        assert sums(place, b"tree/link to it") == {b"link to it": everything[names[0]]}
+        assert sums(place, b"tree", b"link to it") == {}
+        with pytest.raises(errors.NoSuchFile):
+            sums(place, b"nowhere")
+
+
+def test_names_that_one_call_cannot_take_take_several(here: Place, folder: Path) -> None:
+    for number in range(300):
+        (folder / f"{number:03} {'n' * 200}").write_text(str(number))
+    names = [bytes(path.relative_to(folder)) for path in folder.iterdir()]
+    assert sum(map(len, names)) > calls.CALL_BYTES
+    assert sums(here, b".", *names) == sums_here(folder)
+
+
+@pytest.mark.parametrize("missing", ["find", "sha256sum"])
+def test_what_the_machine_lacks_is_named(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    tools = chosen_tools(tmp_path, [one for one in (*NECESSARY, "find", "sha256sum") if one != missing])
+    with elsewhere(Path("/bin/sh"), tools, tmp_path) as place, pytest.raises(errors.FileOperationFailed, match=missing):
+        sums(place, b".")
+
+
+@pytest.mark.parametrize("member", [b"../x", b"/etc/passwd", b"a/../../x", b".."])
+def test_members_lead_nowhere_else(here: Place, member: bytes) -> None:
+    with pytest.raises(errors.InvalidRequest, match="lead out"):
+        sums(here, b".", member)
+
+
+HOSTILE: Sequence[bytes] = [
+    b"",
+    b"end",
+    SUM + b"  ./x\0",
+    b"\0MARK end",
+    b"x  ./y\0MARK end",
+    SUM.replace(b"0", b"g") + b"  ./x\0MARK end",
+    SUM + b"  \0MARK end",
+    b"-1\n\0MARK end",
+    b"9" * 19 + b"\n\0MARK end",
+    SUM + b"  ./x\0MARK end\0",
+    fill(b"x"),
+    fill(b"\0"),
+]
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: repr(answer[:20]))
+def test_whatever_a_far_side_answers_is_read_quickly(answer: bytes) -> None:
+    far_side = scripted(b"MARK ok\n" + answer + b"MARK over 0\n", scripts.CHECKSUM)
+    with quickly(), pytest.raises(errors.TransferFailed):
+        sums(far_side, b".")
+
+
+def test_a_far_side_that_tells_without_end_is_left() -> None:
+    answer = b"MARK ok\n" + fill(SUM + b"  ./x\0", LISTING_LIMIT + (1 << 20)) + b"MARK endMARK over 0\n"
+    with pytest.raises(errors.TransferFailed, match="more than"):
+        sums(scripted(answer, scripts.CHECKSUM), b".")
+
+
+def test_over_http_they_come_with_their_paths_and_are_in_the_audit_trail(own_daemon: Daemon, tree: Path) -> None:
+    caller = Caller(own_daemon)
+    caller.start()
+    with caller.reading(tree, "/fs/checksum") as response:
+        found = json.loads(response.read())["entries"]
+    shown = {one["name"]: one["sha256"] for one in found if isinstance(one["name"], str)}
+    expected = {name: digest for name, digest in sums_here(tree).items() if re.search(rb"[\x80-\xff]", name) is None}
+    assert {os.fsencode(name): digest for name, digest in shown.items() if name.isascii()} == expected
+    (tree / "empty").mkdir()
+    with caller.reading(tree / "empty", "/fs/checksum") as response:
+        assert json.loads(response.read()) == {"entries": []}
+    with caller.reading(tree / "nowhere", "/fs/checksum") as response:
+        assert (response.status, json.loads(response.read())["code"]) == (400, "no_such_file")
+    own_daemon.stop()
+    trail = [json.loads(line) for line in (own_daemon.data_dir / "audit.log").read_text().splitlines()]
+    entry = next(one for one in trail if one.get("path") == "/fs/checksum")
+    assert f'"files": {len(found)}' in json.dumps(entry)
