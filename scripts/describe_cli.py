@@ -32,10 +32,10 @@ SECTIONS = {
         connmgr lists them and does nothing. A category may stand before the path (`customers/web`). The uuid always
         works. Letter case makes no difference.
 
-        `exec`, `shell`, `cp`, `disconnect` and `trust` also take the address of a machine to which no connection is
-        stored: `deploy@web.example`, and all but `cp` `ssh://deploy@web.example:2222`. The daemon keeps a connection
-        to it in its memory, until a minute after its shell has ended. Host keys are checked, and all else is, as for a
-        stored one. It has no jobs. `connmgr exec --store` stores it.
+        `exec`, `shell`, `cp`, `info`, `disconnect` and `trust` also take the address of a machine to which no
+        connection is stored: `deploy@web.example` or `ssh://deploy@web.example:2222`, for `cp` with `:path` behind it.
+        The daemon keeps a connection to it in its memory, until a minute after its shell has ended. Host keys are
+        checked, and all else is, as for a stored one. It has no jobs. `connmgr exec --store` stores it.
 
         A GLOB matches whole names, with the category or without it: `web*` and `customers/web*` match
         `customers/web1`. `*` stands for any characters within one segment, and `**` for any across segments:

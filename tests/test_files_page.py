@@ -44,4 +44,4 @@ def test_the_page_is_what_a_terminal_shows(
 
 
 def _without_times(text: str) -> str:
-    return re.sub(r"in [\d.]+ s", "in … s", text)
+    return re.sub(r"(in| ) *[\d.]+ s\b", r"\1 … s", text)

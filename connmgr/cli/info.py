@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.ls import used
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.status import at_work
 from connmgr.client import Connection
@@ -25,13 +26,14 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 def info(connection: str, *, refresh: bool, as_json: bool) -> None:
     """Show a connection, and what it would dial.
 
-    It shows what its shells do, too. Secrets stay encrypted.
+    It shows what its shells do, too. Secrets stay encrypted. CONNECTION may be an address: USER@HOST or
+    ssh://[USER@]HOST[:PORT].
 
     "dials" is the host that CONNECTION leads to, after what ~/.ssh/config of the daemon's user says of it, "through"
     the hosts on the way there, and "offers" the private keys that are offered to it.
     """
     client = connect()
-    id = find(client, connection)
+    id = reach(client, connection)
     if refresh:
         client.connection.refresh(id)
     answer = client.post("/connection/info", connections=[id], created=True, dialled=True)["infos"][0]

@@ -200,7 +200,61 @@ def test_all_connections_get_the_same(own_connmgr: CommandLine, site: Path, tmp_
     assert "web1  ok" in failed.output
     assert "web2  failed" in failed.output
     assert "1 ok, 1 failed" in failed.errors
-    assert "same path" in own_connmgr("cp", "--all", "web*", ":x", f"{tmp_path}", code=2).errors
+    for operands in ((":x", ":y"), ("x", "y"), ("-", ":y"), (":x", "-"), ("web1:x", "y"), ("x", ":y", ":z")):
+        assert "With --all" in own_connmgr("cp", "--all", "web*", *operands, code=2).errors, operands
+
+
+def test_all_connections_give_theirs_into_directories_of_their_names(
+    own_connmgr: CommandLine, site: Path, tmp_path: Path
+) -> None:
+    for name, shell in (("web1", "sh"), ("web2", "bash"), ("web3", "dash")):
+        home = tmp_path / name
+        home.mkdir()
+        own_connmgr("add", "local", name, f"shell=/bin/{shell}")
+        own_connmgr("exec", name, "--", f"cd {home}")
+        if name != "web3":
+            shutil.copytree(site, home / "site")
+            (home / "site" / "index.html").write_text(name)
+    target = tmp_path / "fetched"
+    mask = os.umask(0o027)
+    try:
+        failed = own_connmgr("cp", "--all", "web*", "-r", ":site", ":site/*.html", f"{target}", code=1)
+    finally:
+        os.umask(mask)
+    assert "2 ok, 1 failed" in failed.errors
+    assert "web3  failed" in failed.output
+    assert names_in(target) == ["web1", "web2"]
+    for name in ("web1", "web2"):
+        assert names_in(target / name) == ["index.html", "site"]
+        assert {(target / name / path).read_text() for path in ("index.html", "site/index.html")} == {name}
+        assert (target / name / "site" / "src" / "main.py").stat().st_mode & 0o777 == 0o640
+        assert target.stat().st_mode & 0o777 == 0o750
+    own_connmgr("cp", "--all", "web[12]", ":site/src/main.py", f"{target}/files")
+    assert (target / "files" / "web2" / "main.py").read_text() == "src/main.py"
+
+
+def test_a_directory_of_a_name_lies_in_no_other_and_leads_nowhere(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    own_connmgr("add", "local", "web", "shell=/bin/sh")
+    own_connmgr("add", "shellEnvironment", "root", "host=web")
+    refused = own_connmgr("cp", "--all", "web", "--all", "web/root", ":x", f"{tmp_path}/into", code=1)
+    assert "web/root would go into the directory of web" in refused.errors
+    own_connmgr("add", "local", "..", "shell=/bin/bash")
+    refused = own_connmgr("cp", "--all", "..", ":x", f"{tmp_path}/into", code=1)
+    assert "cannot be a directory's name" in refused.errors
+    assert not (tmp_path / "into").exists()
+
+
+def test_fresh_shells_leave_nothing(own_connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
+    own_connmgr("add", "local", "web", "shell=/bin/sh")
+    own_connmgr("exec", "web", "--", f"cd {tmp_path}")
+    running = len(own_connmgr.daemon.client.shell.list())
+    own_connmgr("cp", "--fresh", "web:/etc/passwd", f"web:{tmp_path}/passwd")
+    assert (tmp_path / "passwd").read_bytes() == Path("/etc/passwd").read_bytes()
+    assert own_connmgr("cp", "--fresh", "web:site/index.html", "-", code=1).errors, "not in the directory of the shell"
+    own_connmgr("cp", "--fresh", "--all", "web", "-r", f"{site}", f":{tmp_path}/copy")
+    assert facts(tmp_path / "copy") == facts(site)
+    assert len(own_connmgr.daemon.client.shell.list()) == running
+    assert "Give --session or --fresh" in own_connmgr("cp", "--fresh", "--session", "x", "web:x", "y", code=2).errors
 
 
 def test_progress_of_a_tree(connmgr: CommandLine, tree: Path, tmp_path: Path) -> None:

@@ -87,3 +87,10 @@ def test_a_request_asks_it_of_few(connmgr: CommandLine) -> None:
     assert "dialled" not in client.post("/connection/info", connections=[LOCAL_MACHINE])["infos"][0]
     with pytest.raises(ClientError, match="dialled: Given with more than 100"):
         client.post("/connection/info", connections=[LOCAL_MACHINE] * 101, dialled=True)
+
+
+def test_an_address_is_shown_as_what_it_would_dial(connmgr: CommandLine) -> None:
+    rows = dict(shown(connmgr, "ssh://me@192.0.2.9:2200"))
+    assert rows["dials"] == "me@192.0.2.9:2200"
+    assert dict(shown(connmgr, "other@web"))["dials"] == "other@192.0.2.7:2222"
+    assert connmgr("ls").output.count("192.0.2") == 0

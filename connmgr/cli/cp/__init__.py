@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from connmgr.cli.cp.copy import Copy, Options
-from connmgr.cli.cp.places import STREAM, CopyPath, Place, Remote, place_of
+from connmgr.cli.cp.places import STREAM, CopyPath, Shells, expanded
 from connmgr.cli.daemon import connect
-from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
-from connmgr.cli.outcome import session_option
+from connmgr.cli.exits import FAILED
+from connmgr.cli.outcome import fresh_option, session_of, session_option
 from connmgr.cli.progress import transferring
-from connmgr.cli.selection import Choice, choosing, jobs_option
-from connmgr.client import Client
+from connmgr.cli.selection import Choice, choosing, chosen, jobs_option
 
 DEFAULT_JOBS, MAX_JOBS = 8, 64
 
@@ -28,11 +29,12 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
     "patterns",
     metavar="GLOB",
     multiple=True,
-    help="Copy to all connections that match: TARGET is then :path.",
+    help="Copy to all connections that match, TARGET being :path, or from all, each SOURCE being :path.",
 )
 @choosing
 @jobs_option(DEFAULT_JOBS, MAX_JOBS)
 @session_option
+@fresh_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal, and no summary.")
 def cp(
     operands: tuple[str, ...],
@@ -42,6 +44,7 @@ def cp(
     jobs: int,
     session: str | None,
     *,
+    fresh: bool,
     recursive: bool,
     keep: bool,
     checksum: bool,
@@ -50,47 +53,57 @@ def cp(
 ) -> None:
     """Copy files to, from or between connections.
 
-    CONNECTION:path is a file of a connection. The path starts from the directory of the shell there, unless it is
-    absolute or begins with ~/. A path that begins with / . or ~ is one of this machine, and - is standard input or
-    output. With *, ? and [ in it the machine's shell expands it: put it in quotes. A directory as TARGET takes each
-    file under its own name. Each file gets its name once it is there whole.
+    CONNECTION:path is a file of a connection, or of an address, USER@HOST or ssh://[USER@]HOST[:PORT]. The path starts
+    from the directory of the shell there, unless it is absolute or begins with ~/. With *, ? and [ in it the machine's
+    shell expands it: put it in quotes. A path that begins with / . or ~ is one of this machine, and - is standard input
+    or output. A directory as TARGET takes each file under its own name. Each file gets its name once it is there whole.
 
     With -r, a file that is there with the same size and time of change is left, so that a run that broke off goes on
     where it was. Files keep their times, and their modes but for what the umask takes away; links are left out. -a
     keeps links as links, the modes whole, and the times of new directories. Owners are never kept. With --checksum
     what has the same size and SHA-256 is left, single files too; both sides read these files for it.
+
+    With --all, each connection that one of the GLOBs matches gets the SOURCEs of this machine as :path. Or :path of
+    each goes into the directory TARGET of this machine, there into one of the connection's name.
     """
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
-    options = Options(recursive or keep, keep, excludes, _bits(mode), checksum)
+    # Read once: whoever reads it changes it for a moment.
+    options = Options(recursive or keep, keep, excludes, _bits(mode), checksum, 0 if keep else _umask())
+    session = session_of(session, fresh=fresh)
     *sources, target = operands
     client = connect()
     if patterns:
-        from connmgr.cli.cp.everywhere import to_all
+        from connmgr.cli.cp.everywhere import Manner, to_all
 
-        to_all(client, patterns, choice, sources, target, options, jobs, session)
+        to_all(
+            client,
+            chosen(client, patterns, choice, usage="shell").names,
+            sources,
+            target,
+            Manner(options, session, fresh),
+            jobs,
+        )
         return
-    end = place_of(client, target, session)
-    places = [place for text in sources for place in _expanded(client, place_of(client, text, session))]
-    if len(places) > 1 and STREAM in (*places, end):
-        raise click.UsageError("Standard input and output are one file: copy them by themselves.")
-    with transferring(str(sources[0]), quiet=quiet) as progress:
-        copy = Copy(client, options, progress)
-        copy.run(places, end)
+    if choice.given:
+        raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+    with Shells(client, session, fresh=fresh) as shells:
+        end = shells.place_of(target)
+        places = [place for text in sources for place in expanded(client, shells.place_of(text))]
+        if len(places) > 1 and STREAM in (*places, end):
+            raise click.UsageError("Standard input and output are one file: copy them by themselves.")
+        with transferring(str(sources[0]), quiet=quiet) as progress:
+            copy = Copy(client, options, progress)
+            copy.run(places, end)
     copy.ledger.tell(summary=not quiet and (copy.has_trees or checksum or len(places) > 1))
     if copy.ledger.failures:
         raise click.exceptions.Exit(FAILED)
 
 
-def _expanded(client: Client, place: Place) -> list[Place]:
-    """Return the files that a path with wildcards matches on its connection; any other place as it is."""
-    if not isinstance(place, Remote) or not place.has_wildcards:
-        return [place]
-
-    found = client.fs.glob(place.connection, place.path, session=place.session)
-    if not found:
-        raise Failure(f"{place}: nothing matches there.", NOT_FOUND)
-    return [Remote(place.connection, one.name, place.session, place.name) for one in found]
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _bits(mode: str | None) -> int | None:

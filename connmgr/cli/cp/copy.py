@@ -19,7 +19,7 @@ from connmgr.client import Client, ClientError, Progress, Unreachable
 class Options(NamedTuple):
     """What the command was told: directories go with ``recursive``, links and modes are kept with ``keep``.
 
-    With ``checksum`` what is there already is told by its content.
+    With ``checksum`` what is there already is told by its content. ``umask`` takes permissions from files of here.
     """
 
     recursive: bool
@@ -27,6 +27,7 @@ class Options(NamedTuple):
     excludes: tuple[str, ...]
     mode: int | None
     checksum: bool
+    umask: int
 
 
 class Copy:
@@ -69,7 +70,7 @@ class Copy:
             if self._options.checksum and self._is_there(start, target):
                 self.ledger.equal += 1
                 return
-            manner = single.Manner(self._options.mode, self._options.keep, self._options.recursive)
+            manner = single.Manner(self._options.mode, self._options.keep, self._options.recursive, self._options.umask)
             size = single.copy(self._client, start, target, manner, self._progress)
             self.ledger.files += 1
             self.ledger.bytes += size
@@ -115,12 +116,13 @@ class Copy:
         if end == STREAM:
             raise click.UsageError("Standard output takes single files; a directory needs one to go to.")
         # It loads what reads archives, which takes longer than a single file.
-        from connmgr.cli.cp.tree import Tree
+        from connmgr.cli.cp.tree import Manner, Tree
 
         self.has_trees = True
         target = within(end, own_name(start)) if into or self._is_directory(end) else end
         options = self._options
-        tree = Tree(self._client, self.ledger, options.keep, options.excludes, self._progress, options.checksum)
+        manner = Manner(options.keep, options.excludes, options.checksum, options.umask)
+        tree = Tree(self._client, self.ledger, manner, self._progress)
         try:
             if isinstance(start, str) and isinstance(target, Remote):
                 tree.up(Path(start).expanduser(), target)

@@ -1,22 +1,34 @@
-"""``connmgr cp --all``: the same files to many connections at once."""
+"""``connmgr cp --all``: the same files to many connections at once, or from many."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 
 from connmgr.cli.cp.copy import Copy, Options
-from connmgr.cli.cp.places import STREAM, Place, Remote, is_local
+from connmgr.cli.cp.places import STREAM, Place, Shells, expanded, is_remote
+from connmgr.cli.cp.plan import leads_out
 from connmgr.cli.exits import FAILED, Failure
 from connmgr.cli.names import telling
-from connmgr.cli.outcome import ensure_shell
 from connmgr.cli.output import counted, visible
-from connmgr.cli.selection import Choice, chosen
-from connmgr.client import Client, ClientError
+from connmgr.client import Client, ClientError, Name
+
+Ends = Callable[[Client, Shells], tuple[list[Place], Place]]
+"""Returns the sources and the target of one connection."""
+
+
+class Manner(NamedTuple):
+    """How is copied, and by which shells: those of ``session``, or ``fresh`` ones."""
+
+    options: Options
+    session: str | None
+    fresh: bool
 
 
 class Outcome(NamedTuple):
@@ -29,30 +41,18 @@ class Outcome(NamedTuple):
 
 
 def to_all(
-    client: Client,
-    patterns: Sequence[str],
-    choice: Choice,
-    sources: Sequence[str],
-    target: str,
-    options: Options,
-    jobs: int,
-    session: str | None,
+    client: Client, names: Sequence[Name], sources: Sequence[str], target: str, manner: Manner, jobs: int
 ) -> None:
-    """Copy files of this machine to all connections that are chosen, ``jobs`` at a time.
+    """Copy files of this machine to all connections, or theirs to this machine, ``jobs`` at a time.
 
     :raises click.exceptions.Exit: with 1, it failed on some.
     """
-    if not target.startswith(":") or STREAM in sources or not all(map(_is_here, sources)):
-        raise click.UsageError("With --all, files of this machine go to :path, the same path on each connection.")
-    names = chosen(client, patterns, choice, usage="shell")
-    told = telling(names.names)
+    told = telling(names)
+    ends = _ends(told, sources, target)
     width = max((len(visible(name)) for name in told.values()), default=0)
     began, failed = time.monotonic(), 0
     with ThreadPoolExecutor(jobs) as pool:
-        begun = [
-            pool.submit(_one, client.clone(), sources, Remote(one.id, target[1:], session, told[one.id]), options)
-            for one in names.names
-        ]
+        begun = [pool.submit(_one, client.clone(), told[one.id], ends(one.id), manner) for one in names]
         for future in as_completed(begun):
             done = future.result()
             failed += done.verdict != "ok"
@@ -65,22 +65,71 @@ def to_all(
         raise click.exceptions.Exit(FAILED)
 
 
-def _one(client: Client, sources: Sequence[Place], target: Remote, options: Options) -> Outcome:
-    copy, began = Copy(client, options, None), time.monotonic()
-    with client:
-        try:
-            ensure_shell(client, target.connection, target.session, target.name)
-            copy.run(sources, target)
-            verdict = "failed" if copy.ledger.failures else "ok"
-            said = copy.ledger.summary()
-            if copy.ledger.failures:
-                said = f"{said}; {copy.ledger.failures[0]}"
-        except ClientError as error:
-            verdict, said = error.code, error.message
-        except Failure as error:
-            verdict, said = "failed", error.message
-    return Outcome(target.name, verdict, said, time.monotonic() - began)
+def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable[[str], Ends]:
+    """Return what tells the ends of a connection, by its uuid.
+
+    :raises click.UsageError: the operands are neither files for all connections nor files of all.
+    """
+    here = [not is_remote(text) for text in (*sources, target)]
+    if target.startswith(":") and all(here[:-1]) and STREAM not in sources:
+        return lambda id: lambda _, shells: ([*sources], shells.place(id, told[id], target[1:]))
+    if not all(text.startswith(":") for text in sources) or not here[-1] or target == STREAM:
+        raise click.UsageError(
+            "With --all, files of this machine go to :path, the same path on each connection, or :path of each "
+            "connection goes into a directory of this machine."
+        )
+    directories = _directories(told, Path(target).expanduser())
+
+    def fetched(id: str) -> Ends:
+        def ends(client: Client, shells: Shells) -> tuple[list[Place], Place]:
+            places = [shells.place(id, told[id], text[1:]) for text in sources]
+            found = [one for place in places for one in expanded(client, place)]
+            directories[id].mkdir(parents=True, exist_ok=True)
+            return found, str(directories[id])
+
+        return ends
+
+    return fetched
 
 
-def _is_here(text: str) -> bool:
-    return is_local(text) or ":" not in text
+def _directories(told: dict[str, str], target: Path) -> dict[str, Path]:
+    """Return for each connection the directory of its name in ``target``.
+
+    :raises Failure: a name is that of no directory, or of one within another connection's.
+    """
+    names = set(told.values())
+    for name in names:
+        if leads_out(name) or "\0" in name:
+            raise Failure(f"{visible(name)!r} cannot be a directory's name: copy from that connection by itself.")
+        parts = name.split("/")
+        above = next((up for size in range(1, len(parts)) if (up := "/".join(parts[:size])) in names), None)
+        if above is not None:
+            raise Failure(
+                f"{visible(name)} would go into the directory of {visible(above)}: copy from the two one after the "
+                "other, into other directories."
+            )
+    return {id: target / name for id, name in told.items()}
+
+
+def _one(client: Client, name: str, ends: Ends, manner: Manner) -> Outcome:
+    copy, began = Copy(client, manner.options, None), time.monotonic()
+    end: Place | None = None
+    try:
+        with client, Shells(client, manner.session, fresh=manner.fresh) as shells:
+            sources, end = ends(client, shells)
+            copy.run(sources, end)
+        verdict = "failed" if copy.ledger.failures else "ok"
+        said = copy.ledger.summary()
+        if copy.ledger.failures:
+            said = f"{said}; {copy.ledger.failures[0]}"
+    except ClientError as error:
+        verdict, said = error.code, error.message
+    except Failure as error:
+        verdict, said = "failed", error.message
+    except OSError as error:
+        verdict, said = "failed", f"{error.filename}: {error.strerror}"
+    if isinstance(end, str):
+        # Nothing came.
+        with suppress(OSError):
+            Path(end).rmdir()
+    return Outcome(name, verdict, said, time.monotonic() - began)

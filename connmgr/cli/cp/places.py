@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli.address import reach
+from connmgr.cli.address import SCHEME, reach
+from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.names import ConnectionName
-from connmgr.cli.outcome import ensure_shell
+from connmgr.cli.outcome import ensure_shell, own_session
 from connmgr.cli.output import visible
 from connmgr.client import Client
 
 STREAM = "-"
 WILDCARDS = frozenset("*?[")
+
+# Digits after the host are a port, which another colon follows.
+_ADDRESS_AND_PATH = re.compile(
+    r"(?P<address>ssh://([^@/]*@)?(\[[^\]/]*\]|[^:/\[\]]*)(:[0-9]+(?=:))?):(?P<path>.*)", re.DOTALL
+)
+_PORT_FIRST = re.compile(r"[0-9]+(/.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -76,14 +85,72 @@ def is_local(text: str) -> bool:
     return text == STREAM or text.startswith(("/", ".", "~"))
 
 
-def place_of(client: Client, text: str, session: str | None) -> Place:
-    """Return what ``text`` names; the shell of a connection is started if it does not run."""
+class Shells:
+    """The shells that one command copies by: those of ``session``, or ``fresh`` ones, which end with the block."""
+
+    def __init__(self, client: Client, session: str | None, *, fresh: bool) -> None:
+        self._client = client
+        self._session = session
+        self._fresh = fresh
+        self._own: dict[str, str] = {}
+        self._cleanup = ExitStack()
+
+    def __enter__(self) -> Shells:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._cleanup.close()
+
+    def place(self, connection: str, name: str, path: str) -> Remote:
+        """Return a path on a connection, which is called ``name``; its shell is started if it does not run."""
+        if not self._fresh:
+            ensure_shell(self._client, connection, self._session, name)
+            return Remote(connection, path, self._session, name)
+        if connection not in self._own:
+            self._own[connection] = self._cleanup.enter_context(own_session(self._client, connection))
+        return Remote(connection, path, self._own[connection], name)
+
+    def place_of(self, text: str) -> Place:
+        """Return what an operand names.
+
+        :raises click.UsageError: it begins with ``ssh://``, and no path follows the address.
+        """
+        name, path = _parted(text)
+        return text if name is None else self.place(reach(self._client, name), name, path)
+
+
+def is_remote(text: str) -> bool:
+    """Whether ``text`` names a file of a connection.
+
+    :raises click.UsageError: as for :meth:`Shells.place_of`.
+    """
+    return _parted(text)[0] is not None
+
+
+def _parted(text: str) -> tuple[str | None, str]:
+    """Return connection and path, None and ``text`` itself for a path of this machine."""
     if is_local(text) or ":" not in text:
-        return text
-    name, _, path = text.partition(":")
-    id = reach(client, name)
-    ensure_shell(client, id, session, name)
-    return Remote(id, path, session, name)
+        return None, text
+    if not text.startswith(SCHEME):
+        name, _, path = text.partition(":")
+        return name, path
+    found = _ADDRESS_AND_PATH.fullmatch(text)
+    if found is None or _PORT_FIRST.fullmatch(found["path"]):
+        raise click.UsageError(f"{text!r}: a file of an address is {SCHEME}[USER@]HOST[:PORT]:PATH.")
+    return found["address"], found["path"]
+
+
+def expanded(client: Client, place: Place) -> list[Place]:
+    """Return the files that a path with wildcards matches on its connection; any other place as it is.
+
+    :raises Failure: there are none.
+    """
+    if not isinstance(place, Remote) or not place.has_wildcards:
+        return [place]
+    found = client.fs.glob(place.connection, place.path, session=place.session)
+    if not found:
+        raise Failure(f"{place}: nothing matches there.", NOT_FOUND)
+    return [replace(place, path=one.name) for one in found]
 
 
 def within(place: Place, name: str) -> Place:

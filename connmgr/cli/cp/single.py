@@ -20,11 +20,15 @@ from connmgr.client import Client, ClientError, Download, FileEntry, Progress
 
 
 class Manner(NamedTuple):
-    """How a file is copied: with ``mode``, by default its own, ``exact`` whatever the umask is; with its time."""
+    """How a file is copied: with its time if ``dated``; with ``mode``, by default its own without ``umask``.
+
+    A file that is there keeps its mode, unless ``exact``.
+    """
 
     mode: int | None
     exact: bool
     dated: bool
+    umask: int
 
 
 class Marks(NamedTuple):
@@ -103,7 +107,7 @@ def _down(client: Client, start: Remote, end: str, manner: Manner, progress: Pro
     entry = stat_of(client, start)
     if entry.type == "directory":
         raise Failure(f"{start.path} is a directory; -r copies directories.")
-    bits = entry.mode & 0o777 & ~(0 if manner.exact else _umask()) if manner.mode is None else manner.mode
+    bits = entry.mode & 0o777 & ~manner.umask if manner.mode is None else manner.mode
     target = Path(end).expanduser()
     if target.is_dir():
         target /= Path(start.path).name
@@ -153,9 +157,3 @@ def _replacing(target: Path, mode: int, *, exact: bool) -> Iterator[IO[bytes]]:
     except BaseException:
         draft.unlink()
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from connmgr.cli.cp.checksums import comparing
 from connmgr.cli.cp.ledger import HERE, THERE, Ledger
@@ -30,19 +30,27 @@ HOPELESS = {"no_such_directory", "permission_denied", "wrong_file_type", "no_spa
 """Codes of errors that the next archive would meet too."""
 
 
+class Manner(NamedTuple):
+    """How a directory is copied: ``keep`` keeps links and all of the modes, ``excludes`` are left out.
+
+    What is there already is told by size and time, with ``checksum`` by SHA-256. Files of this machine have no
+    permissions of ``umask``.
+    """
+
+    keep: bool
+    excludes: Sequence[str]
+    checksum: bool
+    umask: int
+
+
 @dataclass
 class Tree:
-    """One directory on its way; ``keep`` keeps links and all of the modes, ``excludes`` are left out.
-
-    What is there already is told by size and time, with ``checksum`` by SHA-256.
-    """
+    """One directory on its way."""
 
     client: Client
     ledger: Ledger
-    keep: bool
-    excludes: Sequence[str]
+    manner: Manner
     progress: Progress | None
-    checksum: bool = False
 
     def up(self, start: Path, end: Remote) -> None:
         """Copy a directory of this machine into one of a connection, which is made if it is missing."""
@@ -82,8 +90,8 @@ class Tree:
         self._count(asked, failed)
 
     def _plan(self, source: Sequence[Found], target: Sequence[Found], start: Place, end: Place) -> Plan:
-        equal = comparing(self.client, start, end) if self.checksum else of_same_time
-        return plan(source, target, self.excludes, self.ledger, keep=self.keep, equal=equal)
+        equal = comparing(self.client, start, end) if self.manner.checksum else of_same_time
+        return plan(source, target, self.manner.excludes, self.ledger, keep=self.manner.keep, equal=equal)
 
     def _there(self, place: Remote, *, may_be_missing: bool = False) -> list[Found]:
         try:
@@ -129,7 +137,9 @@ class Tree:
         return True
 
     def _extracted(self, end: Remote, pieces: Iterator[bytes]) -> Extracted:
-        return self.client.fs.extract(end.connection, pieces, end.directory, exact=self.keep, session=end.session)
+        return self.client.fs.extract(
+            end.connection, pieces, end.directory, exact=self.manner.keep, session=end.session
+        )
 
     def _note(self, done: Extracted, end: Remote) -> set[str]:
         """Note what of an archive could not be put in its place, and return the paths."""
@@ -143,7 +153,7 @@ class Tree:
         self.ledger.bytes += sum(one.size for one in arrived if one.kind == FILE)
 
     def _receive(self, start: Remote, chosen: Plan, end: Path) -> None:
-        unpacker, moved = Unpacker(end, 0 if self.keep else _umask()), self._mover(chosen)
+        unpacker, moved = Unpacker(end, self.manner.umask), self._mover(chosen)
         expected, complaints = {one.path: one for one in (*chosen.files, *chosen.links)}, list[str]()
         try:
             for one in chosen.directories:
@@ -154,7 +164,7 @@ class Tree:
                 ) as archive:
                     complaints += self._unpack(archive, expected, end, unpacker, moved)
         finally:
-            unpacker.close(times=self.keep)
+            unpacker.close(times=self.manner.keep)
         for line in complaints:
             self.ledger.fail(THERE, start, line.removeprefix("tar: "))
         for path in () if complaints else expected:
@@ -229,9 +239,3 @@ def _watched(pieces: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[
     for piece in pieces:
         moved(len(piece))
         yield piece
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
