@@ -22,6 +22,13 @@ PIECE_BYTES = 192 << 10
 MAX_LINKS = 100_000
 """Links in one archive that is written; each is remembered, so that nothing goes through it."""
 
+LINK_BYTES = 64 << 20
+NAME_BYTES = 256
+"""Memory for those links: of each name on the way to one its length, and so much besides."""
+
+COMPLAINT_BYTES = 32 << 10
+"""Bytes of what the far side's tar complains of that go on: what leads a header may have no more than 64 KiB."""
+
 MEMBERS_A_SECOND = 500
 """Members that a far side must put in place in a second at least, beyond the time that any answer has."""
 
@@ -80,7 +87,7 @@ class Archive:
         for exchange in self._calls:
             yield from self._one(exchange)
         if self._complaints:
-            yield tar.told(FAILED, "\n".join(self._complaints))
+            yield tar.told(FAILED, "\n".join(self._complaints).encode()[:COMPLAINT_BYTES].decode(errors="ignore"))
         yield tar.END
 
     def _one(self, exchange: Exchange) -> Iterator[bytes | memoryview]:
@@ -90,7 +97,8 @@ class Archive:
             complaints = reader.rest().decode(errors="replace").splitlines()
         except ArchiveRefused as error:
             raise TransferFailed(f"The far side's tar: {error.message}") from error
-        self._complaints += map(_printed, complaints)
+        if sum(map(len, self._complaints)) < COMPLAINT_BYTES:
+            self._complaints += map(_printed, complaints)
 
     def _passed(self, member: Member) -> Member | None:
         if member.kind == OTHER:
@@ -121,6 +129,12 @@ def extract(place: Place, path: bytes, pieces: Iterable[bytes], *, exact: bool, 
     return [_failed(record) for record in failed]
 
 
+_Names = dict[bytes, "_Names | None"]
+"""The links in a directory, None, and the directories on the way to others."""
+
+_NONE: _Names = {}
+
+
 class Gate:
     """Lets members of an archive through that may be written into a directory, as those that they become.
 
@@ -132,7 +146,8 @@ class Gate:
         self.members = 0
         self._mask = mask
         self._tally = tally
-        self._links: set[bytes] = set()
+        self._links: _Names = {}
+        self._count = self._held = 0
 
     def __call__(self, member: Member) -> Member | None:
         """Return what is written of a member, None of the directory itself."""
@@ -146,7 +161,7 @@ class Gate:
         if member.kind == HARD_LINK:
             target = b"./" + self._free_of_links(_parts(target), member)
         elif member.kind == LINK:
-            self._remember(name, member)
+            self._remember(parts, member)
         self.members += 1
         self._tally.add(member)
         # A directory that its owner may not enter could not be filled.
@@ -155,20 +170,34 @@ class Gate:
         return Member(_with_end(b"./" + name, kind), kind, member.size, mode, member.modified, target)
 
     def _free_of_links(self, parts: list[bytes], member: Member) -> bytes:
-        if self._links:
-            for count in range(1, len(parts) + 1):
-                if b"/".join(parts[:count]) in self._links:
-                    raise ArchiveRefused(f"{tar.shown(member.name)}: it goes through a link of the same archive.")
+        names = self._links
+        for part in parts:
+            found = names.get(part, _NONE)
+            if found is None:
+                raise ArchiveRefused(f"{tar.shown(member.name)}: it goes through a link of the same archive.")
+            names = found
         if not parts:
             raise ArchiveRefused(f"{tar.shown(member.name)}: a link that leads nowhere.")
         return b"/".join(parts)
 
-    def _remember(self, name: bytes, member: Member) -> None:
-        if len(self._links) >= MAX_LINKS:
-            raise ArchiveRefused(f"An archive may have {MAX_LINKS} links.")
+    def _remember(self, parts: list[bytes], member: Member) -> None:
         if not member.target:
             raise ArchiveRefused(f"{tar.shown(member.name)}: a link that leads nowhere.")
-        self._links.add(name)
+        self._count += 1
+        names = self._links
+        for part in parts[:-1]:
+            names = self._inner(names, part)
+        self._held += len(parts[-1]) + NAME_BYTES
+        names[parts[-1]] = None
+        if self._count > MAX_LINKS or self._held > LINK_BYTES:
+            raise ArchiveRefused(f"An archive may have {MAX_LINKS} links, fewer where their paths are long.")
+
+    def _inner(self, names: _Names, part: bytes) -> _Names:
+        found = names.get(part)
+        if found is None:
+            found = names[part] = {}
+            self._held += len(part) + NAME_BYTES
+        return found
 
 
 def _rewritten(reader: Reader, change: Callable[[Member], Member | None]) -> Iterator[bytes | memoryview]:

@@ -40,6 +40,7 @@ _HEADER = struct.Struct("100s8s8s8s12s12s8s1s100s8s32s32s16s155s12x")
 _OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
 _RECORD = re.compile(rb"([0-9]{1,8}) ([^=\0]+)=")
 _DECIMAL = re.compile(rb"(-?[0-9]{1,19})(\.[0-9]*)?")
+_KNOWN = {b"path", b"linkpath", b"size", b"mtime"}
 _LONGEST = 100
 _LONG_NAME = b"././@LongLink"
 
@@ -97,13 +98,13 @@ class Reader:
 
         :raises ArchiveRefused: more follows.
         """
-        found, total = b"", 0
+        found, total = bytearray(), 0
         for piece in chain([bytes(self._piece)], self._pieces):
             total += len(piece)
             if total > TRAILER_BYTES:
                 raise ArchiveRefused("Something follows the archive's end.")
-            found = (found + piece).lstrip(b"\0")
-        return found
+            found += piece if found else piece.lstrip(b"\0")
+        return bytes(found)
 
     def _member(self, block: bytes) -> Member | None:
         """Return what the header ``block`` describes, with those that it leads; None if that is no file."""
@@ -130,10 +131,10 @@ class Reader:
         return {"path" if letter == b"L" else "linkpath": data.partition(b"\0")[0]}
 
     def _exactly(self, size: int) -> bytes:
-        found = bytes(self._some(size)) if size else b""
+        found = bytearray()
         while len(found) < size:
             found += self._some(size - len(found))
-        return found
+        return bytes(found)
 
     def _some(self, most: int) -> memoryview:
         """Return 1 to ``most`` bytes."""
@@ -274,16 +275,18 @@ def _bounded(number: int) -> int:
 
 def _records(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the records of a pax header that tell of a file."""
-    while data:
-        found = _RECORD.match(data)
-        end = int(found[1]) if found else 0
+    at = 0
+    while at < len(data):
+        found = _RECORD.match(data, at)
+        end = at + int(found[1]) if found else 0
         if not found or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
             raise ArchiveRefused("The archive has a pax header that is malformed.")
-        name, value = found[2].decode(errors="replace"), data[found.end() : end - 1]
-        if name.startswith("GNU.sparse."):
+        name = found[2]
+        if name.startswith(b"GNU.sparse."):
             raise ArchiveRefused("Sparse files are not supported: let tar store them whole.")
-        if name in ("path", "linkpath", "size", "mtime"):
+        if name in _KNOWN:
+            value = data[found.end() : end - 1]
             if b"\0" in value:
                 raise ArchiveRefused("The archive has a name with a NUL.")
-            yield name, value
-        data = data[end:]
+            yield name.decode(), value
+        at = end

@@ -6,15 +6,18 @@ import io
 import os
 import stat
 import tarfile
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from connmgr import errors
-from connmgr.fs import calls, tar
-from connmgr.fs.archive import FAILED, Archive, Tally, extract
+from connmgr.fs import calls, scripts, tar
+from connmgr.fs.archive import FAILED, MAX_LINKS, Archive, Gate, Tally, extract
 from connmgr.fs.files import Place, list_directory, matching
+from connmgr.fs.tar import Member, Reader
 from tests.components import program
 from tests.fs.far_sides import (
     NECESSARY,
@@ -27,7 +30,9 @@ from tests.fs.far_sides import (
     names_in,
     shell_called_sh,
 )
+from tests.fs.test_hostile_answers import place as scripted
 from tests.fs.trees import archive_of, facts, packed, plant, unpack
+from tests.hostile import quickly
 
 pytestmark = pytest.mark.needs("tar")
 
@@ -296,3 +301,55 @@ def test_a_pattern_is_no_program(here: Place, folder: Path) -> None:
     assert not (folder / "made").exists()
     assert [entry.name for entry in matching(here, b"plain")] == [b"plain"]
     assert [entry.name for entry in matching(here, bytes(folder) + b"/pl?[a-j]n")] == [bytes(folder) + b"/plain"]
+
+
+HEAD = tar._block(b"x", b"x", 60_000)
+TINY = [HEAD + b"5 a=\n" * 12_000 + bytes(-60_000 % 512), tar._block(b"x", b"0", 0)]
+EXPENSIVE = {
+    "pax headers of many records": b"".join([*TINY * 60, tar.END]),
+    "headers alone": tar._block(b"x", b"0", 0) * 20_000 + tar.END,
+    "deep paths beside a link": b"".join(
+        [
+            tar.header(Member(b"a/" * 4000 + b"link", tar.LINK, target=b"x")),
+            *(tar.header(Member(b"a/" * 4000 + b"%d" % number, tar.FILE)) for number in range(700)),
+            tar.END,
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXPENSIVE)
+def test_reading_an_archive_takes_little_time_whatever_is_in_it(case: str) -> None:
+    content = EXPENSIVE[case]
+    with quickly():
+        gate = Gate(0, Tally())
+        passed = [gate(member) for member in Reader([content])]
+    assert len(passed) >= 60
+
+
+@pytest.mark.parametrize("lead", [b"", tar._block(b"x", b"x", 60_000)], ids=["after the end", "in a header"])
+def test_pieces_of_a_byte_are_read_in_linear_time(lead: bytes) -> None:
+    content = lead + b"5 a=\n" * 12_000 if lead else tar.END + b"x" * (1 << 20)
+    reader = Reader(content[at : at + 1] for at in range(len(content)))
+    with quickly(), suppress(errors.ArchiveRefused):
+        assert list(reader) == []
+        reader.rest()
+
+
+def test_links_take_bounded_memory() -> None:
+    gate = Gate(0, Tally())
+    deep = (Member(b"%d/" % number + b"a/" * 4000 + b"link", tar.LINK, target=b"x") for number in range(MAX_LINKS))
+    with pytest.raises(errors.ArchiveRefused, match="fewer where their paths are long"):
+        deque(map(gate, deep), maxlen=0)
+    gate = Gate(0, Tally())
+    for number in range(MAX_LINKS):
+        gate(Member(b"a/b/c/d/e/f/g/%d/link%d" % (number // 3, number), tar.LINK, target=b"x"))
+
+
+def test_what_tar_complains_of_at_length_is_cut_and_the_archive_can_be_written_again() -> None:
+    complaints = b"\xff: Permission denied\n" * 10_000
+    far_side = scripted(b"MARK ok\n" + tar.END + complaints + b"MARK over 0\n", scripts.ARCHIVE)
+    content = packed(far_side, b".")
+    assert [member.name for member in Reader([content])] == [b"./"]
+    with tarfile.open(fileobj=io.BytesIO(content)) as found:
+        assert 30_000 < len(found.getmembers()[-1].pax_headers[FAILED].encode()) <= 32 << 10
