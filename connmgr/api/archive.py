@@ -134,9 +134,9 @@ def extract_(request: dict[str, Any]) -> dict[str, Any]:
     Refused are archives with absolute paths, `..`, devices, named pipes, sparse files, and what goes through a link of
     the same archive. On the machine nothing goes through a link below `path`.
     """
-    tally = Tally()
+    tally, content = Tally(), body()
     with place_of(request) as place:
-        failed = extract(place, request["path"], body(), exact=request["exact"], tally=tally)
+        failed = extract(place, request["path"], content, exact=request["exact"], tally=tally)
     detail(files=tally.files, bytes=tally.bytes, failed=len(failed))
     return {"files": tally.files, "bytes": tally.bytes, "failed": failed}
 
@@ -158,16 +158,23 @@ def upload(request: dict[str, Any]) -> dict[str, Any]:
     Otherwise as `/fs/write`. Nothing of it is kept in the daemon: a machine that takes it slowly slows the client. It
     is compared with what has come by size and SHA-256, which the answer has, before it gets its name.
     """
-    marks = Marks(request.get("mode"), request.get("modified"))
+    marks, content = Marks(request.get("mode"), request.get("modified")), body()
     with place_of(request) as place:
-        size, digest = receive(place, request["path"], body(), flask.request.content_length, marks)
+        size, digest = receive(place, request["path"], content, flask.request.content_length, marks)
     facts = {"bytes": size, "sha256": digest}
     detail(**facts)
     return facts
 
 
 def body() -> Iterable[bytes]:
-    """Return the body of this request, as it arrives."""
+    """Return the body of this request, as it arrives.
+
+    :raises InvalidRequest: its header does not say that there is one, so that an empty one would pass for the file.
+    """
     found = flask.request.environ["wsgi.input"]
+    if isinstance(found, Inflow):
+        return found
     # A body that is empty is no inflow.
-    return found if isinstance(found, Inflow) else iter([found.read()])
+    if flask.request.content_length is None:
+        raise errors.InvalidRequest("The request has no body: give its Content-Length, or send it in chunks.")
+    return iter([found.read()])

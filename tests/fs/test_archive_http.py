@@ -8,20 +8,18 @@ import os
 import socket
 import tarfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote_from_bytes, urlencode
+from urllib.parse import quote_from_bytes
 
 import psutil
 import pytest
 
-from tests.api.wire import LOCAL, TIMEOUT, Answer, address, send
+from tests.api.wire import LOCAL, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually, names_in
 from tests.fs.trees import archive_of, facts, plant
-from tests.fs.wire import Caller
+from tests.fs.wire import Caller, received
 
 pytestmark = pytest.mark.needs("tar")
 
@@ -35,37 +33,7 @@ def caller(daemon: Daemon) -> Caller:
     return one
 
 
-def extract(caller: Caller, path: object, content: bytes, **fields: str) -> Answer:
-    query = urlencode({"connection": LOCAL, "path": str(path), **fields})
-    return send(caller.daemon.url, f"/fs/extract?{query}", content, {**caller.headers, "Content-Type": ""})
-
-
-def host_of(caller: Caller) -> str:
-    return "{}:{}".format(*address(caller.daemon.url))
-
-
-@contextmanager
-def sending(caller: Caller, path: object, *headers: str) -> Iterator[socket.socket]:
-    """Begin a request whose body is sent on the socket."""
-    target = f"/fs/extract?{urlencode({'connection': LOCAL, 'path': str(path)})}"
-    lines = [
-        f"POST {target} HTTP/1.1",
-        f"Host: {host_of(caller)}",
-        *map(": ".join, caller.headers.items()),
-        *headers,
-        "",
-        "",
-    ]
-    with socket.create_connection(address(caller.daemon.url), timeout=TIMEOUT) as connection:
-        connection.sendall("\r\n".join(lines).encode())
-        yield connection
-
-
-def received(connection: socket.socket) -> bytes:
-    answer = b""
-    while piece := connection.recv(65536):
-        answer += piece
-    return answer
+EXTRACT = "/fs/extract"
 
 
 def test_a_tree_goes_there_and_back(caller: Caller, tmp_path: Path) -> None:
@@ -73,7 +41,7 @@ def test_a_tree_goes_there_and_back(caller: Caller, tmp_path: Path) -> None:
     plant(tmp_path / "tree")
     answer = caller.post("/fs/archive", connection=LOCAL, path=str(tmp_path / "tree"))
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-tar")
-    done = extract(caller, tmp_path / "copy", answer.body, exact="true")
+    done = caller.put(EXTRACT, tmp_path / "copy", answer.body, exact="true")
     assert done.status == 200, done.body
     found = facts(tmp_path / "tree")
     assert facts(tmp_path / "copy") == found
@@ -114,7 +82,7 @@ def test_a_bad_query_is_refused_by_its_member(caller: Caller, query: str, said: 
 
 def test_what_could_not_be_put_in_its_place_is_in_the_answer(caller: Caller, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    done = extract(caller, tmp_path, archive_of(("a", {"content": b"x"}), ("b", {"content": b"x"})))
+    done = caller.put(EXTRACT, tmp_path, archive_of(("a", {"content": b"x"}), ("b", {"content": b"x"})))
     assert done.status == 200
     ((one),) = done.json["failed"]
     assert one["path"] == "a"
@@ -125,12 +93,12 @@ def test_what_could_not_be_put_in_its_place_is_in_the_answer(caller: Caller, tmp
 def test_a_body_in_chunks_byte_by_byte_and_the_next_request_behind_it(caller: Caller, tmp_path: Path) -> None:
     content = archive_of(("x", {"content": b"content"}))[:2560]
     body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (content[:700], content[700:]))
-    behind = f"POST /daemon/version HTTP/1.1\r\nHost: {host_of(caller)}\r\n"
+    behind = "POST /daemon/version HTTP/1.1\r\nHost: {}:{}\r\n".format(*address(caller.daemon.url))
     known = f"Authorization: {caller.headers['Authorization']}\r\n"
     rest = (
         behind + known
     ).encode() + b"Connection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-    with sending(caller, tmp_path / "into", "Transfer-Encoding: chunked") as connection:
+    with caller.sending(EXTRACT, tmp_path / "into", "Transfer-Encoding: chunked") as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(200):
             connection.sendall(body[at : at + 1])
@@ -145,7 +113,7 @@ def test_a_body_in_chunks_byte_by_byte_and_the_next_request_behind_it(caller: Ca
 def test_who_waits_for_leave_to_send_gets_it(caller: Caller, tmp_path: Path) -> None:
     content = archive_of(("x", {"content": b"content"}))
     headers = (f"Content-Length: {len(content)}", "Expect: 100-continue", "Connection: close")
-    with sending(caller, tmp_path / "into", *headers) as connection:
+    with caller.sending(EXTRACT, tmp_path / "into", *headers) as connection:
         assert connection.recv(25, socket.MSG_WAITALL) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(content)
         assert received(connection).startswith(b"HTTP/1.1 200 OK")
@@ -159,7 +127,7 @@ def test_a_client_that_leaves_writes_nothing_and_frees_its_slot(
     caller = Caller(daemon)
     caller.start()
     content = archive_of(("x", {"content": bytes(8 * MEBIBYTE)}))[: 6 * MEBIBYTE]
-    with sending(caller, tmp_path / "into", headers) as connection:
+    with caller.sending(EXTRACT, tmp_path / "into", headers) as connection:
         connection.sendall(content if "Length" in headers else b"1000000\r\n" + content)
         eventually(lambda: (tmp_path / "into").exists(), "the writing does not begin while the body arrives")
         busy = caller.read(tmp_path / "x")
@@ -174,7 +142,7 @@ def test_a_client_that_leaves_writes_nothing_and_frees_its_slot(
 def test_a_body_that_is_none_is_told_while_it_is_sent(
     caller: Caller, tmp_path: Path, bad: bytes, status: bytes
 ) -> None:
-    with sending(caller, tmp_path / "into", "Transfer-Encoding: chunked") as connection:
+    with caller.sending(EXTRACT, tmp_path / "into", "Transfer-Encoding: chunked") as connection:
         connection.sendall(bad)
         connection.sendall(b"1\r\n")
         connection.shutdown(socket.SHUT_WR)
@@ -193,7 +161,7 @@ def test_without_a_token_nothing_is_taken(caller: Caller, tmp_path: Path) -> Non
 
 
 def test_an_error_is_told_before_the_body_was_sent(caller: Caller, tmp_path: Path) -> None:
-    with sending(caller, tmp_path / "no" / "where", "Content-Length: 1000000000") as connection:
+    with caller.sending(EXTRACT, tmp_path / "no" / "where", "Content-Length: 1000000000") as connection:
         connection.sendall(bytes(1000))
         answer = received(connection)
     assert b" 400 " in answer.partition(b"\r\n")[0]
@@ -203,13 +171,15 @@ def test_an_error_is_told_before_the_body_was_sent(caller: Caller, tmp_path: Pat
 def test_memory_stays_flat_both_ways(own_daemon: Daemon, tmp_path: Path) -> None:
     caller = Caller(own_daemon)
     caller.start()
-    extract(caller, tmp_path / "warm", archive_of(("x", {"content": bytes(MEBIBYTE)})))
+    caller.put(EXTRACT, tmp_path / "warm", archive_of(("x", {"content": bytes(MEBIBYTE)})))
     process = psutil.Process(own_daemon.pid)
     before = process.memory_info().rss
     size = 192 * MEBIBYTE
     head = tarfile.TarInfo("large")
     head.size = size
-    with sending(caller, tmp_path / "into", f"Content-Length: {size + 1536}", "Connection: close") as connection:
+    with caller.sending(
+        EXTRACT, tmp_path / "into", f"Content-Length: {size + 1536}", "Connection: close"
+    ) as connection:
         connection.sendall(head.tobuf(tarfile.USTAR_FORMAT))
         most = 0
         for _ in range(size // MEBIBYTE):
@@ -231,7 +201,7 @@ def test_what_goes_by_is_in_the_audit_trail(own_daemon: Daemon, tmp_path: Path) 
     caller = Caller(own_daemon)
     caller.start()
     (tmp_path / "file").write_text("content")
-    extract(caller, tmp_path / "into", archive_of(("x", {"content": b"12345"})))
+    caller.put(EXTRACT, tmp_path / "into", archive_of(("x", {"content": b"12345"})))
     answer = caller.post("/fs/archive", connection=LOCAL, path=str(tmp_path / "file"))
     with tarfile.open(fileobj=io.BytesIO(answer.body)) as found:
         assert found.getnames() == ["./file"]

@@ -6,19 +6,15 @@ import hashlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlencode
 
 import psutil
 import pytest
 
-from tests.api.wire import LOCAL, TIMEOUT, Answer, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually, names_in
-from tests.fs.wire import Caller
+from tests.fs.wire import Caller, received
 
 MEBIBYTE = 1 << 20
 
@@ -30,22 +26,7 @@ def caller(daemon: Daemon) -> Caller:
     return one
 
 
-def target_of(path: object, **fields: str) -> str:
-    return f"/fs/upload?{urlencode({'connection': LOCAL, 'path': str(path), **fields})}"
-
-
-def upload(caller: Caller, path: object, content: bytes, **fields: str) -> Answer:
-    return send(caller.daemon.url, target_of(path, **fields), content, {**caller.headers, "Content-Type": ""})
-
-
-@contextmanager
-def sending(caller: Caller, path: object, *headers: str) -> Iterator[socket.socket]:
-    """Begin a request whose body is sent on the socket."""
-    host, port = address(caller.daemon.url)
-    lines = [f"POST {target_of(path)} HTTP/1.1", f"Host: {host}:{port}", *map(": ".join, caller.headers.items())]
-    with socket.create_connection((host, port), timeout=TIMEOUT) as connection:
-        connection.sendall("\r\n".join([*lines, *headers, "", ""]).encode())
-        yield connection
+UPLOAD = "/fs/upload"
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, 3 * MEBIBYTE + 17])
@@ -53,14 +34,14 @@ def sending(caller: Caller, path: object, *headers: str) -> Iterator[socket.sock
 def test_what_is_sent_is_there(caller: Caller, tmp_path: Path, size: int, chunked: bool) -> None:
     content = os.urandom(size)
     if chunked:
-        with sending(caller, tmp_path / "file", "Transfer-Encoding: chunked", "Connection: close") as connection:
+        with caller.sending(UPLOAD, tmp_path / "file", "Transfer-Encoding: chunked", "Connection: close") as connection:
             for start in range(0, size, 100_000):
                 piece = content[start : start + 100_000]
                 connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
             connection.sendall(b"0\r\n\r\n")
             assert connection.recv(17) == b"HTTP/1.1 200 OK\r\n"
     else:
-        done = upload(caller, tmp_path / "file", content)
+        done = caller.put(UPLOAD, tmp_path / "file", content)
         assert done.status == 200, done.body
         assert done.json == {"bytes": size, "sha256": hashlib.sha256(content).hexdigest()}
     assert (tmp_path / "file").read_bytes() == content
@@ -69,7 +50,7 @@ def test_what_is_sent_is_there(caller: Caller, tmp_path: Path, size: int, chunke
 
 def test_mode_and_time(caller: Caller, tmp_path: Path) -> None:
     for modified in ("2001-09-09T01:46:40Z", "2001-09-09T03:46:40.5+02:00"):
-        done = upload(caller, tmp_path / "file", b"x", mode="0600", modified=modified)
+        done = caller.put(UPLOAD, tmp_path / "file", b"x", mode="0600", modified=modified)
         assert done.status == 200, done.body
         status = (tmp_path / "file").stat()
         assert (stat.S_IMODE(status.st_mode), int(status.st_mtime)) == (0o600, 1_000_000_000)
@@ -77,7 +58,7 @@ def test_mode_and_time(caller: Caller, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("modified", ["", "yesterday", "2001-09-09", "2001-09-09T01:46:40", "1969-01-01T00:00:00Z"])
 def test_a_time_that_is_none_is_refused(caller: Caller, tmp_path: Path, modified: str) -> None:
-    refused = upload(caller, tmp_path / "file", b"x", modified=modified)
+    refused = caller.put(UPLOAD, tmp_path / "file", b"x", modified=modified)
     assert (refused.status, refused.code) == (400, "invalid_request")
     assert "modified" in refused.message
     assert not (tmp_path / "file").exists()
@@ -86,7 +67,7 @@ def test_a_time_that_is_none_is_refused(caller: Caller, tmp_path: Path, modified
 def test_errors_are_those_of_a_write(caller: Caller, tmp_path: Path) -> None:
     for path, code in ((tmp_path, "wrong_file_type"), (tmp_path / "no" / "where", "no_such_directory")):
         for size in (1, 8 * MEBIBYTE):
-            refused = upload(caller, path, bytes(size))
+            refused = caller.put(UPLOAD, path, bytes(size))
             assert (refused.status, refused.code) == (400, code), size
 
 
@@ -98,7 +79,7 @@ def test_a_client_that_leaves_keeps_the_old_file_and_frees_its_slot(
     caller = Caller(daemon)
     caller.start()
     (tmp_path / "file").write_text("old")
-    with sending(caller, tmp_path / "file", headers) as connection:
+    with caller.sending(UPLOAD, tmp_path / "file", headers) as connection:
         connection.sendall((b"1000000\r\n" if "chunked" in headers else b"") + bytes(6 * MEBIBYTE))
         eventually(lambda: len(names_in(tmp_path)) == 2, "the writing does not begin while the body arrives")
         busy = caller.read(tmp_path / "file")
@@ -110,11 +91,11 @@ def test_a_client_that_leaves_keeps_the_old_file_and_frees_its_slot(
 def test_memory_stays_flat_and_no_blob_is_made(own_daemon: Daemon, tmp_path: Path) -> None:
     caller = Caller(own_daemon)
     caller.start()
-    upload(caller, tmp_path / "warm", bytes(2 * MEBIBYTE))
+    caller.put(UPLOAD, tmp_path / "warm", bytes(2 * MEBIBYTE))
     process, size = psutil.Process(own_daemon.pid), 128
     before, most = process.memory_info().rss, 0
     length = f"Content-Length: {size * MEBIBYTE}"
-    with sending(caller, tmp_path / "file", length, "Connection: close") as connection:
+    with caller.sending(UPLOAD, tmp_path / "file", length, "Connection: close") as connection:
         for _ in range(size):
             connection.sendall(bytes(MEBIBYTE))
             most = max(most, process.memory_info().rss)
@@ -123,3 +104,18 @@ def test_memory_stays_flat_and_no_blob_is_made(own_daemon: Daemon, tmp_path: Pat
         assert connection.recv(17) == b"HTTP/1.1 200 OK\r\n"
     assert (tmp_path / "file").stat().st_size == size * MEBIBYTE
     assert most - before < 32 * MEBIBYTE, f"{(most - before) / MEBIBYTE:.0f} MiB more"
+
+
+@pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
+@pytest.mark.parametrize("endpoint", [UPLOAD, "/fs/extract"])
+def test_a_request_that_does_not_say_that_it_has_a_body_empties_no_file(
+    caller: Caller, tmp_path: Path, version: str, endpoint: str
+) -> None:
+    (tmp_path / "file").write_text("old")
+    with caller.sending(endpoint, tmp_path / "file", "Connection: close", version=version) as connection:
+        connection.sendall(b"new" if version == "HTTP/1.0" else b"")
+        connection.shutdown(socket.SHUT_WR)
+        answer = received(connection)
+    assert b" 400 " in answer.partition(b"\r\n")[0], answer
+    assert b"Content-Length" in answer.partition(b"\r\n\r\n")[2]
+    assert (tmp_path / "file").read_text() == "old"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 from tests.api.wire import LOCAL, TIMEOUT, Answer, address, send, token_of
 from tests.daemon import Daemon
@@ -45,6 +47,20 @@ class Caller:
         """Read a file of the local machine."""
         return self.post("/fs/read", connection=LOCAL, path=str(path))
 
+    def put(self, endpoint: str, path: object, content: bytes, **fields: str) -> Answer:
+        """Send a body to be written at a path of the local machine."""
+        return send(self.daemon.url, _target(endpoint, path, fields), content, {**self.headers, "Content-Type": ""})
+
+    @contextmanager
+    def sending(self, endpoint: str, path: object, *headers: str, version: str = "HTTP/1.1") -> Iterator[socket.socket]:
+        """Begin such a request, whose body is to be sent on the socket."""
+        host, port = address(self.daemon.url)
+        lines = [f"POST {_target(endpoint, path, {})} {version}", f"Host: {host}:{port}"]
+        lines += [*map(": ".join, self.headers.items()), *headers]
+        with socket.create_connection((host, port), timeout=TIMEOUT) as connection:
+            connection.sendall("\r\n".join([*lines, "", ""]).encode())
+            yield connection
+
     @contextmanager
     def reading(self, path: object, endpoint: str = "/fs/read", of: str = LOCAL) -> Iterator[http.client.HTTPResponse]:
         """Begin to read a file or directory, by default of the local machine.
@@ -58,3 +74,12 @@ class Caller:
             yield connection.getresponse()
         finally:
             connection.close()
+
+
+def received(connection: socket.socket) -> bytes:
+    """Return all that comes until the other side ends the connection."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def _target(endpoint: str, path: object, fields: dict[str, str]) -> str:
+    return f"{endpoint}?{urlencode({'connection': LOCAL, 'path': str(path), **fields})}"
