@@ -115,6 +115,11 @@ COMPONENTS = {
     "doas": Component.of_program("doas", "opendoas", "doas"),
     "curl": Component.of_program("curl", "curl"),
     "jq": Component.of_program("jq", "jq"),
+    "tmux": Component.of_program("tmux", "tmux"),
+    "vim": Component.of_program("vim", "vim"),
+    "less": Component.of_program("less", "less"),
+    "htop": Component.of_program("htop", "htop"),
+    "mc": Component.of_program("mc", "mc"),
     "ps": Component.of_program("ps", "procps"),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"

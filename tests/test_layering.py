@@ -35,6 +35,7 @@ ORDER = [
     "fs",
     "jobs",
     "streams",
+    "terminals",
     "api",
     "daemon",
 ]
@@ -73,6 +74,7 @@ HOMES = {
     "paramiko": "connmgr_ssh",
     "pytest": "connmgr.testing",
     "cryptography": "connmgr_ssh",
+    "wcwidth": "connmgr.terminals",
 }
 """Each library, and the modules (with those below them) that may import it."""
 

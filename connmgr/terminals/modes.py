@@ -1,0 +1,25 @@
+"""The private modes (DECSET) of a terminal that its screen follows, and that whoever attaches is given."""
+
+from __future__ import annotations
+
+REVERSED = 5
+ORIGIN = 6
+AUTOWRAP = 7
+CURSOR = 25
+
+ALTERNATE = frozenset({47, 1047, 1049})
+"""Modes that switch between the two screens; 1049 saves the cursor before, and restores it afterwards."""
+
+INITIAL = frozenset({AUTOWRAP, CURSOR})
+
+_MOUSE = frozenset({9, 1000, 1002, 1003})
+_MOUSE_FORMAT = frozenset({1005, 1006, 1015, 1016})
+_ALONE: frozenset[int] = frozenset()
+
+KEPT: dict[int, frozenset[int]] = {
+    **{number: _MOUSE - {number} for number in _MOUSE},
+    **{number: _MOUSE_FORMAT - {number} for number in _MOUSE_FORMAT},
+    # Cursor keys, reverse video, origin, wrapping, visible cursor, keypad, focus, alternate scroll, bracketed paste.
+    **dict.fromkeys((1, REVERSED, ORIGIN, AUTOWRAP, CURSOR, 66, 1004, 1007, 2004), _ALONE),
+}
+"""The modes that are remembered, and those that each replaces."""

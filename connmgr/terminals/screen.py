@@ -1,0 +1,292 @@
+"""What a person would see on a terminal: xterm's screen, cursor and modes, as its output makes them."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from connmgr.terminals.canvas import TAB_COLUMNS, Canvas, SavedCursor
+from connmgr.terminals.grid import Grid
+from connmgr.terminals.modes import ALTERNATE, KEPT, ORIGIN
+from connmgr.terminals.sequences import Parameters, Sequences
+from connmgr.terminals.style import restyled
+
+MAX_CELLS = 1 << 18
+"""Characters of the largest screen."""
+
+MAX_TITLE = 256
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+class Face(NamedTuple):
+    """What is kept of the primary screen while the alternate one is shown."""
+
+    grid: Grid
+    saved: SavedCursor
+
+
+class Screen(Sequences, Canvas):
+    """A screen that follows a terminal's output.
+
+    Whatever is taken, memory is bounded by the size, and a control sequence costs no more than writing all cells. Not
+    safe to use from several threads.
+    """
+
+    def __init__(self, columns: int, rows: int) -> None:
+        Sequences.__init__(self)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        Canvas.__init__(self, columns, rows)
+
+    def reset(self) -> None:
+        self.primary: Face | None = None
+        """Present while the alternate screen is shown."""
+        self.title = ""
+        self.cursor_shape = 0
+        self.key_format = 0
+        super().reset()
+
+    def soft_reset(self) -> None:
+        super().soft_reset()
+        self.keypad = False
+        self.last = ""
+        """The character that REP repeats."""
+
+    @property
+    def undecoded(self) -> bytes:
+        """The bytes that were taken and have not shown yet, because what they begin has not ended."""
+        return self.pending.encode("utf-8", errors="replace") + self._decoder.getstate()[0]
+
+    def take(self, data: bytes) -> None:
+        """Take output, in whatever pieces it comes."""
+        self.feed(self._decoder.decode(data))
+
+    def forget_pending(self) -> None:
+        """Drop what was begun: what is taken next does not follow it."""
+        self._decoder.reset()
+        super().forget_pending()
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size as xterm does: nothing is wrapped anew, and the cursor stays on its line."""
+        if (columns, rows) == (self.columns, self.rows):
+            return
+        moved = self.grid.resize(columns, rows, self.y)
+        self.x, self.y = min(self.column, columns - 1), min(self.y - moved, rows - 1)
+        self.saved = _within(self.saved, columns, rows)
+        if self.primary is not None:
+            self.primary.grid.resize(columns, rows, self.primary.saved.y)
+            self.primary = self.primary._replace(saved=_within(self.primary.saved, columns, rows))
+        further = range(-(-self.columns // TAB_COLUMNS) * TAB_COLUMNS, columns, TAB_COLUMNS)
+        self.tabs = {tab for tab in self.tabs.union(further) if tab < columns}
+        self.columns, self.rows = columns, rows
+        self.top, self.bottom = 0, rows - 1
+
+    def set_mode(self, number: int, on: bool) -> None:
+        """Set or reset a private mode (DECSET, DECRST)."""
+        if number in ALTERNATE:
+            self._switch(number, on)
+        elif number == 1048:
+            self.save_cursor() if on else self.restore_cursor()
+        elif number in KEPT:
+            self.modes -= KEPT[number] | {number}
+            if on:
+                self.modes.add(number)
+            if number == ORIGIN:
+                self.go(0, 0)
+
+    def _switch(self, number: int, on: bool) -> None:
+        """Show the alternate screen, or the primary one."""
+        if on and self.primary is None:
+            if number == 1049:
+                self.save_cursor()
+            self.primary = Face(self.grid, self.saved)
+            self.grid, self.saved = Grid(self.columns, self.rows), SavedCursor()
+        elif not on:
+            if self.primary is not None:
+                (self.grid, self.saved), self.primary = self.primary, None
+            if number == 1049:
+                self.restore_cursor()
+
+    def text(self, text: str) -> None:
+        self.put(text)
+        self.last = text[-1]
+
+    def control(self, character: str) -> None:
+        action = _CONTROLS.get(character)
+        if action:
+            action(self)
+            self.last = ""
+
+    def escape(self, sequence: str) -> None:
+        action = _ESCAPES.get(sequence)
+        if action:
+            action(self)
+        elif len(sequence) == 2 and sequence[0] in "()":
+            self.charsets["()".index(sequence[0])] = "0" if sequence[1] == "0" else "B"
+        self.last = ""
+
+    def control_sequence(self, private: str, parameters: Parameters, final: str) -> None:
+        action = _SEQUENCES.get(private + final)
+        if action:
+            action(self, parameters)
+        self.last = ""
+
+    def string(self, kind: str, text: str) -> None:
+        number, _, rest = text.partition(";")
+        if kind == "]" and number in ("0", "2"):
+            self.title = _CONTROL.sub("", rest)[:MAX_TITLE]
+
+
+def _within(saved: SavedCursor, columns: int, rows: int) -> SavedCursor:
+    return saved._replace(x=min(saved.x, columns - 1), y=min(saved.y, rows - 1))
+
+
+def _number(parameters: Parameters, default: int = 0, index: int = 0) -> int:
+    number = parameters[index][0] if index < len(parameters) else -1
+    return default if number < 0 else number
+
+
+def _count(parameters: Parameters, index: int = 0) -> int:
+    """Return a parameter that is 1 where it is left out, or 0."""
+    return _number(parameters, 1, index) or 1
+
+
+def _repeat(screen: Screen, parameters: Parameters) -> None:
+    screen.put(screen.last * min(_count(parameters), screen.columns * screen.rows))
+
+
+def _column(screen: Screen, parameters: Parameters) -> None:
+    screen.x = min(screen.columns, _count(parameters)) - 1
+
+
+def _place(screen: Screen, parameters: Parameters) -> None:
+    screen.go(_count(parameters, 1) - 1, _count(parameters) - 1)
+
+
+def _row(screen: Screen, parameters: Parameters) -> None:
+    screen.go(screen.column, _count(parameters) - 1)
+
+
+def _lines_up(screen: Screen, parameters: Parameters) -> None:
+    screen.up(_count(parameters))
+    screen.x = 0
+
+
+def _lines_down(screen: Screen, parameters: Parameters) -> None:
+    screen.down(_count(parameters))
+    screen.x = 0
+
+
+def _scroll_down(screen: Screen, parameters: Parameters) -> None:
+    # With more parameters it begins to follow the mouse.
+    if len(parameters) <= 1:
+        screen.scroll(-_count(parameters))
+
+
+def _margins(screen: Screen, parameters: Parameters) -> None:
+    bottom = min(screen.rows, _number(parameters, index=1) or screen.rows)
+    screen.set_margins(_count(parameters) - 1, bottom - 1)
+
+
+def _style(screen: Screen, parameters: Parameters) -> None:
+    screen.style = restyled(screen.style, [[max(0, number) for number in one] for one in parameters])
+
+
+def _ansi_modes(on: bool) -> Callable[[Screen, Parameters], None]:
+    def change(screen: Screen, parameters: Parameters) -> None:
+        for number, *_ in parameters:
+            if number == 4:
+                screen.insert_mode = on
+            elif number == 20:
+                screen.newline_mode = on
+
+    return change
+
+
+def _modes(on: bool) -> Callable[[Screen, Parameters], None]:
+    def change(screen: Screen, parameters: Parameters) -> None:
+        for number, *_ in parameters:
+            screen.set_mode(number, on)
+
+    return change
+
+
+def _set(name: str, value: object) -> Callable[[Screen], None]:
+    return lambda screen: setattr(screen, name, value)
+
+
+def _shape(screen: Screen, parameters: Parameters) -> None:
+    if _number(parameters) <= 6:
+        screen.cursor_shape = _number(parameters)
+
+
+def _key_format(screen: Screen, parameters: Parameters) -> None:
+    if not parameters or _number(parameters) == 4:
+        screen.key_format = min(2, _number(parameters, index=1))
+
+
+_CONTROLS: dict[str, Callable[[Screen], None]] = {
+    "\b": lambda screen: screen.left(1),
+    "\t": lambda screen: screen.tab(1),
+    "\n": Screen.line_feed,
+    "\v": Screen.line_feed,
+    "\f": Screen.line_feed,
+    "\r": _set("x", 0),
+    "\x0e": _set("shifted", True),
+    "\x0f": _set("shifted", False),
+}
+
+_ESCAPES: dict[str, Callable[[Screen], None]] = {
+    "7": Screen.save_cursor,
+    "8": Screen.restore_cursor,
+    "D": Screen.index,
+    "E": Screen.next_line,
+    "H": lambda screen: screen.tabs.add(screen.column),
+    "M": Screen.reverse_index,
+    "c": Screen.reset,
+    "=": _set("keypad", True),
+    ">": _set("keypad", False),
+    "#8": Screen.align,
+}
+
+_SEQUENCES: dict[str, Callable[[Screen, Parameters], None]] = {
+    "@": lambda screen, numbers: screen.insert_characters(_count(numbers)),
+    "A": lambda screen, numbers: screen.up(_count(numbers)),
+    "B": lambda screen, numbers: screen.down(_count(numbers)),
+    "C": lambda screen, numbers: screen.right(_count(numbers)),
+    "D": lambda screen, numbers: screen.left(_count(numbers)),
+    "E": _lines_down,
+    "F": _lines_up,
+    "G": _column,
+    "H": _place,
+    "I": lambda screen, numbers: screen.tab(_count(numbers)),
+    "J": lambda screen, numbers: screen.erase_display(_number(numbers)),
+    "K": lambda screen, numbers: screen.erase_line(_number(numbers)),
+    "L": lambda screen, numbers: screen.insert_lines(_count(numbers)),
+    "M": lambda screen, numbers: screen.delete_lines(_count(numbers)),
+    "P": lambda screen, numbers: screen.delete_characters(_count(numbers)),
+    "S": lambda screen, numbers: screen.scroll(_count(numbers)),
+    "T": _scroll_down,
+    "X": lambda screen, numbers: screen.erase_characters(_count(numbers)),
+    "Z": lambda screen, numbers: screen.tab_back(_count(numbers)),
+    "`": _column,
+    "a": lambda screen, numbers: screen.right(_count(numbers)),
+    "b": _repeat,
+    "d": _row,
+    "e": lambda screen, numbers: screen.down(_count(numbers)),
+    "f": _place,
+    "g": lambda screen, numbers: screen.clear_tabs(_number(numbers)),
+    "h": _ansi_modes(True),
+    "l": _ansi_modes(False),
+    "m": _style,
+    "r": _margins,
+    "s": lambda screen, _: screen.save_cursor(),
+    "u": lambda screen, _: screen.restore_cursor(),
+    " q": _shape,
+    "!p": lambda screen, _: screen.soft_reset(),
+    "?h": _modes(True),
+    "?l": _modes(False),
+    ">m": _key_format,
+}
