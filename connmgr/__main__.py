@@ -1,4 +1,4 @@
-"""The command ``connmgr``, and ``python -m connmgr``."""
+"""The commands ``connmgr`` and ``connmgr-ssh``, and ``python -m connmgr``."""
 
 import gc
 import os
@@ -13,6 +13,12 @@ def main() -> None:
     from connmgr.cli import main as run
 
     run()
+
+
+def ssh() -> None:
+    """Run ``connmgr ssh``, for programs that are told of one by a single word."""
+    sys.argv.insert(1, "ssh")
+    main()
 
 
 def _open_missing_streams() -> None:

@@ -44,7 +44,7 @@ ORDER = [
 SIDES = {
     "__main__": {"cli"},
     "client": {"errors", "frames", "paths", "peers", "whereabouts"},
-    "cli": {"client", "errors", "paths", "settings", "whereabouts", "__init__"},
+    "cli": {"client", "errors", "frames", "paths", "settings", "whereabouts", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }
 """Modules beside that order, and what they may import at the top of a file."""

@@ -32,6 +32,7 @@ COMMANDS = {
     "category": "category",
     "exec": "exec",
     "shell": "shell",
+    "ssh": "ssh",
     "disconnect": "disconnect",
     "job": "job",
     "trust": "trust",

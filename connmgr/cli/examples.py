@@ -29,6 +29,7 @@ EXAMPLES = {
         "connmgr exec deploy@web9.example -- uptime",
     ],
     "shell": ["connmgr shell web1", "connmgr shell web1 --session build < commands"],
+    "ssh": ["connmgr ssh web1 uname -a", "rsync -e 'connmgr ssh' -a site/ web1:/srv/site"],
     "disconnect": ["connmgr disconnect web1", "connmgr disconnect web1 --session build"],
     "job info": ["connmgr job info nightly"],
     "job input": ["connmgr job input nightly < answers"],

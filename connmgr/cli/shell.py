@@ -1,4 +1,4 @@
-"""``connmgr shell``: one command after the other, by hand."""
+"""``connmgr shell``: work by hand, on a terminal or line by line."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from connmgr.client import Client, ClientError
 
 HISTORY_LINES = 5000
 LEAVING = {"exit", "logout"}
+NO_TERMINALS = "transport_unsupported"
+"""The code of the error of a connection that has no terminals."""
 
 
 class Place(NamedTuple):
@@ -43,25 +45,79 @@ class Place(NamedTuple):
 
 
 @click.command()
-@click.argument("connection", type=ConnectionName())
+@click.argument("connection", type=ConnectionName(), required=False)
 @session_option
 @fresh_option
-def shell(connection: str, session: str | None, *, fresh: bool) -> None:
-    """Run commands on a connection line by line.
+@click.option("--lines", is_flag=True, help="Run it line by line even on a terminal, in the connection's shell.")
+@click.option(
+    "--attach",
+    metavar="[TERMINAL]",
+    is_flag=False,
+    flag_value="",
+    help="Come back to a terminal that runs, named by the beginning of its uuid or by its CONNECTION.",
+)
+@click.option("--watch", is_flag=True, help="With --attach: see what others do there, and type nothing.")
+@click.option("--record", is_flag=True, help="Keep a recording of the terminal, in the format of asciinema.")
+def shell(
+    connection: str | None,
+    session: str | None,
+    attach: str | None,
+    *,
+    fresh: bool,
+    lines: bool,
+    watch: bool,
+    record: bool,
+) -> None:
+    """Work on a connection by hand, on a terminal.
 
-    Lines are remembered. Ctrl-D or exit leaves, and the shell stays. It is no terminal: commands read no input.
-    Editors, pagers, passwd and other programs that draw on the screen or ask questions do not work. The directory and
-    exported variables last from one line to the next; functions, aliases and other variables do not. Ctrl-C kills the
-    running command. If standard input is no terminal, its lines run without a prompt.
+    It is a login shell with all that a terminal can do, kept by the daemon: it goes on when this program ends or is
+    killed, and --attach comes back to it. With --session it begins in the directory and with the variables of that
+    shell. At the beginning of a line ~d detaches, ~. ends it, and ~? lists the others.
+
+    If standard input is no terminal, or the connection has none, or with --lines, it runs lines one after the other in
+    the connection's shell instead: commands read no input, the directory and exported variables last from one line to
+    the next, Ctrl-C kills the running command, and Ctrl-D or exit leaves.
     """
+    if watch and attach is None:
+        raise click.UsageError("--watch goes with --attach.")
+    if connection is None and attach is None:
+        raise click.UsageError("Missing argument 'CONNECTION'.")
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not lines
+    if attach is not None and not on_terminal:
+        raise click.UsageError("--attach needs a terminal.")
     session = session_of(session, fresh=fresh)
     client = connect()
-    id = reach(client, connection)
+    id = None if connection is None else reach(client, connection)
+    if on_terminal:
+        status = _on_terminal(client, id, session, attach, watch=watch, record=record)
+        if status is not None:
+            raise click.exceptions.Exit(status)
+    assert id is not None, "or --attach is given, which needs a terminal"  # noqa: S101
     name = client.connection.info([id])[0].path
     with own_session(client, id) if fresh else nullcontext(session) as session:
         ensure_shell(client, id, session, name)
         status = _loop(Place(client, id, name, session))
     raise click.exceptions.Exit(status)
+
+
+def _on_terminal(
+    client: Client, id: str | None, session: str | None, attached: str | None, *, watch: bool, record: bool
+) -> int | None:
+    """Return the exit code of a terminal, or None where the connection has none."""
+    # Lines of a script need none of it.
+    from connmgr.cli.terminal import shell
+
+    if attached is not None:
+        return shell.attach(client, shell.find_terminal(client, id, attached), watch=watch)
+    assert id is not None, "a connection or --attach is given"  # noqa: S101
+    try:
+        terminal = shell.open_terminal(client, id, session, record=record)
+    except ClientError as error:
+        if error.code != NO_TERMINALS:
+            raise
+        click.echo(f"connmgr shell: {visible(error.message)} Lines are run one by one.", err=True)
+        return None
+    return shell.attach(client, terminal, watch=False)
 
 
 def _loop(place: Place) -> int:

@@ -41,6 +41,7 @@ from connmgr.client.transfer import Download, Progress
 
 if TYPE_CHECKING:
     from connmgr.client.jobs import Jobs
+    from connmgr.client.terminals import Terminals
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -135,6 +136,13 @@ class Client:
 
         return Jobs(self.post, self._session)
 
+    @cached_property
+    def terminal(self) -> Terminals:
+        """``/terminal``."""
+        from connmgr.client.terminals import Terminals
+
+        return Terminals(self.post, self._session)
+
     def __enter__(self) -> Client:
         return self
 
@@ -173,6 +181,11 @@ class Client:
     def remedy(self, remedy: Remedy | None) -> None:
         """Have ``remedy`` told the error of each refused request and its body; where it returns True, send it again."""
         self._session.remedy = remedy
+
+    def remedies(self, error: ClientError, **fields: Any) -> bool:
+        """Whether the remedy lets a request of ``fields``, refused by ``error``, be sent again."""
+        remedy = self._session.remedy
+        return remedy is not None and remedy(error, self._session.encoded(**fields))
 
     def post(self, path: str, /, **fields: Any) -> Any:
         """Send ``fields`` as a JSON object to ``path``, return a dict or raw bytes, or raise :class:`ClientError`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
 from connmgr.client.errors import Answer
@@ -25,6 +25,9 @@ from connmgr.client.results import (
     Version,
 )
 from connmgr.client.stream import LINES, Stream
+
+if TYPE_CHECKING:
+    from connmgr.client.pipe import Pipe
 
 
 class Post(Protocol):
@@ -215,6 +218,27 @@ class Shells(Group):
         options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
         fields = _bytewise(connection, command, stdin=stdin, **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
+
+    def pipe(
+        self,
+        connection: str,
+        command: str | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        tcp: tuple[str, int] | None = None,
+        **terminal: Any,
+    ) -> Pipe:
+        """Run ``command``, in the language of the login shell, or ``argv``, or the login shell itself, byte by byte.
+
+        With ``tcp`` it is a stream from the far side to that host and port. With ``pty=True`` it has a terminal of the
+        kind ``term``, of ``columns`` and ``rows``. It has nothing of the connection's shells, and ends with the
+        :class:`Pipe`. An error of its start is raised when it is first read.
+        """
+        from connmgr.client.pipe import open_pipe
+
+        to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
+        run = given(command=command, argv=None if argv is None else list(argv), tcp=to)
+        return open_pipe(self._http, {"connection": connection, **run, **terminal})
 
     def broadcast(
         self,

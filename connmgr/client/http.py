@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from connmgr import paths
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import connect_beside, read_auth_file, stranger
-from connmgr.client.wire import HTTP_PORT, Body, Connection, Response, WireError
+from connmgr.client.wire import HTTP_PORT, SWITCHING, Body, Connection, Headers, Response, WireError
 from connmgr.whereabouts import find, url_of
 
 JSON = "application/json"
@@ -133,6 +133,33 @@ class HttpSession:
         self.shake_hands()
         return self._request(path, body, content_type, length, accept)
 
+    def switched(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
+        """Have the connection to ``path`` switched to the protocol that ``headers`` ask for, and hand it over.
+
+        It returns the headers of the answer, the socket, which does not block, and what has come of the protocol. The
+        next request opens a connection of its own.
+        :raises ClientError: the daemon refuses, or cannot be reached.
+        """
+        fresh = self.token is None
+        if fresh:
+            self.shake_hands()
+        try:
+            answered = self._switched(path, headers)
+        except AccessDenied as error:
+            if error.code != "invalid_token" or fresh:
+                raise
+            self.shake_hands()
+            answered = self._switched(path, headers)
+        return answered.headers, *self._connection.switched()
+
+    def _switched(self, path: str, headers: dict[str, str]) -> Response:
+        self._connect()
+        named = {**headers, "Authorization": f"Bearer {self.token}"}
+        answered = self._answered(lambda: self._connection.ask_to_switch(path, named))
+        if answered.status != SWITCHING:
+            raise from_answer(answered.status, self._content(answered), answered.headers.get("retry-after"))
+        return answered
+
     def shake_hands(self) -> None:
         """Get a new token.
 
@@ -163,7 +190,7 @@ class HttpSession:
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         self._connect()
-        response = self._exchange(path, body, headers, length)
+        response = self._answered(lambda: self._connection.post(path, body, headers, length))
         if response.status != 200:
             content = self._content(response)
             raise from_answer(response.status, content, response.headers.get("retry-after"))
@@ -185,11 +212,11 @@ class HttpSession:
             message = f"At {self.base_url} listens a program of another user (uid {uid}), not your daemon"
             raise Unreachable(f"{message}; it was told nothing.", sent=False)
 
-    def _exchange(self, path: str, body: Body, headers: dict[str, str], length: int | None) -> Response:
+    def _answered(self, send: Callable[[], None]) -> Response:
         connection = self._connection
         try:
             try:
-                connection.post(path, body, headers, length)
+                send()
             except (BrokenPipeError, ConnectionResetError):
                 # The daemon may have refused before the whole body was sent; its answer is there to read.
                 return connection.response()

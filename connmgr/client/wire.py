@@ -15,6 +15,8 @@ LINE_BYTES = 64 * 1024
 MAX_HEADERS = 100
 CHUNK_END = b"\r\n"
 HTTP_PORT = 80
+SWITCHING = 101
+"""The status that ends HTTP on a connection: what follows is of the protocol that was asked for."""
 
 Body = bytes | IO[bytes] | Iterable[bytes]
 
@@ -48,7 +50,7 @@ class Response:
         self._connection = connection
         self._file = file
         self.status = 100
-        while self.status < 200:
+        while self.status < 200 and self.status != SWITCHING:
             version, self.status = _status(_line(file))
             self.headers = _headers(file)
         self._chunked = "transfer-encoding" in self.headers
@@ -154,15 +156,36 @@ class Connection:
         self._response = None
         opened = self._opened()
         if isinstance(body, bytes):
-            opened.sendall(self._head(path, headers | {"Content-Length": str(len(body))}) + body)
+            opened.sendall(self._head("POST", path, headers | {"Content-Length": str(len(body))}) + body)
             return
         chunked = length is None
         framing = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}
-        opened.sendall(self._head(path, headers | framing))
+        opened.sendall(self._head("POST", path, headers | framing))
         for piece in _pieces(body):
             opened.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
         if chunked:
             opened.sendall(b"0\r\n\r\n")
+
+    def ask_to_switch(self, path: str, headers: dict[str, str]) -> None:
+        """Send a request without a body for another protocol, by ``GET``; otherwise as :meth:`post`."""
+        if self._response is not None and not self._response.ended:
+            raise WireError("the answer to the request before was not read")
+        self._response = None
+        self._opened().sendall(self._head("GET", path, headers))
+
+    def switched(self) -> tuple[socket.socket, bytes]:
+        """Hand over the socket after an answer with :data:`SWITCHING`, and what has come of the other protocol.
+
+        The socket does not block any more. The connection is free to be opened for another request.
+        :raises OSError | WireError: the connection is closed.
+        """
+        opened, file = self._opened(), self._file
+        opened.setblocking(False)
+        received: bytes = file.peek() if file is not None else b""  # type: ignore[attr-defined]
+        if file is not None:
+            file.close()
+        self._file = self.sock = self._response = None
+        return opened, received
 
     def response(self) -> Response:
         """Return the answer to the request that was sent.
@@ -173,16 +196,16 @@ class Connection:
         opened = self._opened()
         self._file = opened.makefile("rb")
         self._response = response = Response(self, self._file)
-        if response.last:
+        if response.last and response.status != SWITCHING:
             self._file = self.sock = self._response = None
             # It stays open as long as the answer's file.
             opened.close()
         return response
 
-    def _head(self, path: str, headers: dict[str, str]) -> bytes:
+    def _head(self, method: str, path: str, headers: dict[str, str]) -> bytes:
         host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()
         named = {"Host": host if self.port == HTTP_PORT else f"{host}:{self.port}", **headers}
-        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
         if " " in path or any(map(_UNSAFE.search, lines)):
             raise ValueError("A request with a blank in its path, or a control character in a header.")
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")

@@ -1,0 +1,204 @@
+"""``connmgr ssh``: what programs expect of OpenSSH's ``ssh``, over the daemon's connections."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from connmgr import __version__
+from connmgr.cli import exits
+from connmgr.cli.daemon import connect
+from connmgr.cli.output import visible
+from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
+from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
+from connmgr.cli.ssh.target import resolve
+from connmgr.client import Client, ClientError
+from connmgr.errors import ConnmgrError
+
+FAILED = 255
+"""The exit code of ssh's own failures."""
+
+SFTP_SERVER = """
+for at in /usr/lib/openssh /usr/libexec/openssh /usr/libexec /usr/lib/ssh /usr/lib /usr/local/libexec; do
+    if [ -x "$at/sftp-server" ]; then exec "$at/sftp-server"; fi
+done
+exec sftp-server
+"""
+"""Finds the server of SFTP where OpenSSH is installed."""
+
+
+class SshCommand(click.Command):
+    """Takes ssh's own options, and fails as ssh does: with one line on standard error, and 255."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # ssh has no long options; connmgr's stand before its own.
+        long = [word for word in args[:1] if word == "--help"]
+        super().parse_args(ctx, long)
+        try:
+            ctx.params["options"] = parse(args)
+        except click.UsageError as error:
+            raise _failure(error.message) from error
+        return []
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Signalled as ended:
+            die_by(ended.number)
+        except ClientError as error:
+            raise _failure(exits.failure(error).message) from error
+        except click.ClickException as error:
+            raise _failure(error.message) from error
+        except ConnmgrError as error:
+            raise _failure(error.message) from error
+        except OSError as error:
+            raise _failure(exits.io_failure(error).message) from error
+
+
+class _Failure(click.ClickException):
+    exit_code = FAILED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"connmgr ssh: {self.message}", err=True, file=file)
+
+
+def _failure(message: str) -> _Failure:
+    return _Failure(" ".join(message.split("\n")))
+
+
+@click.command(cls=SshCommand, context_settings={"help_option_names": ["--help"]}, options_metavar="[SSH'S OPTIONS]")
+@click.argument("options", metavar="CONNECTION [COMMAND...]", nargs=-1)
+def ssh(options: SshOptions) -> None:
+    """Be ssh for programs that start one: rsync, git, scp, sftp.
+
+    Standard input, output and error are those of the COMMAND on the connection, byte by byte, and so is the exit code.
+    255 is connmgr's own failure, with a line on standard error. Without a COMMAND it is the login shell, on a terminal
+    if standard input is one.
+
+    The options are ssh's own, and so are their places: -t -T -n -f -N -L -D -W -s -l -p -e -G -v and many of -o do what
+    they do there. What the stored connection or the daemon decides, as -i or -c, is ignored; what would silently be
+    something else, as -J or -R, is refused. docs/TOOLS.md lists them. connmgr-ssh is the same as one word.
+    """
+    if options.version:
+        click.echo(f"connmgr {__version__}, with the options of OpenSSH", err=True)
+        return
+    if options.host is None:
+        raise click.UsageError("Name a connection: connmgr ssh [ssh's options] CONNECTION [COMMAND...]")
+    client = connect(offers_start=not options.batch)
+    if options.batch:
+        client.remedy(lambda _error, _body: False)
+    id = resolve(client, options)
+    if options.verbose and options.ignored:
+        _tell(f"ignored: {' '.join(options.ignored)}")
+    if options.describe:
+        _describe(client, id, options.host)
+    elif options.control is not None:
+        _control(options.control)
+    else:
+        raise click.exceptions.Exit(_run(client, id, options))
+
+
+def _run(client: Client, id: str, options: SshOptions) -> int:
+    """Run what the options ask for, and return the exit status."""
+    request = _request(options)
+    while True:
+        try:
+            return _once(client, id, options, request)
+        except ClientError as error:
+            # Nothing has begun: a host whose key is not known is asked about.
+            if not client.remedies(error, connection=id):
+                raise
+
+
+def _request(options: SshOptions) -> dict[str, Any] | None:
+    """Return what the pipe is to be, or None if there is to be none."""
+    command = " ".join(options.command)
+    if options.stdio_to is not None:
+        from connmgr.cli.ssh.forward import host_and_port
+
+        return {"tcp": host_and_port(options.stdio_to)}
+    if options.no_command:
+        return None
+    if options.subsystem:
+        if command != "sftp":
+            raise click.UsageError(f"The far side is asked for the subsystem sftp alone, not for {command!r}.")
+        return {"argv": ["/bin/sh", "-c", SFTP_SERVER]}
+    wanted = {"command": command} if command else {}
+    if not _takes_terminal(options, has_command=bool(command)):
+        return wanted
+    from connmgr.cli.terminal.raw import size_of
+
+    columns, rows = size_of(sys.stdin.fileno())
+    term = os.environ.get("TERM") or "dumb"
+    return {**wanted, "pty": True, "term": term, "columns": columns, "rows": rows}
+
+
+def _takes_terminal(options: SshOptions, *, has_command: bool) -> bool:
+    if options.tty == FORCE:
+        return True
+    asks = options.tty == YES or (options.tty == AUTO and not has_command)
+    return asks and not options.no_input and not options.background and sys.stdin.isatty()
+
+
+def _once(client: Client, id: str, options: SshOptions, request: dict[str, Any] | None) -> int:
+    with contextlib.ExitStack() as opened:
+        pipe = None if request is None else opened.enter_context(client.shell.pipe(id, **request))
+        session = Session(pipe, reads=not (options.no_input or options.background))
+        forwarded = []
+        if options.local or options.dynamic or pipe is None:
+            from connmgr.cli.ssh.forward import listeners
+
+            # The link is open, and works, before anything listens or goes to the background.
+            client.shell.ensure(id)
+            forwarded = listeners(
+                options, session.loop, lambda host, port: client.shell.pipe(id, tcp=(host, port)), _tell
+            )
+            for one in forwarded:
+                opened.callback(one.close)
+        if options.background:
+            _go_to_background()
+        if request is not None and request.get("pty") and session.relay is not None and sys.stdin.isatty():
+            from connmgr.cli.terminal.lent import on_terminal
+
+            status = on_terminal(session, options.escape, others=forwarded)
+        else:
+            if session.relay is not None:
+                session.relay.output_ended = end_stdout
+            status = session.run(*forwarded)
+    return FAILED if status is None else status & 0xFF
+
+
+def _go_to_background() -> None:
+    """Go on as a process that no terminal ends, while this one ends."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+
+
+def _describe(client: Client, id: str, host: str) -> None:
+    """Print what is known of the host, as ssh prints its configuration."""
+    data = client.connection.info([id])[0].data
+    known = {"host": host, "hostname": data.get("host"), "user": data.get("user"), "port": data.get("port")}
+    for name, value in known.items():
+        # The host of a connection that runs in another one is that one's uuid.
+        if value is not None:
+            click.echo(f"{name} {visible(str(value))}")
+
+
+def _control(command: str) -> None:
+    """Answer what ``-O`` asks the master of a multiplexed connection, which is the daemon."""
+    if command not in ("check", "exit", "stop"):
+        raise click.UsageError(f"-O {command} is not possible: the daemon keeps the link.")
+    if command == "check":
+        click.echo("Master running (the daemon of connmgr)", err=True)
+
+
+def _tell(message: str) -> None:
+    click.echo(f"connmgr ssh: {visible(message)}", err=True)

@@ -1,0 +1,278 @@
+"""The command line of OpenSSH's ``ssh``, as programs that start one write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import click
+
+OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYy"
+"""The letters of ssh's options; those before a colon have a value."""
+
+IGNORED = {
+    "the stored connection says it": "iIF46",
+    "the daemon keeps one link for all": "MSC",
+    "the daemon chooses the algorithms": "cm2",
+    "nothing of this machine is offered to the far side": "aAkKxXY",
+    "there is no such log": "EPy",
+}
+"""Options that are accepted and do nothing, by the reason; docs/TOOLS.md has them too."""
+
+REFUSED = {
+    "1": "SSH 1 is not spoken",
+    "B": "the daemon opens the link, from the address that the system gives it",
+    "b": "the daemon opens the link, from the address that the system gives it",
+    "J": "store a connection with a gateway: connmgr add ssh NAME host=… gateway=…",
+    "Q": "ask ssh itself",
+    "R": "ports of the far side are not forwarded to here",
+    "w": "there are no tunnels of a network",
+}
+"""Options that would mean something else if they were ignored, and why there is nothing for them."""
+
+_IGNORED_KEYWORDS = """
+    addkeystoagent addressfamily canonicaldomains canonicalizefallbacklocal canonicalizehostname
+    canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms certificatefile
+    challengeresponseauthentication channeltimeout checkhostip ciphers compression compressionlevel
+    connectionattempts connecttimeout controlmaster controlpath controlpersist enableescapecommandline
+    enablesshkeysign exitonforwardfailure fingerprinthash forwardagent forwardx11 forwardx11timeout
+    forwardx11trusted globalknownhostsfile gssapiauthentication gssapidelegatecredentials hashknownhosts
+    hostbasedacceptedalgorithms hostbasedauthentication hostbasedkeytypes hostkeyalgorithms hostkeyalias
+    identitiesonly identityagent identityfile ignoreunknown include ipqos kbdinteractiveauthentication
+    kbdinteractivedevices kexalgorithms knownhostscommand localcommand loglevel logverbose macs
+    nohostauthenticationforlocalhost numberofpasswordprompts obscurekeystroketiming passwordauthentication
+    pkcs11provider preferredauthentications proxyusefdpass pubkeyacceptedalgorithms pubkeyacceptedkeytypes
+    pubkeyauthentication rekeylimit requiredrsasize revokedhostkeys securitykeyprovider sendenv
+    serveralivecountmax serveraliveinterval setenv streamlocalbindmask streamlocalbindunlink
+    stricthostkeychecking syslogfacility tcpkeepalive updatehostkeys useprivilegedport userknownhostsfile
+    verifyhostkeydns versionaddendum visualhostkey xauthlocation
+"""
+
+IGNORED_KEYWORDS = frozenset(_IGNORED_KEYWORDS.split())
+"""Keywords of ``-o`` that are accepted and do nothing."""
+
+HARMLESS = {
+    "hostname": (),
+    "proxyjump": ("none",),
+    "proxycommand": ("none",),
+    "remoteforward": (),
+    "tunnel": ("no",),
+    "tunneldevice": (),
+    "bindaddress": (),
+    "bindinterface": (),
+    "permitlocalcommand": ("no",),
+    "gatewayports": ("no",),
+    "permitremoteopen": (),
+}
+"""Keywords of ``-o`` that are refused, except with one of these values."""
+
+AUTO, NO, YES, FORCE = "auto", "no", "yes", "force"
+_TTY = {AUTO: AUTO, "no": NO, "false": NO, "yes": YES, "true": YES, "force": FORCE}
+_MAX_PORT = 65535
+
+
+class SshOptions:
+    """What a command line of ssh asks for."""
+
+    host: str | None = None
+    command: Sequence[str] = ()
+    user: str | None = None
+    port: int | None = None
+    tty = AUTO
+    no_input = False
+    background = False
+    no_command = False
+    subsystem = False
+    batch = False
+    quiet = False
+    verbose = False
+    version = False
+    describe = False
+    gateway_ports = False
+    escape: str | None = "~"
+    control: str | None = None
+    stdio_to: str | None = None
+
+    def __init__(self) -> None:
+        self.local: list[str] = []
+        self.dynamic: list[str] = []
+        self.ignored: list[str] = []
+        self._seen: set[str] = set()
+
+    def first(self, name: str) -> bool:
+        """Whether ``name`` is given for the first time: of options that have one value, the first counts."""
+        if name in self._seen:
+            return False
+        self._seen.add(name)
+        return True
+
+
+def parse(words: Sequence[str]) -> SshOptions:
+    """Read the ``words`` after ``ssh``: options, the host, more options, the command.
+
+    :raises click.UsageError: they are wrong, or ask for what would silently be something else.
+    """
+    options = SshOptions()
+    rest = _options(list(words), options)
+    if rest:
+        options.host = rest[0]
+        rest = _options(rest[1:], options)
+    if options.command and rest:
+        raise click.UsageError("RemoteCommand and a command cannot both be run.")
+    options.command = rest or options.command
+    if options.gateway_ports and (options.local or options.dynamic):
+        raise click.UsageError("-g is not possible: ports are forwarded from the loopback interface alone.")
+    return options
+
+
+def _options(words: list[str], options: SshOptions) -> list[str]:
+    """Take the options at the beginning of ``words``, and return the rest."""
+    while words and words[0].startswith("-") and words[0] != "-":
+        cluster = words.pop(0)
+        if cluster == "--":
+            break
+        letters = cluster[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            at = OPTIONS.find(letter)
+            if at < 0 or letter == ":":
+                raise click.UsageError(f"ssh has no option -{letter}.")
+            value = ""
+            if OPTIONS[at + 1 : at + 2] == ":":
+                if not letters and not words:
+                    raise click.UsageError(f"-{letter} lacks its value.")
+                value, letters = letters or words.pop(0), ""
+            _take(options, letter, value)
+    return words
+
+
+def _take(options: SshOptions, letter: str, value: str) -> None:
+    if letter in REFUSED:
+        raise click.UsageError(f"-{letter} is not possible: {REFUSED[letter]}.")
+    if letter in _FLAGS:
+        name, flag = _FLAGS[letter]
+        setattr(options, name, flag)
+    elif letter == "t":
+        options.tty = FORCE if options.tty in (YES, FORCE) else YES
+    elif letter in _VALUES:
+        _VALUES[letter](options, value)
+    else:
+        options.ignored.append(f"-{letter}")
+
+
+def _user(options: SshOptions, value: str) -> None:
+    if options.first("user"):
+        options.user = value
+
+
+def _port(options: SshOptions, value: str) -> None:
+    if not (value.isascii() and value.isdecimal() and 0 < int(value) <= _MAX_PORT):
+        raise click.UsageError(f"{value!r} is no port.")
+    if options.first("port"):
+        options.port = int(value)
+
+
+def _escape(options: SshOptions, value: str) -> None:
+    if value == "none":
+        options.escape = None
+    elif len(value) == 2 and value.startswith("^"):
+        options.escape = chr(ord(value[1]) & 0x1F)
+    elif len(value) == 1 and value.isascii():
+        options.escape = value
+    else:
+        raise click.UsageError(f"{value!r} is no escape character.")
+
+
+def _keyword(options: SshOptions, value: str) -> None:
+    """Take the value of ``-o``: ``Keyword=value`` or ``Keyword value``."""
+    keyword = value.strip().replace("=", " ", 1).split(None, 1)[0] if value.strip(" =") else ""
+    rest = value.strip()[len(keyword) :].lstrip(" =").strip().strip('"')
+    name = keyword.lower()
+    if name in _KEYWORDS:
+        _KEYWORDS[name](options, rest)
+    elif name in HARMLESS:
+        if rest.lower() not in HARMLESS[name]:
+            raise click.UsageError(f"-o {keyword} is not possible: the stored connection says where it leads, and how.")
+    elif name in IGNORED_KEYWORDS:
+        options.ignored.append(keyword)
+    else:
+        raise click.UsageError(f"ssh has no option {keyword!r}.")
+
+
+def _tty(options: SshOptions, value: str) -> None:
+    if value.lower() not in _TTY:
+        raise click.UsageError(f"RequestTTY is not {value!r}.")
+    options.tty = _TTY[value.lower()]
+
+
+def _session_type(options: SshOptions, value: str) -> None:
+    options.no_command = value.lower() == "none"
+    options.subsystem = value.lower() == "subsystem"
+
+
+def _is_yes(name: str) -> Callable[[SshOptions, str], None]:
+    def take(options: SshOptions, value: str) -> None:
+        if options.first(name):
+            setattr(options, name, value.lower() in ("yes", "true"))
+
+    return take
+
+
+def _clear_forwardings(options: SshOptions, value: str) -> None:
+    if value.lower() in ("yes", "true"):
+        options.local.clear()
+        options.dynamic.clear()
+
+
+def _remote_command(options: SshOptions, value: str) -> None:
+    if value.lower() != "none":
+        options.command = [value]
+
+
+def _forward(options: SshOptions, value: str) -> None:
+    # The configuration has a blank between the two ends, the option a colon.
+    options.local.append(":".join(value.split()))
+
+
+def _set(name: str) -> Callable[[SshOptions, str], None]:
+    return lambda options, value: setattr(options, name, value)
+
+
+_FLAGS: dict[str, tuple[str, object]] = {
+    "f": ("background", True),
+    "g": ("gateway_ports", True),
+    "G": ("describe", True),
+    "n": ("no_input", True),
+    "N": ("no_command", True),
+    "q": ("quiet", True),
+    "s": ("subsystem", True),
+    "T": ("tty", NO),
+    "v": ("verbose", True),
+    "V": ("version", True),
+}
+_VALUES: dict[str, Callable[[SshOptions, str], None]] = {
+    "D": lambda options, value: options.dynamic.append(value),
+    "e": _escape,
+    "L": lambda options, value: options.local.append(value),
+    "l": _user,
+    "O": _set("control"),
+    "o": _keyword,
+    "p": _port,
+    "W": _set("stdio_to"),
+}
+_KEYWORDS: dict[str, Callable[[SshOptions, str], None]] = {
+    "batchmode": _is_yes("batch"),
+    "clearallforwardings": _clear_forwardings,
+    "dynamicforward": lambda options, value: options.dynamic.append(value),
+    "escapechar": _escape,
+    "forkafterauthentication": _is_yes("background"),
+    "localforward": _forward,
+    "port": _port,
+    "remotecommand": _remote_command,
+    "requesttty": _tty,
+    "sessiontype": _session_type,
+    "stdinnull": _is_yes("no_input"),
+    "user": _user,
+}
+
+ACTING = frozenset({*_FLAGS, *_VALUES, "t"})
+"""Options that do what they do in ssh."""

@@ -1,0 +1,1 @@
+"""This program's own terminal, lent to one of a far side."""

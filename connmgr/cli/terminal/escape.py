@@ -1,0 +1,51 @@
+"""What a person types for this program rather than for the far side: an escape character at the beginning of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+ESCAPE = "~"
+_LINE_ENDS = (b"\r", b"\n")
+
+
+class Escapes:
+    """Finds the escape character after a line's end, and calls what the character after it means.
+
+    ``meanings`` has for each such character, except the escape character itself, what it does. Any other goes to the
+    far side with the escape character before it, as ssh has it; twice the escape character sends one.
+    """
+
+    def __init__(self, character: str, meanings: Mapping[bytes, Callable[[], None]]) -> None:
+        self._character = character.encode("latin-1")
+        self._meanings = meanings
+        self._at_beginning = True
+        self._escaped = False
+
+    def typed(self, data: bytes) -> bytes:
+        """Return what of ``data`` is for the far side."""
+        # All that is pasted would otherwise be looked at byte by byte.
+        if not self._escaped and self._character not in data:
+            self._at_beginning = data[-1:] in _LINE_ENDS
+            return data
+        passed = bytearray()
+        for value in data:
+            passed += self._of(bytes((value,)))
+        return bytes(passed)
+
+    def _of(self, key: bytes) -> bytes:
+        if self._escaped:
+            self._escaped = False
+            if key == self._character:
+                self._at_beginning = False
+                return key
+            if key in self._meanings:
+                self._at_beginning = True
+                self._meanings[key]()
+                return b""
+            self._at_beginning = key in _LINE_ENDS
+            return self._character + key
+        if key == self._character and self._at_beginning:
+            self._escaped = True
+            return b""
+        self._at_beginning = key in _LINE_ENDS
+        return key

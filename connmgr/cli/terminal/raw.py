@@ -1,0 +1,120 @@
+"""The user's terminal while another machine draws on it: in raw mode, and afterwards as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+
+from connmgr.frames import MAX_SIDE
+
+DEFAULT_SIZE = (80, 24)
+RESET_MODES = {
+    b"1": b"\x1b[?1l",
+    b"47": b"\x1b[?47l",
+    b"1000": b"\x1b[?1000l",
+    b"1002": b"\x1b[?1002l",
+    b"1003": b"\x1b[?1003l",
+    b"1004": b"\x1b[?1004l",
+    b"1005": b"\x1b[?1005l",
+    b"1006": b"\x1b[?1006l",
+    b"1015": b"\x1b[?1015l",
+    b"1047": b"\x1b[?1047l",
+    b"1049": b"\x1b[?1049l",
+    b"2004": b"\x1b[?2004l",
+}
+"""What ends each mode that a person would be stuck with: another screen, mouse reports, pasting in brackets."""
+
+_MODE = re.compile(rb"\x1b\[\?([0-9;]{1,32})([hl])|\x1b([=>])")
+_LONGEST = 40
+"""Bytes of the longest sequence that ``_MODE`` finds."""
+
+CURSOR = b"25"
+KEYPAD = b"="
+
+
+class Modes:
+    """The modes that output has left a terminal in."""
+
+    def __init__(self) -> None:
+        self._on: dict[bytes, bytes] = {}
+        self._tail = b""
+
+    def see(self, output: memoryview) -> None:
+        """Learn from ``output``, which comes in any pieces."""
+        if not self._tail and b"\x1b" not in (whole := bytes(output)):
+            return
+        whole = self._tail + bytes(output)
+        for found in _MODE.finditer(whole):
+            if found[3]:
+                self._set(KEYPAD, b"\x1b>", on=found[3] == KEYPAD)
+            for mode in (found[1] or b"").split(b";"):
+                if mode == CURSOR:
+                    self._set(mode, b"\x1b[?25h", on=found[2] == b"l")
+                elif mode in RESET_MODES:
+                    self._set(mode, RESET_MODES[mode], on=found[2] == b"h")
+        begun = whole.rfind(b"\x1b", -_LONGEST)
+        self._tail = whole[begun:] if begun >= 0 and not _MODE.match(whole, begun) else b""
+
+    def ending(self) -> bytes:
+        """Return what ends them all, and colours; nothing where none is on."""
+        return b"".join([*self._on.values(), b"\x1b[0m"]) if self._on else b""
+
+    def _set(self, mode: bytes, ending: bytes, *, on: bool) -> None:
+        if on:
+            self._on[mode] = ending
+        else:
+            self._on.pop(mode, None)
+
+
+class RawTerminal:
+    """The terminal of standard input; entering the block makes it raw, and leaving it restores it, whatever happens."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._before = termios.tcgetattr(descriptor)
+        self.modes = Modes()
+
+    def __enter__(self) -> RawTerminal:
+        self.enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def enter(self) -> None:
+        """Pass every key on as it is."""
+        # To wait for output that nobody reads could take for ever.
+        tty.setraw(self._descriptor, termios.TCSANOW)
+
+    def leave(self) -> None:
+        """Set it as it was, and end the modes that the far side has left on."""
+        # It may be gone, as after a hang-up.
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
+        with contextlib.suppress(OSError):
+            os.write(sys.stdout.fileno(), self.modes.ending())
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Have it as it was within the block."""
+        self.leave()
+        try:
+            yield
+        finally:
+            self.enter()
+
+
+def size_of(descriptor: int) -> tuple[int, int]:
+    """Return columns and rows of the terminal, or a usual size where it tells none."""
+    try:
+        columns, rows = os.get_terminal_size(descriptor)
+    except OSError:
+        return DEFAULT_SIZE
+    if not columns or not rows:
+        return DEFAULT_SIZE
+    return min(columns, MAX_SIDE), min(rows, MAX_SIDE)

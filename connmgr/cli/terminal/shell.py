@@ -1,0 +1,117 @@
+"""``connmgr shell`` on a terminal: one that the daemon keeps, whoever is attached to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.names import find
+from connmgr.cli.output import visible
+from connmgr.cli.relay.session import Session, Signalled, die_by
+from connmgr.cli.terminal.escape import ESCAPE
+from connmgr.cli.terminal.lent import on_terminal
+from connmgr.cli.terminal.raw import size_of
+from connmgr.client import Client, ClientError
+
+SHOWN_CHARACTERS = 8
+"""Of a terminal's uuid: enough to name it."""
+
+
+def open_terminal(client: Client, connection: str, session: str | None, *, record: bool) -> str:
+    """Open a terminal of this one's size on a connection, and return its uuid."""
+    columns, rows = size_of(sys.stdin.fileno())
+    term = os.environ.get("TERM") or "dumb"
+    return client.terminal.open(
+        connection, session=session, columns=columns, rows=rows, term=term, record=record or None
+    )
+
+
+def find_terminal(client: Client, connection: str | None, name: str) -> str:
+    """Return the uuid of the terminal that runs and that ``name`` means, of ``connection`` if given.
+
+    ``name`` is the beginning of its uuid, nothing, or the name of its connection.
+    :raises Failure: there is none, or several, which are listed.
+    """
+    running = [one for one in client.terminal.query() if one["state"] == "running"]
+    found = [one for one in running if one["terminal"].startswith(name.lower())]
+    if not found and connection is None:
+        connection, found = find(client, name), running
+    found = [one for one in found if connection in (None, one["connection"])]
+    if len(found) == 1:
+        return str(found[0]["terminal"])
+    if not found:
+        raise Failure("No such terminal runs. `connmgr shell CONNECTION` opens one.", NOT_FOUND)
+    paths = {one.id: one.path for one in client.connection.info(sorted({one["connection"] for one in found}))}
+    lines = sorted(f"  {one['terminal']}  {visible(paths[one['connection']])}" for one in found)
+    raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
+
+
+def attach(client: Client, terminal: str, *, watch: bool) -> int:
+    """Attach this terminal to one of the daemon's until the end of either, and return the exit code."""
+    back = f"`connmgr shell --attach {terminal[:SHOWN_CHARACTERS]}` comes back"
+    left = _Left()
+    try:
+        with client.terminal.attach(terminal, watch=watch) as pipe:
+            session = Session(pipe)
+            if watch:
+                click.echo(f"Watching; {ESCAPE}. leaves.", err=True)
+                status = on_terminal(session, ESCAPE, types=False)
+            else:
+                pipe.resize(*size_of(sys.stdin.fileno()))
+                more = {b"d": ("detach; the terminal goes on", left.by(session, closes=False))}
+                status = on_terminal(session, ESCAPE, more=more, leave=left.by(session, closes=True))
+    except Signalled as ended:
+        _tell(f"ended by {ended}; the terminal goes on, {back}.")
+        die_by(ended.number)
+    except ClientError as error:
+        error.message = f"{error.message}{_whether_it_goes_on(client, terminal, back)}"
+        raise
+    if status is not None:
+        return status & 0xFF
+    if left.closes:
+        with _unless_over():
+            client.terminal.close(terminal)
+    elif not watch:
+        _tell(f"detached; {back}.")
+    return 0
+
+
+class _Left:
+    """How a person has left a terminal."""
+
+    closes = False
+
+    def by(self, session: Session, *, closes: bool) -> Any:
+        """Return what leaves ``session``."""
+
+        def leave() -> None:
+            self.closes = closes
+            session.leave()
+
+        return leave
+
+
+def _whether_it_goes_on(client: Client, terminal: str, back: str) -> str:
+    with contextlib.suppress(ClientError):
+        if any(one["terminal"] == terminal and one["state"] == "running" for one in client.terminal.query()):
+            return f" The terminal goes on: {back}."
+    return ""
+
+
+@contextlib.contextmanager
+def _unless_over() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        if error.code != "unknown_terminal":
+            raise
+
+
+def _tell(message: str) -> None:
+    click.echo(f"connmgr shell: {message}", err=True)

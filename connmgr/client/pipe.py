@@ -1,0 +1,197 @@
+"""A process or a TCP stream of a far side, byte by byte both ways."""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from connmgr import frames
+from connmgr.client.errors import ClientError, Unreachable, from_answer
+from connmgr.client.http import HttpSession
+from connmgr.client.stream import FAILED_STATUS, Piece
+from connmgr.client.websocket import WebSocket, open_websocket
+
+
+class Event(NamedTuple):
+    """What has come: ``kind`` is DATA, STDERR, RESIZE or EOF of :mod:`connmgr.frames`."""
+
+    kind: int
+    content: memoryview
+
+
+class Pipe:
+    """What runs on the far side; it ends when this is closed. For one thread.
+
+    As a whole: write to it by :meth:`send`, end its input by :meth:`end_input`, iterate it for its output. Among other
+    descriptors: wait for :meth:`fileno`, call :meth:`events` when it is readable, and say by :meth:`taken` how much of
+    their content is done with; call :meth:`flush` when it is writable and something is ``unsent``; write at most
+    ``room`` bytes by :meth:`write`. ``exit_status`` is None until its end.
+    """
+
+    exit_status: int | None = None
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        self._unacknowledged = 0
+        self._untaken = 0
+        self._taken = 0
+        self._held: deque[Event] = deque()
+
+    def __enter__(self) -> Pipe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, and what runs on the far side."""
+        self._websocket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._websocket.fileno()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait until the socket takes them."""
+        return self._websocket.unsent
+
+    @property
+    def has_received(self) -> bool:
+        """Whether something has come that waits for no descriptor."""
+        return self._websocket.has_received
+
+    @property
+    def room(self) -> int:
+        """How many bytes of input may be written now."""
+        return frames.WINDOW_BYTES - self._unacknowledged
+
+    def flush(self) -> None:
+        """Send what the socket takes; raise :class:`Unreachable` if the connection broke."""
+        self._websocket.flush()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send input of at most ``room`` bytes."""
+        self._unacknowledged += len(data)
+        self._websocket.send(bytes((frames.DATA,)), data)
+
+    def end_input(self) -> None:
+        """Tell the far side that there is no more input."""
+        self._websocket.send(bytes((frames.EOF,)))
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size of its terminal, in characters."""
+        self._websocket.send(frames.resize(columns, rows))
+
+    def taken(self, size: int) -> None:
+        """Say that ``size`` bytes of output are done with, so that as many more may come."""
+        self._taken += size
+        if self._taken >= frames.ACKNOWLEDGED_BYTES and self.exit_status is None:
+            self._untaken -= self._taken
+            self._websocket.send(frames.acknowledgement(self._taken))
+            self._taken = 0
+
+    def events(self) -> Iterator[Event]:
+        """Yield what has come; at the end set ``exit_status``.
+
+        :raises ClientError: it could not be started, or was ended by the daemon.
+        :raises Unreachable: the connection broke before its end.
+        """
+        while self._held:
+            yield self._held.popleft()
+        for message in self._websocket.receive():
+            if event := self._read(message):
+                yield event
+        if self._websocket.closed is not None and self.exit_status is None:
+            raise Unreachable("The daemon closed the stream before its end; its exit status is not known.", sent=True)
+
+    def _read(self, message: memoryview) -> Event | None:
+        kind, content = (message[0], message[1:]) if message else (-1, message)
+        if self.exit_status is not None:
+            raise _strange()
+        if kind == frames.ERROR:
+            raise from_answer(FAILED_STATUS, bytes(content))
+        if kind in (frames.DATA, frames.STDERR):
+            self._untaken += len(content)
+        elif kind == frames.ACKNOWLEDGEMENT:
+            self._unacknowledged -= _number(frames.count_in, content)
+        elif kind == frames.EXIT_STATUS:
+            self.exit_status = _number(frames.status_in, content)
+        elif kind not in (frames.RESIZE, frames.EOF):
+            raise _strange()
+        if self._untaken > frames.WINDOW_BYTES or self._unacknowledged < 0:
+            raise _strange()
+        return None if kind in (frames.ACKNOWLEDGEMENT, frames.EXIT_STATUS) else Event(kind, content)
+
+    def send(self, data: bytes, timeout: float | None = None) -> None:
+        """Write all of ``data``; what comes meanwhile is kept for the iteration, up to 256 KiB.
+
+        :raises TimeoutError: the far side did not take it within ``timeout`` seconds.
+        """
+        left, end = memoryview(data), _end(timeout)
+        while left or self.unsent:
+            if left and self.room:
+                size = min(self.room, len(left))
+                self.write(left[:size])
+                left = left[size:]
+            else:
+                self._wait(end)
+                self._held.extend(list(self.events()))
+                if self.exit_status is not None:
+                    return
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield output as it comes, to the end.
+
+        :raises ClientError: it could not be started, or was ended by the daemon.
+        """
+        while self.exit_status is None or self._held:
+            if not self._held:
+                self._wait(None)
+            for kind, content in self.events():
+                self.taken(len(content) if kind in (frames.DATA, frames.STDERR) else 0)
+                if kind == frames.DATA:
+                    yield Piece(bytes(content), b"")
+                elif kind == frames.STDERR:
+                    yield Piece(b"", bytes(content))
+
+    def _wait(self, end: float | None) -> None:
+        if self.has_received:
+            return
+        waiting = select.poll()
+        waiting.register(self.fileno(), select.POLLIN | (select.POLLOUT if self.unsent else 0))
+        left = None if end is None else max(0.0, end - time.monotonic()) * 1000
+        ready = waiting.poll(left)
+        if not ready:
+            raise TimeoutError("the far side did not take its input in time")
+        if ready[0][1] & select.POLLOUT:
+            self.flush()
+
+
+def open_pipe(session: HttpSession, request: dict[str, Any]) -> Pipe:
+    """Open a pipe by the members of ``request``, as ``/shell/pipe`` takes them."""
+    websocket = open_websocket(session, "/shell/pipe")
+    websocket.send_text(json.dumps(request))
+    return Pipe(websocket)
+
+
+def _end(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _number(read: Callable[[bytes], int], content: memoryview) -> int:
+    try:
+        return read(bytes(content))
+    except ValueError as error:
+        raise _strange() from error
+
+
+def _strange() -> ClientError:
+    return ClientError("A stream with something that is not the daemon's of this version.", "unknown", FAILED_STATUS)

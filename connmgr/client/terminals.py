@@ -1,0 +1,85 @@
+"""``/terminal``: terminals that go on when nobody is attached."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from connmgr.client.endpoints import Group, Post, given
+from connmgr.client.http import HttpSession
+from connmgr.client.pipe import Pipe
+from connmgr.client.websocket import open_websocket
+
+
+class TerminalOutput(NamedTuple):
+    """Output from an offset on; ``next`` is the offset behind it, ``eof`` whether there will be no more."""
+
+    data: bytes
+    next: int
+    offset: int
+    eof: bool
+
+
+class Terminals(Group):
+    """``/terminal``; a terminal is named by its uuid. What an answer describes is a dict as docs/API.md has it."""
+
+    def __init__(self, post: Post, http: HttpSession) -> None:
+        super().__init__(post)
+        self._http = http
+
+    def open(
+        self,
+        connection: str,
+        *,
+        session: str | None = None,
+        command: str | None = None,
+        columns: int | None = None,
+        rows: int | None = None,
+        term: str | None = None,
+        record: bool | None = None,
+    ) -> str:
+        """Open a terminal with the login shell, or ``command``, in it, and return its uuid."""
+        options = {"session": session, "command": command, "columns": columns, "rows": rows, "term": term}
+        return str(self._post("/terminal/open", connection=connection, **given(**options, record=record))["terminal"])
+
+    def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
+        """Return a terminal's output, which begins with what draws its screen, and its input.
+
+        To close it leaves the terminal as it is. With ``watch`` it takes no input, and its size is others'.
+        """
+        query = "?watch=true" if watch else ""
+        return Pipe(open_websocket(self._http, f"/terminal/attach/{quote(terminal, safe='')}{query}"))
+
+    def input(self, terminal: str, data: bytes) -> None:
+        """Send input as keys would."""
+        encoded = base64.b64encode(data).decode()
+        self._post("/terminal/input", terminal=terminal, data=encoded, encoding="base64")
+
+    def output(
+        self, terminal: str, offset: int = 0, *, wait: float | None = None, max_bytes: int | None = None
+    ) -> TerminalOutput:
+        """Return output from ``offset`` on; with ``wait``, wait so many seconds for some."""
+        options = given(wait=wait, maxBytes=max_bytes)
+        answer = self._post("/terminal/output", terminal=terminal, offset=offset, encoding="base64", **options)
+        return TerminalOutput(base64.b64decode(answer["data"]), answer["next"], answer["offset"], answer["eof"])
+
+    def screen(self, terminal: str, *, wait: float | None = None) -> dict[str, Any]:
+        """Return what a person would see."""
+        return dict(self._post("/terminal/screen", terminal=terminal, **given(wait=wait)))
+
+    def resize(self, terminal: str, columns: int, rows: int) -> None:
+        """Set the size, in characters."""
+        self._post("/terminal/resize", terminal=terminal, columns=columns, rows=rows)
+
+    def query(self, connection: str | None = None) -> list[dict[str, Any]]:
+        """Describe the terminals, or those of the connections that the filter matches."""
+        return list(self._post("/terminal/query", **given(connectionFilter=connection))["terminals"])
+
+    def close(self, terminal: str) -> None:
+        """End a terminal with all that runs in it."""
+        self._post("/terminal/close", terminal=terminal)
+
+    def ticket(self, terminal: str) -> str:
+        """Return a ticket by which a page of the browser attaches, once."""
+        return str(self._post("/terminal/ticket", terminal=terminal)["ticket"])
