@@ -249,6 +249,6 @@ def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
         # Each access to the metadata parses the file.
         told = None if distribution is None else distribution.metadata
         if told is not None and "Name" in told:
-            version = told["Version"] if "Version" in told else ""
+            version = told["Version"] if "Version" in told else ""  # noqa: SIM401 - before 3.12 there is no get
             return told["Name"], version or "unknown"
     raise LookupError("its distribution is damaged: it has no name")

@@ -39,7 +39,7 @@ class Source:
 class Sink:
     """A descriptor that takes what it can at once; the rest waits here until it is writable.
 
-    :raises OSError: from :meth:`write` and :meth:`flush`: it takes no more, as BrokenPipeError where its reader is gone.
+    :raises OSError: from :meth:`write` and :meth:`flush`: it takes no more; BrokenPipeError where its reader is gone.
     """
 
     def __init__(self, descriptor: int) -> None:

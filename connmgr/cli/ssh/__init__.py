@@ -73,7 +73,7 @@ def _failure(message: str) -> _Failure:
 @click.command(cls=SshCommand, context_settings={"help_option_names": ["--help"]}, options_metavar="[SSH'S OPTIONS]")
 @click.argument("options", metavar="CONNECTION [COMMAND...]", nargs=-1)
 def ssh(options: SshOptions) -> None:
-    """Be ssh for programs that start one: rsync, git, scp, sftp.
+    """Be ssh for rsync, git, scp, sftp and others.
 
     Standard input, output and error are those of the COMMAND on the connection, byte by byte, and so is the exit code.
     255 is connmgr's own failure, with a line on standard error. Without a COMMAND it is the login shell, on a terminal

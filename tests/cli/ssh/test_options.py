@@ -57,7 +57,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "TOOLS.md"
         ("-o SendEnv=GIT_PROTOCOL -p 2222 git@web git-upload-pack", {"host": "git@web", "port": 2222}),
         (
             "-C -o ControlMaster=auto -o ControlPersist=60s -o StrictHostKeyChecking=no "
-            "-o KbdInteractiveAuthentication=no -o PreferredAuthentications=publickey -o ConnectTimeout=10 -o ControlPath=/x -tt web sh",
+            "-o KbdInteractiveAuthentication=no -o PreferredAuthentications=publickey "
+            "-o ConnectTimeout=10 -o ControlPath=/x -tt web sh",
             {"tty": FORCE, "command": ["sh"]},
         ),
     ],
