@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ SHELLS = [
     pytest.param("ksh93", marks=pytest.mark.needs("ksh93")),
     pytest.param("zsh", marks=pytest.mark.needs("zsh")),
 ]
+TOOLS = ["GNU", "few", "busybox"]
 NECESSARY = ["cat", "chmod", "chown", "head", "ls", "mkdir", "mv", "printf", "readlink", "rm", "rmdir", "wc"]
 """What no system is without."""
 
@@ -65,6 +67,16 @@ class Elsewhere(Transport):
 
     def close(self) -> None:
         self._local.close()
+
+
+def tools_and_shells(offset: int) -> list[Any]:
+    """Return each shell with two of the three sets of tools, which four shells meet each; others for another offset."""
+    found = []
+    for number, shell in enumerate(SHELLS, offset):
+        for tools in (TOOLS[number % 3], TOOLS[(number + 1) % 3]):
+            marks = [*shell.marks, *([pytest.mark.needs("busybox")] if tools == "busybox" else [])]
+            found.append(pytest.param(tools, *shell.values, marks=marks))
+    return found
 
 
 def shell_called_sh(directory: Path, name: str) -> Path:

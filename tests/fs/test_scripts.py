@@ -1,7 +1,6 @@
 """Every operation in every shell that may be /bin/sh, with GNU's tools, with busybox's, and with hardly any.
 
-Each test runs in each shell with two of the three, and with each of the three in four shells; which ones, changes from
-test to test, so that all tests together meet each shell with each.
+Each test runs in each shell with two of the three; which ones, changes from test to test.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,10 +32,10 @@ from tests.fs.far_sides import (
     names_in,
     shell_called_sh,
     stored,
+    tools_and_shells,
 )
 
 ALL_BYTES = bytes(range(256)) * 20
-TOOLS = ["GNU", pytest.param("busybox", marks=pytest.mark.needs("busybox")), "few"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,16 +43,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         tests = [
             name for name, test in vars(metafunc.module).items() if "place" in getattr(test, "__annotations__", ())
         ]
-        offset = tests.index(metafunc.function.__name__)
-        pairs = [(tools, shell) for number, shell in enumerate(SHELLS, offset) for tools in _but(number % len(TOOLS))]
-        marks = [[mark for part in pair if not isinstance(part, str) for mark in part.marks] for pair in pairs]
-        plain = [[part if isinstance(part, str) else part.values[0] for part in pair] for pair in pairs]
-        runs = [pytest.param(*pair, marks=own) for pair, own in zip(plain, marks, strict=True)]
-        metafunc.parametrize(("tools", "place"), runs, indirect=True)
-
-
-def _but(number: int) -> list[Any]:
-    return [tools for index, tools in enumerate(TOOLS) if index != number]
+        pairs = tools_and_shells(tests.index(metafunc.function.__name__))
+        metafunc.parametrize(("tools", "place"), pairs, indirect=True)
 
 
 @pytest.fixture

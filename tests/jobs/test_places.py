@@ -16,7 +16,7 @@ from connmgr.jobs.launch import OPEN, Launch
 from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import mount_words, program
-from tests.fs.far_sides import NECESSARY, SHELLS, busybox_tools, chosen_tools
+from tests.fs.far_sides import NECESSARY, busybox_tools, chosen_tools, tools_and_shells
 from tests.jobs.conftest import Jobs, new_id
 
 MORE_TOOLS = ["dd", "env", "grep", "id", "ln", "mkfifo", "sleep", "tee"]
@@ -54,8 +54,7 @@ def all_of_it(jobs: Jobs) -> None:
 
 
 @pytest.mark.needs("mounts")
-@pytest.mark.parametrize("tools", ["GNU", pytest.param("busybox", marks=pytest.mark.needs("busybox")), "few"])
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("tools", "shell"), tools_and_shells(0))
 def test_any_sh_and_hardly_any_tools(tmp_path: Path, shell: str, tools: str) -> None:
     path = os.environ["PATH"]
     if tools == "busybox":

@@ -226,7 +226,7 @@ def rounds(far: Far, count: int, one: Callable[[], None]) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("descriptors")
 @KINDS
-def test_fifty_rounds_leave_nothing(far: Far) -> None:
+def test_twenty_rounds_leave_nothing(far: Far) -> None:
     connection = far.add()
 
     def one() -> None:
@@ -234,7 +234,7 @@ def test_fifty_rounds_leave_nothing(far: Far) -> None:
         assert far.echo(connection) == "hi"
         far.client.post("/shell/stop", connection=connection)
 
-    rounds(far, 50, one)
+    rounds(far, 20, one)
 
 
 @pytest.mark.parametrize("far", [ELEVATED_TOO], indirect=True)

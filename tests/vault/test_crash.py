@@ -19,7 +19,7 @@ from tests.vault.conftest import KEY, Add
 from tests.vault.killed import migrate, process, write
 from tests.vault.postgres import Postgres
 
-KILLS, MIGRATIONS_KILLED = 50, 30
+KILLS, MIGRATIONS_KILLED = 30, 20
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from connmgr.vault.wellknown import ALL_CONNECTIONS
 from tests.vault.conftest import make_older
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, peopled, value_of
 
-CYCLES = 30
+CYCLES = 20
 
 # The children touch nothing that another thread of the test run holds.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
