@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from connmgr.client.archives import ArchiveDownload, Extracted
+from connmgr.client.archives import Extracted
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
 from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Shells, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
@@ -49,7 +49,6 @@ __all__ = [
     "ROOT_CATEGORY",
     "AccessDenied",
     "Applied",
-    "ArchiveDownload",
     "Broadcast",
     "Category",
     "Client",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import IO, Any
 
-from connmgr.client.archives import PIECE_BYTES, TAR, Archived, ArchiveDownload, Extracted, target_of
+from connmgr.client.archives import TAR, Archived, Extracted, target_of
 from connmgr.client.endpoints import Group, Post, given
 from connmgr.client.http import BYTES, HttpSession
 from connmgr.client.results import FileEntry, from_path, to_path
-from connmgr.client.transfer import Download, Progress, Source, Upload
+from connmgr.client.transfer import PIECE_BYTES, Download, Progress, Source, Upload
 
 Path = str | os.PathLike[str]
 
@@ -66,7 +66,7 @@ class Files(Group):
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
         body = self._session.encoded(connection=connection, path=to_path(path), **given(session=session))
-        return Download(self._session.open("/fs/read", body), self._session.close)
+        return Download(self._session.open("/fs/read", body))
 
     def read(self, connection: str, path: Path, *, session: str | None = None) -> bytes:
         """Return the content of a file."""
@@ -98,11 +98,11 @@ class Files(Group):
 
     def archive(
         self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
-    ) -> ArchiveDownload:
+    ) -> Download:
         """Begin to read a directory, or ``members`` below it, as an archive; close it before the next request."""
         paths: Any = {"path": to_path(path), "members": [to_path(one) for one in members]}
         body = self._session.encoded(connection=connection, **paths, **given(session=session))
-        return ArchiveDownload(self._session.open("/fs/archive", body), self._session.close)
+        return Download(self._session.open("/fs/archive", body))
 
     def extract(
         self, connection: str, source: Archived, path: Path, *, exact: bool = False, session: str | None = None

@@ -21,16 +21,17 @@ Progress = Callable[[int, int | None], None]
 
 
 class Download:
-    """The content of a file, iterated in pieces; ``size`` is in bytes.
+    """What is being received: a file, or an archive for :mod:`tarfile`, opened with ``mode="r|"``.
 
-    It occupies the client's connection until it is closed, as a context manager does.
+    ``size`` is in bytes, None for an archive. It occupies the client's connection until it is closed, as a context
+    manager does.
     """
 
-    def __init__(self, response: Response, close: Callable[[], None]) -> None:
+    def __init__(self, response: Response) -> None:
         self._response = response
-        self._close = close
         self._received = 0
-        self.size = int(response.headers["content-length"])
+        length = response.headers.get("content-length")
+        self.size = int(length) if length else None
 
     def __enter__(self) -> Download:
         return self
@@ -41,28 +42,26 @@ class Download:
         self.close()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the file's bytes.
+        """Yield it in pieces.
 
         :raises Unreachable: the connection broke before the end.
         """
-        while self._received < self.size:
-            try:
-                piece = self._response.read1(PIECE_BYTES)
-            except (OSError, WireError) as error:
-                raise self._broken() from error
-            if not piece:
-                raise self._broken()
-            self._received += len(piece)
+        while piece := self.read(PIECE_BYTES):
             yield piece
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes, none at the end; otherwise as the iteration."""
+        try:
+            piece = self._response.read1(size)
+        except (OSError, WireError) as error:
+            of = "" if self.size is None else f" of {self.size}"
+            raise Unreachable(f"What was sent broke off after {self._received}{of} bytes.", sent=True) from error
+        self._received += len(piece)
+        return piece
 
     def close(self) -> None:
         """Release the connection, and give up what was not read."""
-        if self._received < self.size:
-            self._close()
         self._response.close()
-
-    def _broken(self) -> Unreachable:
-        return Unreachable(f"The file broke off after {self._received} of {self.size} bytes.", sent=True)
 
 
 Source = IO[bytes] | Download
