@@ -39,12 +39,7 @@ group = Group(
     prefix="/shell",
 )
 
-FRAMES = (
-    "Binary messages, led by one byte. Both ways: 0 data, 3 acknowledgement (how many bytes of data were taken since "
-    "the one before, 32 bit), 4 end of data. From the client: 2 size of the terminal (columns and rows, 16 bit each). "
-    "From the daemon: 1 standard error, 5 exit status (32 bit), 6 error (JSON with `code` and `message`). Numbers are "
-    "big-endian. Nobody sends more than 262,144 bytes of data beyond what was acknowledged, nor in one message."
-)
+FRAMES = "101, and then the frames of a stream both ways: input, output, standard error, and the exit status at last."
 
 
 _TERMINAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
