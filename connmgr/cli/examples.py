@@ -28,7 +28,7 @@ EXAMPLES = {
         "connmgr exec --all --failed outcomes -- uptime",
         "connmgr exec deploy@web9.example -- uptime",
     ],
-    "shell": ["connmgr shell web1", "connmgr shell web1 --session build < commands"],
+    "shell": ["connmgr shell web1", "connmgr shell --attach web1 --watch", "connmgr shell web1 < commands"],
     "ssh": ["connmgr ssh web1 uname -a", "rsync -e 'connmgr ssh' -a site/ web1:/srv/site"],
     "disconnect": ["connmgr disconnect web1", "connmgr disconnect web1 --session build"],
     "job info": ["connmgr job info nightly"],

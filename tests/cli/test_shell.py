@@ -1,4 +1,4 @@
-"""``connmgr shell``, on a terminal and without one."""
+"""``connmgr shell`` line by line: on a terminal with ``--lines``, and without a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prompt(directory: str, name: str = "local machine") -> str:
 @pytest.fixture
 def terminal(own_connmgr: CommandLine) -> Iterator[pexpect.spawn]:
     """The shell of the local machine, at its first prompt."""
-    started = own_connmgr.on_terminal("shell", "local")
+    started = own_connmgr.on_terminal("shell", "--lines", "local")
     started.setecho(False)
     started.expect(prompt(str(own_connmgr.daemon.home)))
     yield started
@@ -68,7 +68,7 @@ def await_sleep(pid: int) -> None:
 
 def test_ctrl_c_at_the_prompt_drops_the_line(own_connmgr: CommandLine) -> None:
     home = own_connmgr.daemon.home
-    terminal = own_connmgr.on_terminal("shell", "local", columns=1000)
+    terminal = own_connmgr.on_terminal("shell", "--lines", "local", columns=1000)
     terminal.expect(prompt(str(home)))
     terminal.send("touch never")
     terminal.expect("never")
@@ -92,7 +92,7 @@ def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
     history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
     assert history.read_text().splitlines()[-1] == "cd /usr"
     assert history.stat().st_mode & 0o777 == 0o600
-    again = own_connmgr.on_terminal("shell", "local")
+    again = own_connmgr.on_terminal("shell", "--lines", "local")
     again.expect(prompt("/usr"))
     again.send("\x1b[A")
     again.expect("cd /usr")
@@ -114,7 +114,7 @@ def test_ctrl_c_leaves_what_the_command_had_printed(terminal: pexpect.spawn) -> 
 def test_a_history_that_cannot_be_read_is_done_without(own_connmgr: CommandLine) -> None:
     history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
     history.mkdir(parents=True)
-    terminal = own_connmgr.on_terminal("shell", "local", columns=1000)
+    terminal = own_connmgr.on_terminal("shell", "--lines", "local", columns=1000)
     terminal.expect(re.escape(f"connmgr: lines are not remembered: {history}: "))
     terminal.expect(prompt(str(own_connmgr.daemon.home)))
     terminal.sendline("cd /")
@@ -144,7 +144,7 @@ def test_without_a_terminal_lines_of_standard_input_are_run(own_connmgr: Command
 def test_a_shell_that_is_lost_is_started_again(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     server = start_sshd()
     own_connmgr.add_ssh("web", server)
-    terminal = own_connmgr.on_terminal("shell", "web")
+    terminal = own_connmgr.on_terminal("shell", "--lines", "web")
     terminal.setecho(False)
     terminal.expect(r"web:\S+> ")
     terminal.sendline("cd /etc")

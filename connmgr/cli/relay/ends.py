@@ -25,7 +25,7 @@ class Source:
         self.ended = False
 
     def read(self, most: int) -> bytes:
-        """Return at most ``most`` bytes; nothing at the end, also where a terminal or a peer is gone."""
+        """Return at most ``most`` bytes; nothing at the end, as where a peer is gone."""
         try:
             data = os.read(self.descriptor, min(most, READ_BYTES))
         except BlockingIOError:

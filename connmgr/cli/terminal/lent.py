@@ -23,15 +23,15 @@ def on_terminal(
     escape: str | None,
     *,
     more: Mapping[bytes, Meaning] | None = None,
-    leave: Callable[[], None] | None = None,
+    leave: Meaning | None = None,
     others: Sequence[Task] = (),
     types: bool = True,
 ) -> int | None:
     """Run ``session`` on this terminal, and return as its ``run`` does; then the terminal is as it was.
 
     ``escape`` is the character after which, at the beginning of a line, a key is for this program, and ``more`` are
-    such keys beside ssh's own, each with what it is said to do. ``leave`` is what the escape character and a dot do,
-    by default leave the session. Unless it ``types``, the far side gets neither keys nor this terminal's size.
+    such keys beside ssh's own, each with what it is said to do. ``leave`` is what the escape character and a dot do, by
+    default leave the session. Unless it ``types``, the far side gets neither keys nor this terminal's size.
     """
     relay = session.relay
     assert relay is not None, "a terminal is lent to a pipe"  # noqa: S101
@@ -49,7 +49,7 @@ def on_terminal(
             resize()
 
         meanings = {
-            b".": ("leave", leave or session.leave),
+            b".": leave or ("leave", session.leave),
             SUSPEND: ("suspend this program (Ctrl-Z)", suspend),
             **(more or {}),
         }
@@ -59,7 +59,11 @@ def on_terminal(
         relay.shown = raw.modes.see
         session.call(signal.SIGWINCH, resize)
         session.call(signal.SIGTSTP, suspend)
-        return session.run(*others)
+        status = session.run(*others)
+    if status is None:
+        # The cursor may be anywhere in a line.
+        sys.stderr.write("\n")
+    return status
 
 
 def _with_help(escape: str, meanings: Mapping[bytes, Meaning]) -> dict[bytes, Callable[[], None]]:

@@ -29,8 +29,8 @@ RESET_MODES = {
 }
 """What ends each mode that a person would be stuck with: another screen, mouse reports, pasting in brackets."""
 
-_MODE = re.compile(rb"\x1b\[\?([0-9;]{1,32})([hl])|\x1b([=>])")
-_LONGEST = 40
+_MODE = re.compile(rb"\x1b\[\?([0-9;]{1,128})([hl])|\x1b([=>])")
+_LONGEST = 132
 """Bytes of the longest sequence that ``_MODE`` finds."""
 
 CURSOR = b"25"

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import find
+from connmgr.cli.names import find_exactly
 from connmgr.cli.output import visible
 from connmgr.cli.relay.session import Session, Signalled, die_by
 from connmgr.cli.terminal.escape import ESCAPE
@@ -41,7 +41,8 @@ def find_terminal(client: Client, connection: str | None, name: str) -> str:
     running = [one for one in client.terminal.query() if one["state"] == "running"]
     found = [one for one in running if one["terminal"].startswith(name.lower())]
     if not found and connection is None:
-        connection, found = find(client, name), running
+        connection = find_exactly(client, name)
+        found = running if connection else []
     found = [one for one in found if connection in (None, one["connection"])]
     if len(found) == 1:
         return str(found[0]["terminal"])
@@ -65,7 +66,9 @@ def attach(client: Client, terminal: str, *, watch: bool) -> int:
             else:
                 pipe.resize(*size_of(sys.stdin.fileno()))
                 more = {b"d": ("detach; the terminal goes on", left.by(session, closes=False))}
-                status = on_terminal(session, ESCAPE, more=more, leave=left.by(session, closes=True))
+                status = on_terminal(
+                    session, ESCAPE, more=more, leave=("end the terminal", left.by(session, closes=True))
+                )
     except Signalled as ended:
         _tell(f"ended by {ended}; the terminal goes on, {back}.")
         die_by(ended.number)

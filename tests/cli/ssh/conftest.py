@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.program import CommandLine
+from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
 

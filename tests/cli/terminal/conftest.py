@@ -1,0 +1,114 @@
+"""A person at a terminal: tmux draws it, and what it shows is read from there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import CommandLine
+from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
+
+SECONDS = 20.0
+PAUSE_SECONDS = 0.03
+
+
+class Person:
+    """A terminal of 100 columns and 30 rows with a program on it."""
+
+    def __init__(self, directory: Path, name: str, environment: Mapping[str, str], command: str) -> None:
+        self._words = ["tmux", "-S", str(directory / name), "-f", "/dev/null"]
+        self._environment = {**environment, "TERM": "xterm-256color"}
+        self._settings = [directory / f"{name}-before", directory / f"{name}-after"]
+        before, after = self._settings
+        lines = f"stty -g >{before}; {command}; code=$?; stty -g >{after}; echo exit $code; exec sleep 1000"
+        self._tmux("new-session", "-d", "-x", "100", "-y", "30", "sh", "-c", lines)
+
+    def _tmux(self, *words: str) -> str:
+        argv = [*self._words, *words]
+        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
+        return done.stdout
+
+    def type(self, line: str) -> None:
+        """Type a line, and Enter."""
+        self._tmux("send-keys", "-l", "--", line)
+        self.press("Enter")
+
+    def press(self, *keys: str) -> None:
+        """Press keys, by tmux's names for them."""
+        self._tmux("send-keys", "--", *keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the terminal another size."""
+        self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+    def screen(self) -> str:
+        """Return what it shows."""
+        return self._tmux("capture-pane", "-p")
+
+    def sees(self, pattern: str) -> re.Match[str]:
+        """Wait until the screen shows ``pattern``, and return the match."""
+        return self._until(lambda: re.search(pattern, self.screen(), re.MULTILINE), f"{pattern!r} is not shown")
+
+    def sees_no(self, pattern: str) -> None:
+        """Wait until the screen shows ``pattern`` no longer."""
+        self._until(lambda: not re.search(pattern, self.screen(), re.MULTILINE), f"{pattern!r} is still shown")
+
+    def sees_it_end(self) -> int:
+        """Wait until the program has ended and return its exit code; the terminal must be as it was before."""
+        code = int(self.sees(r"^exit (\d+)$")[1])
+        before, after = (path.read_text() for path in self._settings)
+        assert before == after, f"the terminal is not as it was: {before} {after}"
+        modes = self._tmux(
+            "display-message", "-p", "#{alternate_on}#{cursor_flag}#{mouse_any_flag}#{keypad_flag}"
+        ).strip()
+        assert modes == "0100", f"modes are left on: {modes}"
+        return code
+
+    def program(self, name: str) -> int:
+        """Return the process id of the program ``name`` that runs below the terminal."""
+        import psutil
+
+        top = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
+
+        def find() -> int | None:
+            return next((one.pid for one in top.children(recursive=True) if name in " ".join(one.cmdline())), None)
+
+        return int(self._until(find, f"{name} does not run"))
+
+    def close(self) -> None:
+        """End the terminal with all that runs on it."""
+        self._tmux("kill-server")
+
+    def _until(self, look: Callable[[], object], what: str) -> re.Match[str]:
+        deadline = time.monotonic() + SECONDS
+        while not (found := look()):
+            assert time.monotonic() < deadline, f"{what}:\n{self.screen()}"
+            time.sleep(PAUSE_SECONDS)
+        return found  # type: ignore[return-value]
+
+
+Sit = Callable[[str], Person]
+
+
+@pytest.fixture
+def sit(own_connmgr: CommandLine) -> Iterator[Sit]:
+    """A function that puts a person at a terminal, where a command runs."""
+    environment = own_connmgr.environment | {"PS1": "far> ", "ENV": "", "HISTFILE": "", "SHELL": "/bin/sh"}
+    persons: list[Person] = []
+    # A socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="cm-") as directory:
+
+        def start(command: str) -> Person:
+            persons.append(Person(Path(directory), str(len(persons)), environment, command))
+            return persons[-1]
+
+        yield start
+        for person in persons:
+            person.close()
