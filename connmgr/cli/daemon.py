@@ -12,9 +12,9 @@ import click
 from connmgr import paths
 from connmgr.cli.exits import DENIED, Failure
 from connmgr.cli.host_key import Doorkeeper
-from connmgr.cli.kept_session import KeptSession
 from connmgr.client import Client
 from connmgr.client.http import default_auth_file, default_url, is_address_named
+from connmgr.client.kept_session import KeptSession
 from connmgr.whereabouts import find, url_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     Unless it never ``offers_start``, it asks a person at the terminal whether to start a daemon where none runs. It
     continues the session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins its own. ``timeout`` is in
     seconds an answer.
-    :raises Failure: the API key cannot be read, the file of the kept session is not to be trusted, or no daemon starts.
-    :raises ClientError: the user could not be unlocked.
+    :raises Failure: the API key cannot be read, or no daemon starts.
+    :raises ClientError: the file of the kept session is not to be trusted, or the user could not be unlocked.
     """
     context = click.get_current_context()
     options = context.find_root().params
@@ -40,7 +40,7 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     key = _api_key(options["api_key_file"])
     if offers_start and options["url"] is None and key is None and _started(auth_file):
         url, auth_file = _address(None)
-    session = KeptSession(auth_file, url)
+    session = KeptSession(auth_file.parent, url)
     # Without its auth file the daemon has ended, and its sessions with it.
     kept = session.token() if not user and (key or auth_file.exists()) else None
     # A given address with a given key may be another user's daemon.
@@ -70,7 +70,7 @@ def _started(auth_file: Path) -> bool:
 def kept_session() -> KeptSession:
     """Return the file of the session that later commands continue with this daemon."""
     url, auth_file = _address(click.get_current_context().find_root().params["url"])
-    return KeptSession(auth_file, url)
+    return KeptSession(auth_file.parent, url)
 
 
 def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:

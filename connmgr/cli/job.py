@@ -15,10 +15,10 @@ from connmgr.cli.exec import ExecCommand
 from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.job_names import JobName, find_job, outcome
-from connmgr.cli.names import is_text
 from connmgr.cli.orphans import orphans
 from connmgr.cli.output import ago, json_option, lasting, print_json, print_table, visible
 from connmgr.client import ClientError
+from connmgr.client.names import is_text
 
 if TYPE_CHECKING:
     from connmgr.client.jobs import Job, JobInfo, JobOutput

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import UUID, ConnectionName, qualified
+from connmgr.cli.names import ConnectionName, qualified
 from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised, visible
 from connmgr.cli.selection import Choice, choosing, chosen
 from connmgr.client import Client, Connection
+from connmgr.client.names import UUID
 
 if TYPE_CHECKING:
     from rich.tree import Tree

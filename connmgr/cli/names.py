@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,8 +12,8 @@ from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.near import did_you_mean
 from connmgr.cli.output import visible
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection, Name
+from connmgr.client.names import UUID, escape, is_text, named
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 MAX_CANDIDATES = 20
 """Candidates listed for an ambiguous name."""
 
@@ -41,7 +40,7 @@ def find(client: Client, name: str) -> str:
     """
     if UUID.fullmatch(name):
         return name.lower()
-    found = _named(client, name)
+    found = named(client, name)
     if not found and is_text(name):
         found = client.connection.query(f"**{escape(name)}*")
     if not found:
@@ -52,7 +51,7 @@ def find(client: Client, name: str) -> str:
 
 def find_exactly(client: Client, name: str) -> str | None:
     """As :func:`find`, where a part of a name means nothing; None if no connection is meant."""
-    found = _named(client, name)
+    found = named(client, name)
     return _only(client, name, found) if found else None
 
 
@@ -60,17 +59,6 @@ def _only(client: Client, name: str, found: list[str]) -> str:
     if len(found) > 1:
         raise Failure(_ambiguous(name, client.connection.info(found[:MAX_CANDIDATES]), len(found)), NOT_FOUND)
     return found[0]
-
-
-def _named(client: Client, name: str) -> list[str]:
-    if not is_text(name):
-        return []
-    literal = escape(name)
-    found = client.connection.query(f"**/{literal}")
-    if len(found) > 1:
-        exact = client.connection.query(literal)
-        found = exact or found
-    return found or client.connection.query(name=f"**/{literal}")
 
 
 def suggested(client: Client, word: str) -> str:
@@ -133,16 +121,6 @@ def suggested_category(client: Client, word: str) -> str:
 def qualified(connection: Connection | Name) -> str:
     """Return a connection's category and path as one text."""
     return "/".join([*connection.category, *connection.name])
-
-
-def escape(name: str) -> str:
-    """Return a filter that matches ``name`` literally."""
-    return re.sub(r"[*?\[\]{},]", lambda found: f"[{found[0]}]", name)
-
-
-def is_text(name: str) -> bool:
-    """Whether ``name`` is valid UTF-8, as every name in the vault is."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def offered(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:

@@ -10,9 +10,10 @@ from typing import IO, Any, NamedTuple, TypeVar
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import UUID, is_text, suggested, suggested_category
+from connmgr.cli.names import suggested, suggested_category
 from connmgr.cli.output import counted
 from connmgr.client import Client, Name
+from connmgr.client.names import UUID, is_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

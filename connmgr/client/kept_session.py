@@ -1,4 +1,4 @@
-"""The session of ``connmgr vault unlock``, which later commands continue."""
+"""A session with the daemon that other programs of this user continue, as that of ``connmgr vault unlock``."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from connmgr.cli.exits import Failure
+from connmgr.client import Client
+from connmgr.client.errors import ClientError
+from connmgr.client.http import default_auth_file, default_url
 
 FILE_NAME = "session"
 MAX_FILE_BYTES = 64 * 1024
+REFUSED = "session_refused"
+"""The code of the error for a file that others could have written or read."""
 
 
 class KeptSession:
-    """The file beside ``auth_file`` that keeps the token of a session with the daemon at ``url``.
+    """The file in ``directory`` that keeps the token of a session with the daemon at ``url``.
 
     Only this user can read it. It keeps one session: a session of another daemon stays until a new one is kept.
     """
 
-    def __init__(self, auth_file: Path, url: str) -> None:
-        self._path = auth_file.with_name(FILE_NAME)
+    def __init__(self, directory: Path, url: str) -> None:
+        self._path = directory / FILE_NAME
         self._url = url
 
     def token(self) -> str | None:
         """Return the kept token of this daemon, or None.
 
-        :raises Failure: ``connmgr vault unlock`` cannot have made the file.
+        :raises ClientError: :meth:`keep` cannot have made the file.
         """
         kept = self._content()
         token = kept.get("token")
@@ -74,5 +78,21 @@ class KeptSession:
             os.close(descriptor)
         return content if isinstance(content, dict) else {}
 
-    def _refused(self, reason: str) -> Failure:
-        return Failure(f"{self._path} {reason}: remove it, and unlock the vault again.")
+    def _refused(self, reason: str) -> ClientError:
+        return ClientError(f"{self._path} {reason}: remove it, and unlock the vault again.", REFUSED, 0)
+
+
+def connect(name: str, timeout: float, shared: Path | None = None) -> Client:
+    """Return a client of this user's daemon that continues the session of ``connmgr vault unlock``, if there is one.
+
+    The session kept in the directory ``shared`` goes before. ``timeout`` is in seconds an answer.
+    :raises ClientError: the address of the daemon is none, or a file with a session is not to be trusted.
+    """
+    auth_file = default_auth_file()
+    try:
+        url = default_url(auth_file)
+        token = shared and KeptSession(shared, url).token()
+        token = token or KeptSession(auth_file.parent, url).token()
+        return Client(url, auth_file, name=name, timeout=timeout, session_token=token)
+    except ValueError as error:
+        raise ClientError(str(error), "unreachable", 0) from error
