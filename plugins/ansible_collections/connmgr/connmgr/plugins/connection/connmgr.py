@@ -1,0 +1,42 @@
+"""The connection plugin ``connmgr.connmgr.connmgr``, where Ansible looks for it."""
+
+from __future__ import annotations
+
+from connmgr_ansible.connection import Connection
+
+__all__ = ["Connection"]
+
+DOCUMENTATION = """
+name: connmgr
+short_description: run tasks over the connections of a connmgr daemon
+description:
+  - Commands run and files travel over the links that the daemon keeps open, as the user whom the connection logs in as.
+  - The host's name in the inventory is the name of a connection.
+author: connmgr
+options:
+  connmgr_connection:
+    description: Name or uuid of the connection, where it is neither the host's address nor its name in the inventory.
+    vars:
+      - name: connmgr_connection
+  address:
+    description: Name or uuid of the connection, where one is called so.
+    vars:
+      - name: ansible_host
+  host:
+    description: Name of the connection otherwise.
+    vars:
+      - name: inventory_hostname
+  pipelining:
+    description: Send modules to the standard input of Python, without a file on the host.
+    type: boolean
+    default: true
+    env:
+      - name: ANSIBLE_PIPELINING
+    ini:
+      - section: defaults
+        key: pipelining
+      - section: connection
+        key: pipelining
+    vars:
+      - name: ansible_pipelining
+"""

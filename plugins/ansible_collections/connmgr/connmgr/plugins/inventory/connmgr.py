@@ -1,0 +1,51 @@
+"""The inventory plugin ``connmgr.connmgr.connmgr``, where Ansible looks for it."""
+
+from __future__ import annotations
+
+from connmgr_ansible.inventory import InventoryModule
+
+__all__ = ["InventoryModule"]
+
+DOCUMENTATION = """
+name: connmgr
+short_description: the connections of a connmgr daemon as hosts
+description:
+  - Each connection on which commands can run is a host, by the name that C(connmgr ls) shows.
+  - Each category is a group, a child of the group of the category that it is in.
+  - A host has the variables C(connmgr_connection), which is the connection's uuid, C(connmgr_name), C(connmgr_category)
+    and C(connmgr_type), and C(ansible_connection). Nothing else of a connection's data is told.
+author: connmgr
+options:
+  plugin:
+    description: Marks the file as one of this plugin.
+    required: true
+    choices: [connmgr.connmgr.connmgr]
+  names:
+    description: GLOBs, one of which matches the connection's name.
+    type: list
+    elements: str
+    default: ["*"]
+  categories:
+    description: GLOBs, one of which matches the category.
+    type: list
+    elements: str
+    default: ["*"]
+  types:
+    description: GLOBs, one of which matches the type of the connection.
+    type: list
+    elements: str
+    default: ["*"]
+extends_documentation_fragment: [constructed]
+"""
+
+EXAMPLES = """
+# fleet.yml
+plugin: connmgr.connmgr.connmgr
+categories: [fleet/**]
+types: [ssh, shellEnvironment]
+keyed_groups:
+  - prefix: type
+    key: connmgr_type
+compose:
+  ansible_python_interpreter: "'/usr/bin/python3'"
+"""

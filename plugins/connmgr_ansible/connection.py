@@ -1,0 +1,191 @@
+"""Tasks over the connections of a daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
+from ansible.plugins.connection import ConnectionBase
+
+from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client.kept_session import KeptSession, connect
+from connmgr.client.names import only
+from connmgr.client.patience import Patience
+from connmgr.client.slots import Slot, is_slot
+
+PROGRAM = "ansible"
+COMMAND_SECONDS = 86400.0
+"""The longest that the daemon lets a command run; a task's own timeout ends it sooner."""
+
+OF_FILES = {
+    *("file_exists", "file_operation_failed", "no_space", "no_such_directory", "no_such_file", "permission_denied"),
+    *("source_failed", "transfer_failed", "wrong_file_type"),
+}
+"""Codes of errors that are the task's, while its host can be reached."""
+
+
+class Connection(ConnectionBase):
+    """Runs one task of one host in a shell of its connection, which the next tasks find running."""
+
+    transport = "connmgr.connmgr.connmgr"
+    has_pipelining = True
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._connected = False
+        self._client: Client
+        self._slot: Slot
+        self._id = ""
+
+    def _connect(self) -> Connection:
+        if not self._connected:
+            with _told():
+                self._client, self._id = self._reached()
+            # Ansible would look for the home directory of another user than the connection's.
+            self._play_context.remote_user = None
+            try:
+                self._slot = Slot(PROGRAM, self._id)
+            except OSError as error:
+                self._client.close()
+                raise AnsibleConnectionFailure(f"The lock of a shell cannot be had: {error}") from error
+            self._connected = True
+        return self
+
+    def _reached(self) -> tuple[Client, str]:
+        """Return a client, and the uuid of the connection that the host means."""
+        client = connect(PROGRAM, COMMAND_SECONDS + 60, Path(constants.DEFAULT_LOCAL_TMP))
+        named = self.get_option("connmgr_connection")
+        return client, only(client, *([named] if named else filter(None, map(self.get_option, ("address", "host")))))
+
+    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+        """Run a command; output comes without what a become plugin has it begin with."""
+        super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
+        self._display.vvv(f"EXEC {cmd}", host=self._host)
+        become = self.become if sudoable else None
+        with _told():
+            if become and (become.expect_prompt() or become.require_tty):
+                code, stdout, stderr = self._run_asked(cmd, in_data)
+            else:
+                code, stdout, stderr = self._run(cmd, in_data)
+        if not (become and become.success):
+            return code, stdout, stderr
+        if not become.check_success(stdout) and code:
+            for told in (stderr, stdout):
+                if become.check_incorrect_password(told):
+                    raise AnsibleError(f"Incorrect {become.name} password")
+                if become.check_missing_password(told):
+                    raise AnsibleError(f"Missing {become.name} password")
+        return code, _after(become.success.encode(), stdout), stderr
+
+    def _run(self, command: str, stdin: bytes | None) -> tuple[int, bytes, bytes]:
+        options: dict[str, Any] = {"stdin": stdin or None, "session": self._slot.session, "timeout": COMMAND_SECONDS}
+        # The daemon is at its limits, and did nothing.
+        patience = Patience(self._play_context.timeout, None, lambda error: error.status == 503)
+        stream = patience.ask(lambda: self._client.shell.stream(self._id, command, start=True, **options))
+        stdout, stderr = list[bytes](), list[bytes]()
+        with stream:
+            for piece in stream:
+                stdout.append(piece.stdout)
+                stderr.append(piece.stderr)
+        assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
+        return stream.exit_code, b"".join(stdout), b"".join(stderr)
+
+    def _run_asked(self, command: str, stdin: bytes | None) -> tuple[int, bytes, bytes]:
+        from connmgr_ansible.asked import answered
+
+        password = self.become.get_option("become_pass", playcontext=self._play_context) or ""
+        # sudo reads the password from its input; others insist on a terminal, on which there is no end of input.
+        pty = stdin is None and self.become.name != "sudo"
+        with self._client.shell.pipe(self._id, command, pty=pty) as pipe:
+            return answered(pipe, self.become, password, stdin, self._play_context.timeout, pty=pty)
+
+    def put_file(self, in_path: str, out_path: str) -> None:
+        """Write a file of this machine to the host."""
+        super().put_file(in_path, out_path)
+        self._display.vvv(f"PUT {in_path} TO {out_path}", host=self._host)
+        try:
+            source = Path(in_path).open("rb")  # noqa: SIM115
+        except FileNotFoundError as error:
+            raise AnsibleFileNotFound(f"file or module does not exist: {in_path}") from error
+        with source, _told():
+            self._client.shell.ensure(self._id, session=self._slot.session)
+            self._client.fs.upload(self._id, source, out_path, session=self._slot.session)
+
+    def fetch_file(self, in_path: str, out_path: str) -> None:
+        """Write a file of the host to this machine."""
+        super().fetch_file(in_path, out_path)
+        self._display.vvv(f"FETCH {in_path} TO {out_path}", host=self._host)
+        with _told():
+            self._client.shell.ensure(self._id, session=self._slot.session)
+            mode = self._client.fs.stat(self._id, in_path, session=self._slot.session).mode
+            with self._client.fs.open(self._id, in_path, session=self._slot.session) as content:
+                # As sftp does: nobody may read a new file here who may not there.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                with os.fdopen(os.open(out_path, flags, mode & 0o777 | 0o200), "wb") as target:
+                    target.writelines(content)
+
+    def close(self) -> None:
+        """Leave the shell to the next task."""
+        if self._connected:
+            self._slot.release()
+            _share(self._client)
+            self._client.close()
+            self._connected = False
+
+    def reset(self) -> None:
+        """End the shells of tasks, so that the next task logs in, unless others keep the login open."""
+        self.close()
+        with _told():
+            client, id = self._reached()
+            with client:
+                sessions = {shell.status.session for shell in client.shell.list(id)}
+                ours = {name for name in sessions if is_slot(PROGRAM, name)}
+                for name in ours:
+                    _stop(client, id, name)
+        if sessions - ours:
+            kept = "The connection's other shells keep the login open; `connmgr disconnect` ends them."
+            self._display.warning(f"{self._host}: {kept}")
+
+    @property
+    def _host(self) -> str:
+        return str(self.get_option("host") or self._play_context.remote_addr)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise what the daemon answers as Ansible's errors: a host that cannot be worked on is UNREACHABLE."""
+    try:
+        yield
+    except ClientError as error:
+        message = error.message
+        if isinstance(error, Unreachable) and not error.sent:
+            message += " `connmgr serve` starts a daemon."
+        elif error.code in ("secret_locked", "vault_locked"):
+            message += " `connmgr vault unlock USER` unlocks the vault."
+        raise (AnsibleError if error.code in OF_FILES else AnsibleConnectionFailure)(message) from error
+
+
+def _share(client: Client) -> None:
+    """Let the other processes of this run of Ansible continue the client's session, instead of a handshake each."""
+    run = KeptSession(Path(constants.DEFAULT_LOCAL_TMP), client.base_url)
+    if client.session_token is not None and run.token() != client.session_token:
+        run.keep(client.session_token)
+
+
+def _stop(client: Client, connection: str, session: str | None) -> None:
+    try:
+        client.shell.stop(connection, session=session)
+    except ClientError as error:
+        if error.code != "no_shell":
+            raise
+
+
+def _after(mark: bytes, output: bytes) -> bytes:
+    """Return what follows the line with ``mark``."""
+    return re.sub(rb"\A.*?" + re.escape(mark) + rb"\r?\n?", b"", output, count=1, flags=re.DOTALL)

@@ -1,0 +1,83 @@
+"""The connections of a vault as hosts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
+
+from connmgr.client import Client, ClientError, Name
+from connmgr.client.kept_session import connect
+from connmgr_ansible.connection import PROGRAM, Connection
+
+ANSWER_SECONDS = 60.0
+TEMPLATE = re.compile(r"\{[{%#]")
+"""What makes a text a template of Ansible's, which runs what is in it."""
+
+SHELL = "shell"
+"""The usage of connections that commands can run on."""
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable):
+    """Adds a host for each connection, and a group for each category and each of its parents."""
+
+    NAME = "connmgr.connmgr.connmgr"
+    connection = Connection
+    """Loaded here, so that the process that Ansible forks for each task need not load it."""
+
+    def verify_file(self, path: str) -> bool:
+        """Whether ``path`` may be a file of this plugin."""
+        return bool(super().verify_file(path)) and Path(path).suffix in (".yml", ".yaml")
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        """Read the file at ``path``, and ask the daemon for what it chooses."""
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        try:
+            with connect(PROGRAM, ANSWER_SECONDS) as client:
+                found = self._chosen(client)
+        except ClientError as error:
+            raise AnsibleParserError(error.message) from error
+        times = Counter(one.name for one in found)
+        for one in found:
+            if TEMPLATE.search("/".join([*one.category, *one.name])):
+                self.display.warning(f"Left out, since its name would be a template: {one.id}")
+                continue
+            self._add(one, one.path if times[one.name] == 1 else "/".join([*one.category, *one.name]))
+
+    def _chosen(self, client: Client) -> list[Name]:
+        found: dict[str, Name] = {}
+        for name in self.get_option("names"):
+            for category in self.get_option("categories"):
+                for kind in self.get_option("types"):
+                    names = client.connection.names(name, category=category, type=kind)
+                    found.update((one.id, one) for one in names if one.usage == SHELL)
+        return sorted(found.values(), key=lambda one: (one.category, one.name))
+
+    def _add(self, one: Name, host: str) -> None:
+        self.inventory.add_host(host)
+        variables = {
+            "ansible_connection": self.connection.transport,
+            "connmgr_connection": one.id,
+            "connmgr_name": one.path,
+            "connmgr_category": "/".join(one.category),
+            "connmgr_type": one.type,
+        }
+        for variable, value in variables.items():
+            self.inventory.set_variable(host, variable, value)
+        parent = None
+        for depth in range(1, len(one.category) + 1):
+            group = self.inventory.add_group(self._sanitize_group_name("_".join(one.category[:depth])))
+            if parent is not None:
+                self.inventory.add_child(parent, group)
+            parent = group
+        if parent is not None:
+            self.inventory.add_child(parent, host)
+        strict = self.get_option("strict")
+        self._set_composite_vars(self.get_option("compose"), variables, host, strict=strict)
+        self._add_host_to_composed_groups(self.get_option("groups"), variables, host, strict=strict)
+        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict=strict)

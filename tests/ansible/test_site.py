@@ -1,0 +1,51 @@
+"""A playbook of what people do, over the daemon's connections and over ssh with ControlMaster: the same comes of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.ways import DAEMON, SITE, SSH, inventories, sources
+from tests.fleet import HOSTS, Fleet, recap, tree
+
+LARGE = ("web1", "web2")
+"""The hosts that get, and give back, a file of 20 MB."""
+
+COMPARED = ("web1", "web3")
+"""The hosts that ssh works on too."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.needs("linux", "ssh", "sshd")]
+
+
+def test_a_playbook_does_the_same_as_over_ssh_and_nothing_when_it_checks(fleet: Fleet, tmp_path: Path) -> None:
+    source = sources(tmp_path / "sources", large=20)
+    inventory = inventories(fleet, tmp_path, source, LARGE, COMPARED)
+
+    def run(way: str) -> str:
+        environment = {"ANSIBLE_HOME": str(tmp_path / f"home-{way}")}
+        if way == SSH:
+            environment["ANSIBLE_PIPELINING"] = "1"
+        done = fleet.run("ansible-playbook", "-i", inventory[way], SITE, environment=environment)
+        assert "WARNING" not in done.stderr
+        return done.stdout
+
+    # Beside each other, for each waits for its hosts.
+    with ThreadPoolExecutor() as both:
+        daemon, ssh = (recap(output) for output in both.map(run, (DAEMON, SSH)))
+    assert set(daemon) == set(HOSTS)
+    assert {counts["failed"] + counts["unreachable"] for counts in daemon.values()} == {0}
+    assert {name: daemon[name] for name in COMPARED} == ssh
+    made, expected = (tree(tmp_path / way) for way in (DAEMON, SSH))
+    assert {path: made.get(path) for path in expected} == expected
+    assert {path for path in made if any(name in path for name in COMPARED)} <= set(expected)
+    assert made["web1/site/bytes"] == ("file", 0o600, bytes(range(256)))
+    assert made["fetched/large-web2"][2] == (source / "large").read_bytes()
+    assert made["web3/handled"][2] == b"handled\n"
+
+    options = ("--check", "--diff", "--tags", "check", "-l", "web1")
+    done = fleet.run("ansible-playbook", *options, "-i", inventory[DAEMON], SITE)
+    assert "-port = 443\n" in done.stdout, "a template would be written anew"
+    assert recap(done.stdout)["web1"]["changed"] == 1
+    assert tree(tmp_path / DAEMON) == made

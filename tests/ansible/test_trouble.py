@@ -1,0 +1,100 @@
+"""Hosts that cannot be reached, tasks that fail, and what Ansible says of it; and the inventory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import Fleet, hosts_of, recap
+from tests.ports import reserved_port
+
+PLAYBOOK = Path(__file__).parent / "playbooks" / "trouble.yml"
+OVER_DAEMON = {"ansible_connection": "connmgr.connmgr.connmgr", "ansible_python_interpreter": sys.executable}
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.needs("linux", "sshd")]
+
+
+@pytest.mark.slow
+def test_who_is_away_is_unreachable_and_what_fails_is_failed(fleet: Fleet, tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts"
+    inventory.write_text(hosts_of(("web1", "web2", "web3", "away", "nobody"), root=tmp_path, **OVER_DAEMON))
+    sessions = fleet.daemon.client.daemon.status().clients
+    with reserved_port() as closed:
+        fleet.add("away", port=closed)
+        done = fleet.run("ansible-playbook", "-i", inventory, PLAYBOOK, code=4)
+    counted = {
+        host: {name for name in ("unreachable", "failed", "ignored") if counts[name]}
+        for host, counts in recap(done.stdout).items()
+    }
+    assert counted == {
+        "web1": {"ignored"},
+        "web2": {"failed"},
+        "web3": {"failed"},
+        "away": {"unreachable"},
+        "nobody": {"unreachable"},
+    }
+    # Each host's first task may shake hands; the others continue one session.
+    assert fleet.daemon.client.daemon.status().clients - sessions <= len(counted)
+    said = done.stdout + done.stderr
+    assert "refused the connection" in said
+    assert "No connection is called 'nobody'" in said
+    sleeper = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{sleeper}").exists(), "what took too long runs on"
+
+
+def _raw(fleet: Fleet, directory: Path, host: str, command: str, *options: str, **more: object) -> str:
+    """Run a raw command on a host by its bare inventory, and return all that Ansible says."""
+    inventory = directory / "hosts"
+    inventory.write_text(hosts_of([host], **OVER_DAEMON))
+    done = fleet.run("ansible", "-i", inventory, "fleet", "-m", "raw", "-a", command, *options, **more)  # type: ignore[arg-type]
+    return done.stdout + done.stderr
+
+
+def test_output_without_a_limit_and_of_any_bytes(fleet: Fleet, tmp_path: Path) -> None:
+    command = "head -c 17000000 /dev/zero | tr '\\0' x; printf '\\377\\n'"
+    shown = _raw(fleet, tmp_path, "web1 ansible_host=web2", command)
+    assert shown.count("x") > 17_000_000
+
+
+def test_without_a_daemon_a_host_is_unreachable_and_what_to_do_is_said(fleet: Fleet, tmp_path: Path) -> None:
+    environment = {"CONNMGR_AUTH_FILE": str(tmp_path / "auth")}
+    shown = _raw(fleet, tmp_path, "web1", "true", code=4, environment=environment)
+    assert "UNREACHABLE" in shown
+    assert "`connmgr serve` starts a daemon" in shown
+
+
+def test_a_connection_is_named_by_its_category_or_uuid_too(fleet: Fleet, tmp_path: Path) -> None:
+    assert "here" in _raw(fleet, tmp_path, "x ansible_host=fleet/web2", "echo here")
+    assert "here" in _raw(fleet, tmp_path, f"x connmgr_connection={fleet.connections['web2']}", "echo here")
+    # An address of which no connection has the name leaves the host's own.
+    assert "here" in _raw(fleet, tmp_path, "web2 ansible_host=192.0.2.1", "echo here")
+
+
+def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.add("secret-web", password="correct horse")
+    source = tmp_path / "fleet.yml"
+    source.write_text(
+        "plugin: connmgr.connmgr.connmgr\ncategories: [fleet]\nnames: ['web*', '*-web']\n"
+        "keyed_groups: [{prefix: type, key: connmgr_type}]\ncompose: {shout: connmgr_name | upper}\n"
+    )
+    shown = fleet.run("ansible-inventory", "-i", source, "--list").stdout
+    found = json.loads(shown)
+    assert "correct horse" not in shown
+    assert set(found["fleet"]["hosts"]) == {*fleet.connections, "secret-web"}
+    assert found["type_ssh"]["hosts"] == found["fleet"]["hosts"]
+    # Ansible marks what is no template as unsafe.
+    variables = found["_meta"]["hostvars"]["web1"].items()
+    told = {name: value["__ansible_unsafe"] if isinstance(value, dict) else value for name, value in variables}
+    assert told == {
+        "ansible_connection": "connmgr.connmgr.connmgr",
+        "connmgr_category": "fleet",
+        "connmgr_connection": fleet.connections["web1"],
+        "connmgr_name": "web1",
+        "connmgr_type": "ssh",
+        "shout": "WEB1",
+    }
+    done = fleet.run("ansible", "-i", source, "web1", "-m", "raw", "-a", "echo here")
+    assert "here" in done.stdout

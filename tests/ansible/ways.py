@@ -1,0 +1,55 @@
+"""One playbook by two ways: over the daemon's connections, and over Ansible's own ssh."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.components import program
+from tests.fleet import HOSTS, Fleet, hosts_of
+
+SITE = Path(__file__).parent / "playbooks" / "site.yml"
+"""About thirty tasks; all that they write is below the variable ``root``."""
+
+DAEMON, SSH = "daemon", "ssh"
+
+
+def sources(directory: Path, large: int = 0) -> Path:
+    """Make the files that the playbook copies, one of them of ``large`` MiB."""
+    directory.mkdir()
+    (directory / "bytes").write_bytes(bytes(range(256)))
+    (directory / "large").write_bytes(os.urandom(1 << 20) * large)
+    (directory / "script").write_text('#!/bin/sh\nprintf "%s, %s\\n" "$2" "$#" > "$1"\n')
+    return directory
+
+
+def inventories(
+    fleet: Fleet, directory: Path, source: Path, large: Sequence[str] = (), over_ssh: Sequence[str] = HOSTS
+) -> dict[str, Path]:
+    """Write an inventory for each way, of which each has a ``root`` of its name in ``directory``, and return the files.
+
+    The hosts in ``large`` get the large file of ``source``; ssh works on those in ``over_ssh``.
+    """
+    common = {
+        "sources": source,
+        "large": "[{}]".format(", ".join(f'"{name}"' for name in large)),
+        "sudo": bool(program("sudo")) and os.geteuid() == 0,
+        "ansible_python_interpreter": sys.executable,
+    }
+    server = {
+        "ansible_port": fleet.server.port,
+        "ansible_ssh_private_key_file": fleet.server.client_key,
+        "ansible_ssh_common_args": f"'{fleet.ssh_options}'",
+    }
+    names = [f"{name} ansible_host={fleet.addresses[name]}" for name in over_ssh]
+    roots = {way: directory / way for way in (DAEMON, SSH)}
+    texts = {
+        DAEMON: hosts_of(HOSTS, root=roots[DAEMON], ansible_connection="connmgr.connmgr.connmgr", **common),
+        SSH: hosts_of(names, root=roots[SSH], **common, **server),
+    }
+    for way, text in texts.items():
+        roots[way].mkdir()
+        (directory / f"{way}.ini").write_text(text)
+    return {way: directory / f"{way}.ini" for way in texts}

@@ -1,0 +1,67 @@
+"""A deploy of what people do, over the daemon's connections and over pyinfra's own ssh: the same comes of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import HOSTS, Fleet, running_fleet, tree
+from tests.pyinfra.ways import DAEMON, DEPLOY, PYINFRA, SSH, inventories, sources
+
+LARGE = ("web1", "web2")
+"""The hosts that get, and give back, a file of 20 MB."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.needs("linux", "sshd")]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    """The hosts, and a daemon that has connections to them."""
+    assert PYINFRA.exists(), f"`make test` installs {PYINFRA}"
+    # Not below tmp_path: the path of a Unix socket has 107 bytes at most.
+    with (
+        tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True) as directory,
+        running_fleet(Path(directory)) as fleet,
+    ):
+        yield fleet
+
+
+def test_a_deploy_does_the_same_as_over_ssh(fleet: Fleet, tmp_path: Path) -> None:
+    source = sources(tmp_path / "sources", large=20)
+    inventory = inventories(fleet, tmp_path, source, LARGE)
+    # Beside each other, for each waits for its hosts.
+    with ThreadPoolExecutor() as both:
+        list(both.map(lambda way: fleet.run(PYINFRA, "-y", inventory[way], DEPLOY), (DAEMON, SSH)))
+    made, expected = (tree(tmp_path / way) for way in (DAEMON, SSH))
+    assert made == expected
+    assert {path.partition("/")[0] for path in made} >= set(HOSTS)
+    assert made["web1/site/bytes"] == ("file", 0o600, bytes(range(256)))
+    assert made["large-web2"][2] == (source / "large").read_bytes()
+    assert made["web3/input"][2] == b"one\ntwo\n"
+    assert len(made["web3/lot"][2]) == 3_000_000
+
+
+def test_who_cannot_be_reached_is_told_and_does_not_hold_up_the_others(fleet: Fleet, closed_port: int) -> None:
+    fleet.add("down", port=closed_port)
+    command = "echo here; echo there >&2; exit 3"
+    shown = fleet.run(PYINFRA, "-y", "@connmgr/web1,@connmgr/down", "exec", "--", command, code=1).stderr
+    assert "[@connmgr/down] 127.0.0.1" in shown
+    assert "refused the connection" in shown
+    assert "[@connmgr/web1] here" in shown
+    assert "[@connmgr/web1] there" in shown
+
+
+def test_a_pattern_that_matches_nothing_is_told(fleet: Fleet) -> None:
+    shown = fleet.run(PYINFRA, "-y", "@connmgr/nowhere*", "exec", "--", "true", code=1).stderr
+    assert "No connection matches 'nowhere*'" in shown
+
+
+def test_a_command_that_takes_too_long_is_killed(fleet: Fleet, tmp_path: Path) -> None:
+    command = f"echo $$ > {tmp_path}/pid; exec sleep 300"
+    shown = fleet.run(PYINFRA, "-y", "@connmgr/web1", "server.shell", command, "_timeout=2", code=1).stderr
+    assert "timed out after 2s" in shown
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists(), "what took too long runs on"
