@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet import Fleet, hosts_of, recap
+from tests.fleet import PROGRAMS, Fleet, hosts_of, recap
 from tests.ports import reserved_port
 
 PLAYBOOK = Path(__file__).parent / "playbooks" / "trouble.yml"
@@ -71,6 +71,21 @@ def test_a_connection_is_named_by_its_category_or_uuid_too(fleet: Fleet, tmp_pat
     assert "here" in _raw(fleet, tmp_path, f"x connmgr_connection={fleet.connections['web2']}", "echo here")
     # An address of which no connection has the name leaves the host's own.
     assert "here" in _raw(fleet, tmp_path, "web2 ansible_host=192.0.2.1", "echo here")
+
+
+@pytest.mark.needs("ssh")
+def test_the_ssh_plugin_runs_over_connmgr_ssh_as_its_program(fleet: Fleet, tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts"
+    over_ssh = {
+        "ansible_connection": "ssh",
+        "ansible_ssh_executable": PROGRAMS / "connmgr-ssh",
+        "ansible_ssh_transfer_method": "piped",
+        "ansible_python_interpreter": sys.executable,
+    }
+    inventory.write_text(hosts_of(["web1"], **over_ssh))
+    done = fleet.run("ansible", "-i", inventory, "web1", "-m", "copy", "-a", f"content=here dest={tmp_path}/copied")
+    assert "WARNING" not in done.stdout + done.stderr
+    assert (tmp_path / "copied").read_text() == "here"
 
 
 def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Fleet, tmp_path: Path) -> None:
