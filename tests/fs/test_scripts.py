@@ -5,6 +5,7 @@ Each test runs in each shell with two of the three; which ones, changes from tes
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -18,7 +19,7 @@ import pytest
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import BLOCK, Place
+from connmgr.fs.files import BLOCK, Marks, Place, receive
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     NECESSARY,
@@ -28,6 +29,7 @@ from tests.fs.far_sides import (
     busybox_tools,
     chosen_tools,
     content_of,
+    eventually,
     litter,
     names_in,
     shell_called_sh,
@@ -91,6 +93,45 @@ def test_files_of_many_blocks_arrive_whole_or_not_at_all(
                 files.write(place, b"file", blob, None)
         assert (folder / "file").read_bytes() == content
     assert names_in(folder) == ["file"]
+
+
+@pytest.mark.parametrize("size", [1 << 20, 12 << 20])
+def test_a_large_file_of_a_known_size_has_it_or_is_not_written(here: Place, folder: Path, size: int) -> None:
+    content = random.Random(size).randbytes(size)
+    pieces = [content[at : at + 300_001] for at in range(0, size, 300_001)]
+    digest = hashlib.sha256(content).hexdigest()
+    for told in (size, None):
+        assert receive(here, b"file", iter(pieces), told, Marks()) == (size, digest)
+        assert (folder / "file").read_bytes() == content
+    for told in (size - 1, size + 1):
+        with pytest.raises(errors.TransferFailed, match="did not arrive whole"):
+            receive(here, b"file", iter([*pieces]), told, Marks())
+    eventually(lambda: names_in(folder) == ["file"], "something stays of what did not come whole")
+
+
+def test_where_nothing_computes_a_checksum_a_large_file_arrives_all_the_same(tmp_path: Path, folder: Path) -> None:
+    tools = chosen_tools(tmp_path, [*NECESSARY, "dd", "stat"])
+    transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
+    content = os.urandom((8 << 20) + 5)
+    receive(Place(transport, bytes(folder)), b"file", iter([content]), len(content), Marks())
+    assert (folder / "file").read_bytes() == content
+    transport.close()
+
+
+@pytest.mark.parametrize("size", [1 << 20, 12 << 20])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing is always full")
+def test_a_full_disk_is_told(size: int, tmp_path: Path, folder: Path) -> None:
+    tools = chosen_tools(tmp_path, [*NECESSARY, "stat", "sha256sum"])
+    false = Path(tools) / "dd"
+    false.write_text(
+        '#!/bin/sh\ncase "$*" in count=0*) exit;; *if=*) exec /bin/dd "$@";; esac\nexec /bin/dd "$@" of=/dev/full\n'
+    )
+    false.chmod(0o755)
+    transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
+    with pytest.raises(errors.NoSpace):
+        receive(Place(transport, bytes(folder)), b"file", iter([bytes(size)]), size, Marks())
+    assert names_in(folder) == []
+    transport.close()
 
 
 def test_directories_of_any_name(place: Place, folder: Path) -> None:
