@@ -98,7 +98,7 @@ class Response:
         """Leave the answer, and with it the connection if the answer was not read to its end."""
         self._file.close()
         if not (self.ended or self.last):
-            self._connection.close()
+            self._connection.leave(self)
 
     def _next_chunk(self) -> None:
         if self._begun and self._file.readline(len(CHUNK_END) + 1) != CHUNK_END:
@@ -144,6 +144,11 @@ class Connection:
             if opened is not None:
                 opened.close()
         self._file = self.sock = self._response = None
+
+    def leave(self, response: Response) -> None:
+        """Close the connection if ``response`` is what comes over it, and not that of a connection before."""
+        if self._response is response:
+            self.close()
 
     def post(self, path: str, body: Body, headers: dict[str, str], length: int | None = None) -> None:
         """Send a request. A ``body`` other than bytes goes in chunks, unless its ``length`` is given.

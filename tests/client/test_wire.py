@@ -183,3 +183,17 @@ def test_to_leave_the_last_answer_ends_its_connection() -> None:
         assert response.read1(BLOCK_BYTES) == b"x"
         response.close()
         assert theirs.recv(1) == b""
+
+
+def test_to_leave_an_answer_ends_no_connection_but_its_own() -> None:
+    with wire() as (connection, theirs):
+        theirs.sendall(OK + b"Content-Length: 2\r\n\r\nx")
+        left = connection.response()
+        connection.close()
+        connection.sock, other = socket.socketpair()
+        with other:
+            other.sendall(OK + b"Content-Length: 1\r\n\r\ny")
+            later = connection.response()
+            left.close()
+            assert later.read() == b"y"
+            assert connection.sock is not None
