@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from connmgr import errors
-from connmgr.fs import calls, scripts, tar
+from connmgr.fs import archive, calls, scripts, tar
 from connmgr.fs.archive import FAILED, MAX_LINKS, Archive, Gate, Tally, extract
 from connmgr.fs.files import Place, list_directory, matching
-from connmgr.fs.tar import Member, Reader
+from connmgr.fs.tar import BLOCK_BYTES, Member, Reader
 from tests.components import program
 from tests.fs.far_sides import (
     NECESSARY,
@@ -353,3 +354,56 @@ def test_what_tar_complains_of_at_length_is_cut_and_the_archive_can_be_written_a
     assert [member.name for member in Reader([content])] == [b"./"]
     with tarfile.open(fileobj=io.BytesIO(content)) as found:
         assert 30_000 < len(found.getmembers()[-1].pax_headers[FAILED].encode()) <= 32 << 10
+
+
+NUMBERS = [b"\xff" * 12, b"\x80" + b"\xff" * 11, b"\x80" + bytes(10) + b"\7", b"-1\0", b"7" * 11 + b"\0", b"9" * 12]
+
+
+def damaged(content: bytes, random: Random) -> bytes:
+    """Return an archive in which some blocks are gone, come twice, or are changed, most with the checksum put right."""
+    found = bytearray(content)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(found) // BLOCK_BYTES) * BLOCK_BYTES
+        block = found[at : at + BLOCK_BYTES]
+        field = random.choice([100, 108, 116, 124, 136])
+        number = random.choice(NUMBERS)[: 8 if field < 124 else 12]
+        kind = random.randrange(5)
+        if kind == 0:
+            block[field : field + len(number)] = number
+        elif kind == 1:
+            block[156] = random.choice(b"01234567xgLKSVDA\0")
+        elif kind == 2:
+            block[random.randrange(BLOCK_BYTES)] = random.randrange(256)
+        elif kind == 3:
+            block = bytearray()
+        if len(block) == BLOCK_BYTES and random.random() < 0.9:
+            block[148:156] = b" " * 8
+            block[148:156] = b"%06o\0 " % sum(block)
+        found[at : at + BLOCK_BYTES] = block + (block if kind == 4 else b"")
+        found += bytes(-len(found) % BLOCK_BYTES or BLOCK_BYTES * (not found))
+    return bytes(found)
+
+
+def test_whatever_is_damaged_an_archive_is_refused_or_leads_nowhere_else() -> None:
+    members: list[tuple[str, dict[str, object]]] = [
+        ("a" * 90 + "/x", {"content": b"x" * 700, "mtime": 1.5}),
+        ("d", {"type": tarfile.DIRTYPE}),
+        ("d/l", {"type": tarfile.SYMTYPE, "linkname": "y" * 90}),
+        ("h", {"type": tarfile.LNKTYPE, "linkname": "d/z"}),
+        ("b" * 90 + "/" + "c" * 90, {"content": b"z"}),
+    ]
+    random, passed = Random(7), 0
+    contents = [archive_of(*members, layout=layout) for layout in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)]
+    for _ in range(1500):
+        with suppress(errors.ArchiveRefused):
+            written = b"".join(
+                archive._to_the_end(Reader([damaged(random.choice(contents), random)]), Gate(0, Tally()))
+            )
+            passed += 1
+            with tarfile.open(fileobj=io.BytesIO(written)) as found:
+                for member in found:
+                    leads = [member.name, *([member.linkname] if member.islnk() else [])]
+                    assert all(path.startswith("./") and ".." not in path.split("/") for path in leads), leads
+                    assert member.isfile() or member.isdir() or member.issym() or member.islnk()
+                    assert member.mode & ~0o777 == 0
+    assert passed > 100, "hardly any of them was read to its end"
