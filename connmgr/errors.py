@@ -16,6 +16,8 @@ ConnmgrError
 │   ├── UnknownJob                400  unknown_job
 │   ├── JobRunning                400  job_running
 │   ├── JobFinished               400  job_finished
+│   ├── UnknownTerminal           400  unknown_terminal
+│   ├── TerminalEnded             400  terminal_ended
 │   ├── StdinClosed               400  stdin_closed
 │   ├── OutputGone                400  output_gone
 │   ├── UnknownBlob               400  unknown_blob
@@ -73,6 +75,7 @@ ConnmgrError
 │   ├── Busy                           busy
 │   ├── ShellBusy                      shell_busy
 │   ├── JobLimit                       job_limit
+│   ├── TerminalLimit                  terminal_limit
 │   ├── StreamLimit                    stream_limit
 │   ├── SessionLimit                   session_limit
 │   ├── TemporaryLimit                 temporary_limit
@@ -206,6 +209,21 @@ class JobFinished(RequestError):
     """The operation is for a job that runs, and this one has ended."""
 
     code = "job_finished"
+
+
+class UnknownTerminal(RequestError):
+    """No terminal has this uuid, or no longer."""
+
+    code = "unknown_terminal"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown terminal: {uuid}")
+
+
+class TerminalEnded(RequestError):
+    """The program of the terminal has ended, or the terminal was closed."""
+
+    code = "terminal_ended"
 
 
 class StdinClosed(RequestError):
@@ -565,6 +583,12 @@ class JobLimit(Unavailable):
     """As many jobs as allowed are under way."""
 
     code = "job_limit"
+
+
+class TerminalLimit(Unavailable):
+    """As many terminals as allowed are open."""
+
+    code = "terminal_limit"
 
 
 class StreamLimit(Unavailable):

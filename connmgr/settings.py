@@ -94,6 +94,17 @@ class Settings:
     )
     max_jobs: int = _option(1000, "Jobs that may be under way at the same time.", at_least=1)
     max_connection_jobs: int = _option(64, "Jobs that may be under way on one connection at the same time.", at_least=1)
+    max_terminals: int = _option(256, "Terminals that may run at the same time.", at_least=1, at_most=4096)
+    max_connection_terminals: int = _option(
+        16, "Terminals that may run on one connection at the same time.", at_least=1, at_most=4096
+    )
+    terminal_timeout: float = _option(
+        86400.0, "Seconds after which a terminal that nobody uses is closed; 0: never.", at_least=0
+    )
+    max_recording: int = _option(64 * MEBIBYTE, "Bytes after which the recording of a terminal ends.", at_least=1024)
+    recording_days: float = _option(
+        30.0, "Days after which the recording of a terminal is removed; 0: never.", at_least=0
+    )
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
     max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)
     blob_quota: int = _option(8192 * MEBIBYTE, "Bytes that all blobs together may have.", at_least=1024)

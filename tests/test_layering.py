@@ -56,7 +56,7 @@ HOMES = {
     "markupsafe": "connmgr.api",
     "prometheus_client": "connmgr.api.metrics",
     "waitress": "connmgr.daemon",
-    "wsproto": "connmgr.streams connmgr.client",
+    "wsproto": "connmgr.terminals.viewer connmgr.streams connmgr.client",
     "sqlalchemy": "connmgr.vault",
     "alembic": "connmgr.vault",
     "psycopg": "connmgr.vault",

@@ -27,6 +27,7 @@ from connmgr.api import (
     second_vocabulary,
     secret,
     shell,
+    terminal,
     vault,
 )
 from connmgr.api.account import begin
@@ -46,6 +47,7 @@ GROUPS = tuple(
         shell,
         broadcast,
         pipe,
+        terminal,
         job,
         orphans,
         fs,

@@ -14,7 +14,7 @@ from connmgr.api.connection import SSH
 from connmgr.api.connection_data import ConnectionData, changed_fields
 from connmgr.api.connection_schemas import DATA
 from connmgr.api.group import Group
-from connmgr.api.removal import see_off
+from connmgr.api.removal import end_what_runs, see_off
 from connmgr.api.schemas import Id, Members
 from connmgr.api.services import services
 from connmgr.errors import InvalidRequest
@@ -147,7 +147,7 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     batch = _batch(request, stored)
     applied = found.vault.batches.apply(batch, partial(found.vault.principals.permit, access=caller().access))
     _record(batch, applied, stored)
-    found.shells.forget(applied.stale)
+    end_what_runs(applied.stale)
     see_off(applied.removed)
     return {
         "added": [{"connection": id, "added": new} for id, new in applied.added],

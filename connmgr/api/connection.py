@@ -22,7 +22,7 @@ from connmgr.api.connection_schemas import (
     TypesResponse,
 )
 from connmgr.api.group import Group
-from connmgr.api.removal import see_off
+from connmgr.api.removal import end_what_runs, see_off
 from connmgr.api.schemas import UtcTime
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
@@ -184,7 +184,7 @@ def update(request: dict[str, Any]) -> None:
     connections.update(id, **changes)
     detail(changed=changed_fields(stored, changes))
     if "data" in request:
-        services().shells.forget(connections.with_dependents([id]))
+        end_what_runs(connections.with_dependents([id]))
 
 
 @group.endpoint(

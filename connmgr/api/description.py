@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ INTRODUCTION = (
     "that programs can rely on."
 )
 
+_IN_PATH = re.compile(r"<(\w+)>")
 _TOKEN = {"type": "http", "scheme": "bearer", "description": "The `sessionToken` that `/handshake` returns."}
 
 ALWAYS: tuple[type[ConnmgrError], ...] = (
@@ -87,7 +89,7 @@ def describe(groups: Iterable[Group]) -> dict[str, Any]:
             spec.tag({"name": group.name, "description": group.description})
         for endpoint in endpoints:
             operations = {method.lower(): _operation(endpoint, method, group.name) for method in endpoint.methods}
-            spec.path(endpoint.path, operations=operations)
+            spec.path(_IN_PATH.sub(r"{\1}", endpoint.path), operations=operations)
     return spec.to_dict()
 
 
@@ -103,6 +105,8 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
             "description": "The first message of the WebSocket.",
             "content": _json(endpoint.request, endpoint.example),
         }
+    elif isinstance(endpoint, StreamEndpoint) and endpoint.request:
+        described["parameters"] = _parameters(endpoint.path, endpoint.request)
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}
@@ -110,6 +114,22 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
         described["security"] = []
     described["responses"] = {**_success(endpoint, summary), **_failures(endpoint, method)}
     return {name: value for name, value in described.items() if value != ""}
+
+
+def _parameters(path: str, schema: marshmallow.Schema) -> list[dict[str, Any]]:
+    """Return the parameters that ``schema`` loads, those first that stand in the path."""
+    in_path = _IN_PATH.findall(path)
+    found: list[dict[str, Any]] = [
+        {
+            "in": "path",
+            "name": name,
+            "required": True,
+            "description": schema.fields[name].metadata["description"],
+            "schema": {"type": "string", "format": "uuid"},
+        }
+        for name in in_path
+    ]
+    return [*found, {"in": "query", "schema": type(schema)(exclude=in_path)}]
 
 
 def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:

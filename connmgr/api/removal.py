@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from connmgr.api.account import detail, part
 from connmgr.api.services import services
@@ -22,4 +22,14 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
     if removed.jobs:
         # Before the shells: with them the links end.
         detail(jobs=sum(map(len, removed.jobs.values())), jobsLeft=services().orphans.clear(removed.jobs))
-    services().shells.forget(removed.connections)
+    end_what_runs(removed.connections)
+
+
+def end_what_runs(connections: Iterable[str]) -> None:
+    """End the terminals and shells of connections that were removed or changed.
+
+    :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
+    """
+    ended = list(connections)
+    services().terminals.forget(ended)
+    services().shells.forget(ended)

@@ -11,6 +11,7 @@ from connmgr.api.audit import AuditTrail
 from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
+from connmgr.api.tickets import Tickets
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.orphans import Orphans
@@ -21,6 +22,7 @@ from connmgr.rights.authorisation import Authorisation
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
+from connmgr.terminals.terminals import Terminals
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
@@ -36,12 +38,14 @@ class Services:
     links: LinkTable
     shells: Shells
     streams: Streams
+    terminals: Terminals
     jobs: Jobs
     starts: Starts
     orphans: Orphans
     authorisation: Authorisation
     credentials: Credentials
     tokens: Tokens
+    tickets: Tickets
     scraper: Scraper
     anonymous: Caller
     slots: RequestSlots

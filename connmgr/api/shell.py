@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -223,7 +224,7 @@ def list_(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE},
 )
 def stop(request: dict[str, Any]) -> None:
-    """Stop a shell of a connection, or all of them. The answer comes when they have exited.
+    """Stop a shell of a connection, or all of them and its terminals. The answer comes when they have exited.
 
     A running command is killed with all that it started. Background jobs of earlier commands run on, with or without
     `nohup`, as after a logout from ssh. With `all` the link to the machine is not used again: the next shell logs in.
@@ -231,7 +232,9 @@ def stop(request: dict[str, Any]) -> None:
     shells = services().shells
     if request["all"]:
         detail(all=True)
-        shells.stop_all(request["connection"], caller().access)
+        closed = services().terminals.close_all(request["connection"], caller().access)
+        with contextlib.suppress(*([errors.NoShell] if closed else [])):
+            shells.stop_all(request["connection"], caller().access)
     else:
         shells.stop(request["connection"], caller().access, request.get("session"))
 

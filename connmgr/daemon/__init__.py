@@ -22,6 +22,7 @@ from connmgr.api.fs import BLOB_PATH
 from connmgr.api.origin import Addresses
 from connmgr.api.services import Services
 from connmgr.api.slots import STOPS, RequestSlots
+from connmgr.api.tickets import Tickets
 from connmgr.daemon import apikey, metrics_token
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.daemon_file import DaemonFile
@@ -50,10 +51,12 @@ from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
 from connmgr.streams.websocket import GOODBYE_SECONDS
+from connmgr.terminals.recording import Recordings
+from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
 
-FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs")
+FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs", "connmgr.terminals")
 """The packages whose programs for the far side are read at the start: later another version may be in their place."""
 
 logger = logging.getLogger("connmgr.daemon")
@@ -82,6 +85,7 @@ def serve(settings: Settings) -> None:
         shells = _open_shells(settings, vault, registry, links, cleanup)
         streams = Streams()
         cleanup.callback(streams.close, CLOSE_SECONDS)
+        terminals = _open_terminals(settings, vault, links, streams, cleanup)
         reach = Reach(links)
         jobs = _open_jobs(vault, reach, slots, cleanup)
         starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
@@ -111,12 +115,14 @@ def serve(settings: Settings) -> None:
             links=links,
             shells=shells,
             streams=streams,
+            terminals=terminals,
             jobs=jobs,
             starts=starts,
             orphans=Orphans(vault, reach, jobs, starts),
             authorisation=Authorisation(registry, vault),
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,
+            tickets=Tickets(),
             scraper=Scraper(lambda: _metrics_token(settings)),
             anonymous=anonymous,
             slots=slots,
@@ -135,7 +141,7 @@ def serve(settings: Settings) -> None:
         logger.info("Stopping.")
         guard(found_by.close)
         found_by.close()
-        _finish(server, shells, streams)
+        _finish(server, shells, streams, terminals)
     ignore_signals()
 
 
@@ -162,6 +168,18 @@ def _open_shells(
     return shells
 
 
+def _open_terminals(
+    settings: Settings, vault: Vault, links: LinkTable, streams: Streams, cleanup: contextlib.ExitStack
+) -> Terminals:
+    recordings = Recordings(
+        settings.data_dir / "recordings", limit=settings.max_recording, days=settings.recording_days
+    )
+    limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
+    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout)
+    cleanup.callback(terminals.close, CLOSE_SECONDS)
+    return terminals
+
+
 def _open_jobs(vault: Vault, reach: Reach, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
     jobs = Jobs(vault, reach, slots.taken)
     cleanup.callback(jobs.close, CLOSE_SECONDS)
@@ -184,14 +202,15 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
     )
 
 
-def _finish(server: Server, shells: Shells, streams: Streams) -> None:
-    """Let running requests end, then end streams, shells and commands, and deliver the last answers."""
+def _finish(server: Server, shells: Shells, streams: Streams, terminals: Terminals) -> None:
+    """Let running requests end, then end streams, terminals, shells and commands, and deliver the last answers."""
     server.resume_all()
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()
 
     def close() -> None:
         streams.stop(GOODBYE_SECONDS)
+        terminals.close(CLOSE_SECONDS)
         shells.close(CLOSE_SECONDS)
         closed.set()
         server.wake()

@@ -17,9 +17,21 @@ from schemathesis.specs.openapi import checks as openapi_checks
 from tests.api.wire import LOCAL, NOBODY, bearer
 from tests.daemon import Daemon
 
-GROUPS = ["handshake", "category", "connection", "hostkey", "shell", "job", "fs", "secret", "vault", "daemon"]
+GROUPS = [
+    "handshake",
+    "category",
+    "connection",
+    "hostkey",
+    "shell",
+    "terminal",
+    "job",
+    "fs",
+    "secret",
+    "vault",
+    "daemon",
+]
 # They change the machine or hold the daemon up: what is made up for them concerns a connection that does not exist.
-ON_MACHINES = ("/shell/", "/job/", "/fs/")
+ON_MACHINES = ("/shell/", "/terminal/", "/job/", "/fs/")
 STOPS_THE_DAEMON = "/daemon/stop"
 CHECKS = (
     openapi_checks.status_code_conformance,

@@ -42,8 +42,9 @@ def dialects() -> list[str]:
 class World:
     """A daemon that can be killed, and an sshd behind a relay whose user may do all by sudo, where there is one."""
 
-    def __init__(self, home: Path, server: Sshd, user: str, *, elevates: bool) -> None:
-        self.places = [LOCAL, SSH, *([SUDO] if elevates else [])]
+    def __init__(self, home: Path, server: Sshd, user: str, machine: Machine | None = None) -> None:
+        self.places = [LOCAL, SSH, *([SUDO] if machine else [])]
+        self.machine = machine
         self._home = home
         self._server = server
         self._user = user
@@ -76,6 +77,26 @@ class World:
         if found is None:
             found = self._connections[place, dialect] = self._added(place, dialect)
         return found
+
+    @property
+    def url(self) -> str:
+        """Where the daemon listens."""
+        return self._daemon.url
+
+    @property
+    def auth_file(self) -> Path:
+        """The file by which its clients authenticate."""
+        return self._daemon.auth_file
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process."""
+        return self._daemon.pid
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the daemon keeps its files."""
+        return self._daemon.data_dir
 
     def faults_at(self, place: str) -> list[str]:
         """Return the names of what can break between the daemon and ``place``."""
@@ -124,8 +145,8 @@ def world() -> Iterator[World]:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True)))
         (home / "daemon").mkdir()
-        elevates = missing(("machine", "sudo")) is None
-        if elevates:
+        machine = None
+        if missing(("machine", "sudo")) is None:
             stack.enter_context(privilege_separation())
             machine = stack.enter_context(closing(Machine()))
             inhabitant = machine.add_user()
@@ -136,7 +157,7 @@ def world() -> Iterator[World]:
             (home / "user").mkdir()
             server = stack.enter_context(ssh_server(home / "user"))
             user = server.user
-        yield stack.enter_context(closing(World(home / "daemon", server, user, elevates=elevates)))
+        yield stack.enter_context(closing(World(home / "daemon", server, user, machine)))
 
 
 def new_mark() -> str:

@@ -37,13 +37,14 @@ class NotUpgradedError(Exception):
 
 @dataclass
 class Ended:
-    """How a stream ended: what came of each kind, and the code of the close frame."""
+    """How a stream ended: what came of each kind, the sizes told, and the code of the close frame."""
 
     stdout: bytes = b""
     stderr: bytes = b""
     status: int | None = None
     error: dict[str, Any] = field(default_factory=dict)
     code: int | None = None
+    sizes: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Stream:
@@ -160,6 +161,9 @@ class Stream:
             self.ended.stdout += payload
         elif kind == 1:
             self.ended.stderr += payload
+        elif kind == 2:
+            columns, rows = struct.unpack(">HH", payload)
+            self.ended.sizes.append((columns, rows))
         elif kind == 5:
             (self.ended.status,) = struct.unpack(">i", payload)
         elif kind == 6:

@@ -1,0 +1,213 @@
+"""Requests and answers of ``/terminal``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import ValidationError, fields, validate, validates_schema
+
+from connmgr.api.command import ENCODINGS, check_base64
+from connmgr.api.job_schemas import MAX_WAIT
+from connmgr.api.pipe import MAX_COMMAND, PtyFields
+from connmgr.api.schemas import Filter, Id, UtcTime
+from connmgr.api.shell_schemas import ShellNamed
+from connmgr.fields import Boolean, Integer, Length, Number, Range, Schema, Text
+from connmgr.frames import MAX_SIDE
+from connmgr.terminals.ring import KEPT_BYTES
+from connmgr.terminals.screen import MAX_CELLS
+from connmgr.terminals.terminal import STATES
+
+MAX_INPUT = 256 << 10
+MAX_CONTAINS = 1000
+
+_SIZE = {"columns": "Its width in characters.", "rows": "Its height in lines."}
+_WAIT: dict[str, Any] = {"load_default": 0, "validate": Range(min=0, max=MAX_WAIT)}
+_ENCODING: dict[str, Any] = {"load_default": ENCODINGS[0], "validate": validate.OneOf(ENCODINGS)}
+
+
+def _check_size(data: dict[str, Any]) -> None:
+    if data["columns"] * data["rows"] > MAX_CELLS:
+        raise ValidationError(f"A terminal has at most {MAX_CELLS} characters.", "columns")
+
+
+class TerminalOpenRequest(ShellNamed, PtyFields):
+    connection = Id(required=True, metadata={"description": "Where the terminal is opened."})
+    command = Text(
+        validate=Length(min=1, max=MAX_COMMAND),
+        metadata={"description": "What runs on it, in the language of its shell. Without it: an interactive shell."},
+    )
+    record = Boolean(
+        load_default=False,
+        metadata={"description": "True records what it shows, for asciinema, in `recordings/` of the data directory."},
+    )
+
+    @validates_schema
+    def check_size(self, data: dict[str, Any], **_: Any) -> None:
+        _check_size(data)
+
+
+class TerminalRequest(Schema):
+    terminal = Id(required=True, metadata={"description": "The terminal."})
+
+
+class TerminalInfo(TerminalRequest):
+    connection = Id(required=True, metadata={"description": "The connection that it is on."})
+    session = fields.String(
+        required=True, allow_none=True, metadata={"description": "The shell in whose state it began, or null."}
+    )
+    command = fields.String(
+        required=True, allow_none=True, metadata={"description": "What runs on it; null: an interactive shell."}
+    )
+    term = fields.String(required=True, metadata={"description": "The value of TERM."})
+    columns = fields.Integer(required=True, metadata={"description": _SIZE["columns"]})
+    rows = fields.Integer(required=True, metadata={"description": _SIZE["rows"]})
+    state = fields.String(
+        required=True,
+        metadata={
+            "description": "`running`; at its end `exited`, `closed` (by a client, or because its connection was "
+            "changed), or `lost`: its link broke.",
+            "enum": list(STATES),
+        },
+    )
+    exitCode = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The exit code of its program, 128 + N if signal N ended it; null if none is known."},
+    )
+    clients = fields.Integer(required=True, metadata={"description": "How many are attached."})
+    idle = fields.Float(
+        required=True, metadata={"description": "Seconds since somebody was attached or sent a request; 0 while so."}
+    )
+    opened = UtcTime(required=True, metadata={"description": "When it was opened."})
+    ended = UtcTime(required=True, allow_none=True, metadata={"description": "When it ended, or null."})
+    recording = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "null: it is not recorded. `active`; `complete` after its end; `cut`: the recording "
+            "reached `max-recording`, and ended; `failed`: it could not be written.",
+            "enum": ["active", "complete", "cut", "failed", None],
+        },
+    )
+
+
+class TerminalQueryRequest(Schema):
+    connectionFilter = Filter(
+        load_default="*", metadata={"description": "Names of connections, as in `/connection/query`."}
+    )
+    categoryFilter = Filter(load_default="*", metadata={"description": "Names of their categories."})
+    typeFilter = Filter(load_default="*", metadata={"description": "Their types."})
+
+
+class TerminalQueryResponse(Schema):
+    terminals = fields.List(
+        fields.Nested(TerminalInfo), required=True, metadata={"description": "The terminals, the oldest first."}
+    )
+
+
+class TerminalAttachRequest(TerminalRequest):
+    watch = Boolean(
+        load_default=False,
+        metadata={"description": "True only watches: what is typed is refused, and the size is others' to choose."},
+    )
+
+
+class TerminalInputRequest(TerminalRequest):
+    data = Text(
+        required=True,
+        allow_nul=True,
+        validate=Length(max=MAX_INPUT * 4 // 3 + 4),
+        metadata={"description": "What is typed, in base64 if `encoding` says so. Enter is `\\r`, Ctrl-C `\\u0003`."},
+    )
+    encoding = Text(**_ENCODING, metadata={"description": "`utf-8`, or `base64` for any bytes."})
+
+    @validates_schema
+    def check_data(self, data: dict[str, Any], **_: Any) -> None:
+        check_base64(data, "data")
+
+
+class TerminalOutputRequest(TerminalRequest):
+    offset = Integer(
+        load_default=0,
+        validate=Range(min=0, max=1 << 52),
+        metadata={"description": "From which byte on; `next` of the answer before."},
+    )
+    wait = Number(**_WAIT, metadata={"description": "Seconds to wait for output, if there is none yet."})
+    maxBytes = Integer(
+        load_default=256 << 10,
+        validate=Range(min=16, max=KEPT_BYTES),
+        metadata={"description": "Most bytes to return."},
+    )
+    encoding = Text(
+        **_ENCODING,
+        metadata={
+            "description": "`utf-8`: text, cut between characters, undecodable bytes as U+FFFD. `base64`: byte by byte."
+        },
+    )
+
+
+class TerminalOutputResponse(Schema):
+    data = fields.String(required=True, metadata={"description": "What was printed from `offset` on, as it is."})
+    offset = fields.Integer(
+        required=True,
+        metadata={"description": "Where `data` begins: later than asked for if what was there is no longer kept."},
+    )
+    next = fields.Integer(required=True, metadata={"description": "The offset to ask for next, in bytes."})
+    eof = fields.Boolean(required=True, metadata={"description": "Whether nothing follows."})
+    state = fields.String(required=True, metadata={"description": "As in `/terminal/query`.", "enum": list(STATES)})
+    exitCode = fields.Integer(required=True, allow_none=True, metadata={"description": "As in `/terminal/query`."})
+
+
+class TerminalScreenRequest(TerminalRequest):
+    wait = Number(
+        **_WAIT,
+        metadata={"description": "Seconds to wait for what `since` and `contains` ask for; then it is shown as it is."},
+    )
+    since = Integer(
+        validate=Range(min=0, max=1 << 52),
+        metadata={"description": "The `offset` of an answer before: wait until something was printed after that."},
+    )
+    contains = Text(
+        validate=Length(min=1, max=MAX_CONTAINS),
+        metadata={"description": "Wait until this text stands on the screen, within one line."},
+    )
+
+
+class Cursor(Schema):
+    column = fields.Integer(required=True, metadata={"description": "Counted from 0."})
+    row = fields.Integer(required=True, metadata={"description": "Counted from 0."})
+    visible = fields.Boolean(required=True, metadata={"description": "Whether it is shown."})
+
+
+class TerminalScreenResponse(Schema):
+    columns = fields.Integer(required=True, metadata={"description": _SIZE["columns"]})
+    rows = fields.Integer(required=True, metadata={"description": _SIZE["rows"]})
+    lines = fields.List(
+        fields.String(),
+        required=True,
+        metadata={"description": "The text of each line, without colours, and without blanks at its end."},
+    )
+    cursor = fields.Nested(Cursor, required=True)
+    title = fields.String(required=True, metadata={"description": "The title that the program has set."})
+    alternate = fields.Boolean(
+        required=True, metadata={"description": "Whether a full-screen program shows a screen of its own."}
+    )
+    offset = fields.Integer(required=True, metadata={"description": "How many bytes of output it shows."})
+    state = fields.String(required=True, metadata={"description": "As in `/terminal/query`.", "enum": list(STATES)})
+    exitCode = fields.Integer(required=True, allow_none=True, metadata={"description": "As in `/terminal/query`."})
+
+
+class TerminalResizeRequest(TerminalRequest):
+    columns = Integer(required=True, validate=Range(min=1, max=MAX_SIDE), metadata={"description": _SIZE["columns"]})
+    rows = Integer(required=True, validate=Range(min=1, max=MAX_SIDE), metadata={"description": _SIZE["rows"]})
+
+    @validates_schema
+    def check_size(self, data: dict[str, Any], **_: Any) -> None:
+        _check_size(data)
+
+
+class TerminalTicketResponse(Schema):
+    ticket = fields.String(
+        required=True,
+        metadata={"description": "Offered as the subprotocol `connmgr.ticket.TICKET` beside `connmgr.v1`."},
+    )

@@ -1,0 +1,59 @@
+"""Tickets: what stands for a caller once, for a client that cannot send a header with its WebSocket, as a browser."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+from connmgr.api.auth import Caller
+from connmgr.errors import InvalidToken
+
+TICKET_SECONDS = 30.0
+MAX_TICKETS = 1000
+"""Tickets that are valid at once; the oldest makes room."""
+
+
+class _Ticket(NamedTuple):
+    subject: str
+    caller: Caller
+    expires: float
+
+
+class Tickets:
+    """The tickets that are valid, kept as digests. Safe to use from several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tickets: dict[bytes, _Ticket] = {}
+
+    def issue(self, subject: str, caller: Caller) -> str:
+        """Return a ticket that stands for ``caller`` once, within 30 s, and for what ``subject`` names alone."""
+        ticket = secrets.token_urlsafe(32)
+        with self._lock:
+            now = self._clock()
+            self._tickets = {digest: one for digest, one in self._tickets.items() if one.expires > now}
+            while len(self._tickets) >= MAX_TICKETS:
+                del self._tickets[next(iter(self._tickets))]
+            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS)
+        return ticket
+
+    def redeem(self, ticket: str, subject: str) -> Caller:
+        """Return the caller for whom ``ticket`` stands, which is of no use afterwards.
+
+        :raises InvalidToken: it was used, is older than 30 s, or is for something else.
+        """
+        with self._lock:
+            found = self._tickets.pop(_digest(ticket), None)
+        if found is None or found.subject != subject or found.expires <= self._clock():
+            raise InvalidToken("The ticket is not valid: it holds once, for 30 seconds, and for one terminal.")
+        return found.caller
+
+
+def _digest(ticket: str) -> bytes:
+    # Looking a digest up tells nothing about how much of a guessed ticket is right.
+    return sha256(ticket.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,19 @@
+# Becomes the program of terminal $2 as login.sh does, in the state of a session: the lines that come on the terminal, up
+# to one that is $1, set its directory and variables. They hold secrets, and stand in no argv and no file. Every shell of the Bourne
+# family reads this.
+_cm_modes=$(stty -g) && stty raw -echo || exit 1
+printf '\n%s\n' "$1"
+_cm_term=$TERM _cm_text=
+while IFS= read -r _cm_line && [ "$_cm_line" != "$1" ]; do
+    _cm_text="$_cm_text$_cm_line
+"
+done
+stty "$_cm_modes"
+eval "$_cm_text"
+TERM=$_cm_term CONNMGR_TERMINAL=$2
+export TERM CONNMGR_TERMINAL
+unset COLUMNS LINES
+_cm_kind=$3 _cm_command=$4
+shift 4
+case $_cm_kind in command) exec "$@" -c "$_cm_command";; esac
+exec "$@" -i

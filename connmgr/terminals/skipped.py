@@ -1,0 +1,70 @@
+"""What output that no screen follows leaves behind: the modes, the title and the margins that it sets."""
+
+from __future__ import annotations
+
+import re
+
+from connmgr.terminals.modes import ALTERNATE, KEPT
+from connmgr.terminals.screen import Screen
+from connmgr.terminals.style import PLAIN
+
+OVERLAP_BYTES = 600
+"""The longest sequence that is found where a piece ends within it."""
+
+MOST_FOUND = 500
+"""Different findings that are kept; a terminal has a tenth of as many modes."""
+
+_ESC = b"\x1b"
+_FOUND = re.compile(
+    rb"\x1b(?:\[\?(?P<modes>[0-9;]{1,64}[hl])|\[(?P<margins>[0-9;]{0,11})r|(?P<reset>c)|(?P<soft>\[!p)|(?P<keypad>[=>])"
+    rb"|\][02](?P<title>;[^\x00-\x1f]{0,512})[\x07\x1b])"
+)
+
+
+class Skipped:
+    """What was found in the pieces of output that were skipped, one after the other."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+        # In the order in which each was found last.
+        self._found: dict[tuple[bytes, ...], None] = {}
+
+    def scan(self, piece: bytes) -> None:
+        """Look through the next piece."""
+        text = self._tail + piece
+        self._tail = text[-OVERLAP_BYTES:]
+        if _ESC not in text:
+            return
+        for found in reversed(dict.fromkeys(reversed(_FOUND.findall(text)))):
+            self._found.pop(found, None)
+            self._found[found] = None
+            if found[2]:
+                self._found = {found: None}
+        while len(self._found) > MOST_FOUND:
+            del self._found[next(iter(self._found))]
+
+    def apply(self, screen: Screen) -> None:
+        """Change ``screen`` by what was found; what is fed to it next follows what was skipped."""
+        screen.forget_pending()
+        screen.style = PLAIN
+        for modes, margins, reset, soft, keypad, title in self._found:
+            if reset:
+                screen.reset()
+            elif soft:
+                screen.soft_reset()
+            elif modes:
+                for number in modes[:-1].split(b";"):
+                    if number and int(number) in KEPT.keys() | ALTERNATE:
+                        screen.set_mode(int(number), modes.endswith(b"h"))
+            elif keypad:
+                screen.keypad = keypad == b"="
+            elif title:
+                screen.string("]", f"2{title.decode(errors='replace')}")
+            else:
+                _set_margins(screen, margins)
+
+
+def _set_margins(screen: Screen, text: bytes) -> None:
+    top, _, bottom = text.partition(b";")
+    last = int(bottom) if bottom.isdigit() and int(bottom) else screen.rows
+    screen.set_margins((int(top) if top.isdigit() and int(top) else 1) - 1, min(last, screen.rows) - 1)

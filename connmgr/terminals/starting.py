@@ -1,0 +1,92 @@
+"""Starts the program of a terminal on the far side."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connmgr.engine.nonce import new_nonce
+from connmgr.engine.script import Source, script_argv
+from connmgr.engine.surroundings import Surroundings
+from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
+from connmgr.jobs.launch import Launch
+from connmgr.plugin import Channel, Deadline, Pty, Transport
+
+GREETING_BYTES = 256 << 10
+"""Bytes that start-up files may print before the terminal is ready for the state of a session."""
+
+_LOGIN = Source(__package__, "login")
+_SESSION = Source(__package__, "session")
+_BECOME = 'exec "$@"'
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a terminal runs: ``command``, or an interactive shell. ``id`` marks it in its environment.
+
+    With ``surroundings`` it begins in the state of that session, in its shell; otherwise as after a login, in the shell
+    that the words of ``shell`` start, by default the login shell.
+    """
+
+    id: str
+    pty: Pty
+    command: str | None = None
+    shell: str | None = None
+    surroundings: Surroundings | None = None
+
+    @property
+    def _words(self) -> list[str]:
+        return [self.id, "shell" if self.command is None else "command", self.command or ""]
+
+    def start(self, transport: Transport, timeout: float) -> tuple[Channel, bytes]:
+        """Start it within ``timeout`` seconds; return its channel, and what it has printed already.
+
+        :raises connmgr.errors.OperationError: it could not be started.
+        """
+        if self.surroundings is None:
+            argv = script_argv(_LOGIN.text, [*self._words, *_split(self.shell)], own_locale=True)
+            return transport.open_channel(argv, pty=self.pty, timeout=timeout), b""
+        deadline, mark = Deadline(timeout), new_nonce()
+        own = self.surroundings
+        words = [*own.argv, "-c", _SESSION.text, "sh", mark, *self._words, *_interactive(own)]
+        argv = script_argv(_BECOME, words, own_locale=True)
+        channel = transport.open_channel(argv, pty=self.pty, timeout=timeout)
+        try:
+            return channel, _given(channel, own, mark.encode(), deadline)
+        except BaseException:
+            channel.close()
+            raise
+
+
+def _interactive(surroundings: Surroundings) -> Sequence[str]:
+    """Return the words that start a session's shell, without those that keep it from its start-up files."""
+    if surroundings.interpreter:
+        return (surroundings.interpreter.shell,)
+    return surroundings.argv[: len(surroundings.argv) - len(surroundings.dialect.options)]
+
+
+def _split(shell: str | None) -> Sequence[str]:
+    try:
+        return shlex.split(shell or "")
+    except ValueError as error:
+        raise UnsupportedShell(f"shell: {error}.") from None
+
+
+def _given(channel: Channel, surroundings: Surroundings, mark: bytes, deadline: Deadline) -> bytes:
+    """Send a session's state when the far side is ready for it; return what was printed after that."""
+    printed, ready = b"", b"\n" + mark + b"\n"
+    try:
+        while ready not in printed:
+            if deadline.passed:
+                raise ConnectTimeout("The shell did not take the state of the session in time.")
+            if len(printed) > GREETING_BYTES:
+                raise ShellStartFailed("The start-up files of the shell print too much.")
+            printed += channel.recv(deadline.left())[0]
+        setting = Launch(id="", surroundings=surroundings).setting
+        channel.sendall(setting + mark + b"\n", deadline.left())
+    except TimeoutError:
+        raise ConnectTimeout("The shell did not take the state of the session in time.") from None
+    except (EOFError, OSError):
+        raise ShellStartFailed("The shell ended before it took the state of the session.") from None
+    return printed.partition(ready)[2]

@@ -1,0 +1,345 @@
+"""A program on a terminal of the far side, which goes on whoever looks at it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
+from connmgr.links.link import Lease
+from connmgr.plugin import Channel
+from connmgr.streams.loop import Timer
+from connmgr.streams.opening import Opening
+from connmgr.streams.process import Process
+from connmgr.streams.streams import Streams
+from connmgr.terminals.answers import answers
+from connmgr.terminals.output import Output
+from connmgr.terminals.recording import FLUSH_SECONDS, Recording
+from connmgr.terminals.viewer import Viewer
+
+RUNNING, EXITED, LOST, CLOSED = "running", "exited", "lost", "closed"
+STATES = (RUNNING, EXITED, LOST, CLOSED)
+
+PATIENCE_SECONDS = 5.0
+"""Time without an acknowledgement after which a client no longer keeps the program waiting."""
+
+MAX_INPUT_BYTES = 1 << 20
+"""Input of requests that the far side has not taken yet; while it is as much, more is refused."""
+
+LOOK_EVERY_SECONDS = 10.0
+"""Time between two looks at what much output has made of the screen: a program that prints less is followed whole."""
+
+MAX_ANSWERS = 16
+"""Input that may wait when a question of the program is answered."""
+
+
+@dataclass(eq=False)
+class _Subscription:
+    subscriber: Callable[[], None]
+    pause: float
+    due: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a terminal was opened as."""
+
+    id: str
+    connection: str
+    session: str | None
+    command: str | None
+    term: str
+    opened: datetime
+
+
+class Terminal:
+    """The terminal of ``origin``, whose process is behind ``channel`` and has printed ``early``.
+
+    Methods marked so belong to the thread of the streams' loop; the others are safe to use from several threads.
+    ``when_ended`` is called once, in a thread that may wait, when the process has ended or its channel was closed.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        origin: Origin,
+        output: Output,
+        lease: Lease,
+        channel: Channel,
+        early: bytes,
+        recording: Recording | None,
+        when_ended: Callable[[], object],
+    ) -> None:
+        self.origin = origin
+        self.output = output
+        self.lease = lease
+        self.recording = recording
+        self.state = RUNNING
+        self.end: int | ConnmgrError | None = None
+        """The exit status, or why there is none; None while it runs."""
+        self.ended: datetime | None = None
+        self.last_used = time.monotonic()
+        self._streams = streams
+        self._when_ended = when_ended
+        self._viewers: list[Viewer] = []
+        self._waiting: deque[tuple[Callable[[int], None], int]] = deque()
+        self._queued = 0
+        self._patience: Timer | None = None
+        self._next_look = 0.0
+        self._lock = threading.Lock()
+        self._subscribers: set[_Subscription] = set()
+        self._over = threading.Event()
+        streams.loop.call(lambda: self._begin(channel, early))
+
+    def _begin(self, channel: Channel, early: bytes) -> None:
+        self._process = Process(
+            self._streams.loop,
+            channel,
+            output=self._printed,
+            taken=self._taken,
+            ended=self._process_ended,
+            released=self._released,
+        )
+        if early:
+            self._printed(early, b"")
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended, as far as it is known."""
+        return self.end if isinstance(self.end, int) else None
+
+    @property
+    def clients(self) -> int:
+        """How many are attached."""
+        return len(self._viewers)
+
+    @property
+    def idle_seconds(self) -> float:
+        """The time since somebody was attached or asked for it."""
+        return 0.0 if self._viewers else time.monotonic() - self.last_used
+
+    def use(self) -> None:
+        """Take note that somebody asks for it."""
+        self.last_used = time.monotonic()
+
+    def attach(self, opening: Opening, *, watches: bool) -> None:
+        """Show the terminal to a client, who leads its size and pace from now on unless it only ``watches``."""
+        self._streams.loop.call(lambda: self._attach(opening, watches=watches))
+
+    def input(self, data: bytes) -> None:
+        """Type ``data``; it is written soon.
+
+        :raises TerminalEnded: nobody reads it any more.
+        :raises Busy: the program has left too much unread.
+        """
+        self._require_running()
+        self.use()
+        with self._lock:
+            if self._queued + len(data) > MAX_INPUT_BYTES:
+                raise Busy("The program does not read what is typed; try again later.")
+            self._queued += len(data)
+        self._streams.loop.call(lambda: self.type(data, self._unqueue))
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size, whoever is attached.
+
+        :raises TerminalEnded: the process has ended.
+        """
+        self._require_running()
+        self._streams.loop.call(lambda: self._resize(columns, rows, by=None))
+
+    def close(self) -> None:
+        """End the process, if it runs: it is sent HUP as by a terminal that is switched off."""
+        self._streams.loop.call(lambda: self._end(CLOSED, TerminalEnded("The terminal was closed.")))
+
+    def drop(self) -> None:
+        """Send everybody away who is still attached."""
+        self._streams.loop.call(self._drop)
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether it has ended, and let go of its link, within ``timeout`` seconds."""
+        return self._over.wait(timeout)
+
+    def subscribe(self, offset: int, state: str, pause: float, subscriber: Callable[[], None]) -> Callable[[], None]:
+        """Have ``subscriber`` called once there is output beyond ``offset`` or another state; return what ends that.
+
+        It is called ``pause`` seconds after the output came, or soon after the end.
+        """
+        subscription = _Subscription(subscriber, pause)
+        with self._lock:
+            self._subscribers.add(subscription)
+        if self.output.end > offset or self.state != state:
+            self._streams.loop.call(self._tell)
+        return lambda: self._unsubscribe(subscription)
+
+    def _unsubscribe(self, subscription: _Subscription) -> None:
+        with self._lock:
+            self._subscribers.discard(subscription)
+
+    # In the thread of the loop
+
+    def type(self, data: bytes, taken: Callable[[int], None]) -> None:
+        """Write input after what was given before; ``taken`` is told when it went on. In the loop."""
+        self._waiting.append((taken, len(data)))
+        if self.state != RUNNING:
+            self._taken(len(data))
+        else:
+            self._process.write(data)
+
+    def resized_by(self, viewer: Viewer) -> None:
+        """Take the size of a client, if it leads. In the loop."""
+        if viewer.size is not None and viewer is self._leader:
+            self._resize(*viewer.size, by=viewer)
+
+    def has_room(self, viewer: Viewer) -> None:
+        """Go on: ``viewer`` has acknowledged what it was sent. In the loop."""
+        if viewer is self._leader:
+            self._keep_pace()
+
+    def left(self, viewer: Viewer) -> None:
+        """Take note that a client has gone. In the loop."""
+        was_leader = viewer is self._leader
+        if viewer in self._viewers:
+            self._viewers.remove(viewer)
+        self.use()
+        if was_leader:
+            leader = self._leader
+            if leader is not None:
+                self.resized_by(leader)
+            self._keep_pace()
+
+    @property
+    def _leader(self) -> Viewer | None:
+        return next((viewer for viewer in reversed(self._viewers) if not viewer.watches), None)
+
+    def _attach(self, opening: Opening, *, watches: bool) -> None:
+        self.use()
+        self._viewers.append(Viewer(self._streams, self, opening, watches=watches))
+        self._keep_pace()
+
+    def _resize(self, columns: int, rows: int, by: Viewer | None) -> None:
+        if self.state != RUNNING or (columns, rows) == (self.output.columns, self.output.rows):
+            return
+        self._process.resize(columns, rows)
+        self.output.resize(columns, rows)
+        if self.recording:
+            self.recording.resized(columns, rows)
+        for viewer in self._viewers:
+            if viewer is not by:
+                viewer.tell_size(columns, rows)
+
+    def _printed(self, stdout: bytes, _: bytes) -> None:
+        self.output.append(stdout)
+        if self.recording:
+            self._record(self.recording, stdout)
+        for viewer in list(self._viewers):
+            viewer.show()
+        if self._leader is None:
+            answers(stdout, self.output, self._streams.loop, self._answer)
+        else:
+            self._keep_pace()
+        self._tell()
+        now = time.monotonic()
+        if self.output.is_overdue and now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_SECONDS
+            self._streams.loop.work(self._look)
+
+    def _look(self) -> None:
+        with self.output.look():
+            pass
+
+    def _answer(self, data: bytes) -> None:
+        # A program that only asks, and never reads, is answered no more.
+        if self.state == RUNNING and len(self._waiting) < MAX_ANSWERS:
+            self.type(data, lambda _: None)
+
+    def _record(self, recording: Recording, data: bytes) -> None:
+        flushes = recording.unflushed
+        recording.output(data)
+        if not flushes:
+            self._streams.loop.after(FLUSH_SECONDS, recording.flush)
+
+    def _keep_pace(self) -> None:
+        """Read no more than the client who leads can take, for as long as it takes anything."""
+        leader = self._leader
+        waits = leader is not None and leader.is_full and not leader.is_behind
+        if waits and self._patience is None:
+            self._process.pause()
+            self._patience = self._streams.loop.after(PATIENCE_SECONDS, self._lose_patience)
+        elif not waits and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+            self._process.resume()
+
+    def _lose_patience(self) -> None:
+        if self._leader is not None:
+            self._leader.is_behind = True
+        self._keep_pace()
+
+    def _taken(self, size: int) -> None:
+        """Tell those whose input went on, in the order in which it came."""
+        while size > 0 and self._waiting:
+            taken, length = self._waiting.popleft()
+            part = min(size, length)
+            size -= part
+            if part < length:
+                self._waiting.appendleft((taken, length - part))
+            taken(part)
+
+    def _unqueue(self, size: int) -> None:
+        with self._lock:
+            self._queued -= size
+
+    def _process_ended(self, status: int | None) -> None:
+        if status is None:
+            self._end(LOST, ShellLost("The link broke, and nobody knows how the program ended."))
+        else:
+            self._end(EXITED, status)
+
+    def _end(self, state: str, end: int | ConnmgrError) -> None:
+        if self.state != RUNNING:
+            return
+        self._process.close()
+        self.end, self.ended, self.state = end, datetime.now(timezone.utc), state
+        self._taken(sum(length for _, length in self._waiting))
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self.recording:
+            self.recording.close()
+        for viewer in list(self._viewers):
+            viewer.show()
+        self._tell()
+
+    def _released(self) -> None:
+        try:
+            self._when_ended()
+        finally:
+            self._over.set()
+
+    def _drop(self) -> None:
+        for viewer in list(self._viewers):
+            viewer.dismiss(TerminalEnded("The terminal has ended."))
+
+    def _tell(self) -> None:
+        """Tell those who wait, each after its pause: what comes until then is told with it."""
+        with self._lock:
+            untold = [one for one in self._subscribers if not one.due]
+        for one in untold:
+            one.due = True
+            self._streams.loop.after(0.0 if self.end is not None else one.pause, lambda one=one: self._tell_one(one))  # type: ignore[misc]
+
+    def _tell_one(self, subscription: _Subscription) -> None:
+        with self._lock:
+            wanted = subscription in self._subscribers
+            self._subscribers.discard(subscription)
+        if wanted:
+            subscription.subscriber()
+
+    def _require_running(self) -> None:
+        if self.state != RUNNING:
+            raise TerminalEnded("The terminal's program has ended.")

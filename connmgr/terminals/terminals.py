@@ -1,0 +1,252 @@
+"""The terminals of all connections: opened, found, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+
+from connmgr.engine.surroundings import Surroundings
+from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
+from connmgr.links.process import start_over
+from connmgr.links.table import LinkTable
+from connmgr.plugin import Channel, Deadline, Pty, Transport
+from connmgr.secrets.principals import Access
+from connmgr.streams.streams import Streams
+from connmgr.terminals.output import Output
+from connmgr.terminals.recording import Recordings
+from connmgr.terminals.starting import Program
+from connmgr.terminals.terminal import RUNNING, Origin, Terminal
+from connmgr.vault import Vault
+from connmgr.vault.admission import Outdated
+
+KEPT_SECONDS = 300.0
+"""Time for which a terminal that has ended can still be asked for."""
+
+MAX_ENDED = 64
+"""Ended terminals that are kept; the one that ended first makes room."""
+
+TIDY_SECONDS = 30.0
+CLOSE_SECONDS = 5.0
+"""Time in which a terminal that is closed has ended."""
+
+
+@dataclass(frozen=True)
+class TerminalLimits:
+    """Most terminals that run on one connection, and in all; after ``unattended`` seconds alone one ends, 0: never."""
+
+    of_connection: int
+    in_all: int
+    unattended: float
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A terminal to open: its command, or an interactive shell, in the state of a session where that is given."""
+
+    connection: str
+    pty: Pty
+    command: str | None = None
+    session: str | None = None
+    surroundings: Surroundings | None = None
+    record: bool = False
+
+
+class Terminals:
+    """Opens terminals, and keeps them until they have ended for a while. Safe to use from several threads.
+
+    ``timeout`` is for how many seconds one may take to open.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        links: LinkTable,
+        streams: Streams,
+        recordings: Recordings,
+        limits: TerminalLimits,
+        timeout: float,
+    ) -> None:
+        self._vault = vault
+        self._links = links
+        self._streams = streams
+        self._recordings = recordings
+        self._limits = limits
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._terminals: dict[str, Terminal] = {}
+        self._opening: Counter[str] = Counter()
+        self._closed = self._tidying = False
+
+    def open(self, wanted: Wanted, access: Access) -> Terminal:
+        """Open a terminal.
+
+        :raises TerminalLimit: there are as many as may be.
+        :raises connmgr.errors.UnknownConnection: there is no such connection.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises connmgr.errors.OperationError: it could not be opened.
+        """
+        connection, pty = wanted.connection, wanted.pty
+        shell = self._vault.connections.get(connection).data.get("shell")
+        id = str(uuid.uuid4())
+        with self._place(connection), contextlib.ExitStack() as cleanup:
+            recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if wanted.record else None
+            if recording is not None:
+                cleanup.callback(recording.close)
+            program = Program(id, pty, wanted.command, shell, wanted.surroundings)
+            printed: list[bytes] = []
+            lease, channel = start_over(
+                self._links, connection, access, partial(_start, program, printed), self._timeout
+            )
+            cleanup.pop_all()
+            origin = Origin(id, connection, wanted.session, wanted.command, pty.term, datetime.now(timezone.utc))
+            terminal = Terminal(
+                self._streams,
+                origin,
+                Output(pty.columns, pty.rows),
+                lease,
+                channel,
+                b"".join(printed),
+                recording,
+                lease.release,
+            )
+            self._keep(terminal)
+        self._vault.connections.touch(connection)
+        return terminal
+
+    def find(self, id: str, access: Access) -> Terminal:
+        """Return a terminal that ``access`` may use.
+
+        :raises UnknownTerminal: there is none, or its connection was changed or removed.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
+        """
+        self._tidy()
+        with self._lock:
+            terminal = self._terminals.get(id)
+        if terminal is None:
+            raise UnknownTerminal(id)
+        try:
+            terminal.lease.link.admission.check(access)
+        except Outdated:
+            # Another daemon of the same vault changed the connection. What has ended may still be looked at.
+            if terminal.state == RUNNING:
+                self._forget([terminal])
+                raise UnknownTerminal(id) from None
+        return terminal
+
+    def all(self) -> list[Terminal]:
+        """Return the terminals that run or ended lately, the oldest first."""
+        self._tidy()
+        with self._lock:
+            return list(self._terminals.values())
+
+    def close_all(self, connection: str, access: Access) -> int:
+        """Close the terminals of a connection; return how many there were.
+
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that one runs on; none was closed.
+        """
+        running = [one for one in self.all() if one.origin.connection == connection and one.state == RUNNING]
+        for terminal in running:
+            with contextlib.suppress(Outdated):
+                terminal.lease.link.admission.check(access)
+        self._close(running)
+        return len(running)
+
+    def forget(self, connections: Iterable[str]) -> None:
+        """Close the terminals of connections that were removed or changed; nobody finds them from now on."""
+        changed = set(connections)
+        # Before the terminals: one that is being opened on the old link finds out by it.
+        self._links.forget(changed)
+        self._forget([one for one in self.all() if one.origin.connection in changed])
+
+    def close(self, timeout: float) -> None:
+        """Close all terminals within about ``timeout`` seconds; none can be opened afterwards."""
+        with self._lock:
+            self._closed = True
+            terminals = list(self._terminals.values())
+        self._close(terminals, timeout)
+
+    @contextlib.contextmanager
+    def _place(self, connection: str) -> Iterator[None]:
+        """Count a terminal that is being opened."""
+        self._tidy()
+        with self._lock:
+            if self._closed:
+                raise Stopping("The daemon is shutting down.")
+            running = Counter(one.origin.connection for one in self._terminals.values() if one.state == RUNNING)
+            running += self._opening
+            if running[connection] >= self._limits.of_connection:
+                raise TerminalLimit(
+                    f"The connection has {self._limits.of_connection} terminals; close one of them first."
+                )
+            if running.total() >= self._limits.in_all:
+                raise TerminalLimit(f"{self._limits.in_all} terminals are open; close one of them first.")
+            self._opening[connection] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._opening[connection] -= 1
+                # An empty entry would stay for ever.
+                self._opening += Counter()
+
+    def _keep(self, terminal: Terminal) -> None:
+        with self._lock:
+            self._terminals[terminal.origin.id] = terminal
+            closed, begins = self._closed, not self._tidying
+            self._tidying = True
+        if begins:
+            self._streams.loop.after(TIDY_SECONDS, self._tidy_again)
+        if closed:
+            self._close([terminal])
+            raise Stopping("The daemon is shutting down.")
+        if not terminal.lease.link.usable:
+            self._forget([terminal])
+            raise ShellBusy("The connection was changed while the terminal was opened; try again.")
+
+    def _forget(self, terminals: Iterable[Terminal]) -> None:
+        for terminal in terminals:
+            with self._lock:
+                self._terminals.pop(terminal.origin.id, None)
+            terminal.close()
+
+    def _close(self, terminals: Iterable[Terminal], timeout: float = CLOSE_SECONDS) -> None:
+        closing = list(terminals)
+        for terminal in closing:
+            terminal.close()
+        deadline = Deadline(timeout)
+        for terminal in closing:
+            terminal.wait(deadline.left())
+
+    def _tidy_again(self) -> None:
+        self._tidy()
+        with self._lock:
+            self._tidying = bool(self._terminals)
+        if self._tidying:
+            self._streams.loop.after(TIDY_SECONDS, self._tidy_again)
+
+    def _tidy(self) -> None:
+        """Close who was left for too long, and forget who ended long ago."""
+        now = datetime.now(timezone.utc)
+        with self._lock:
+            ended = [one for one in self._terminals.values() if one.ended is not None]
+            ended.sort(key=lambda one: one.ended or now)
+            old = [one for one in ended if one.ended and (now - one.ended).total_seconds() > KEPT_SECONDS]
+            for one in {*old, *ended[: max(0, len(ended) - MAX_ENDED)]}:
+                del self._terminals[one.origin.id]
+                one.drop()
+            left = [one for one in self._terminals.values() if one.state == RUNNING]
+        for one in left:
+            if 0 < self._limits.unattended < one.idle_seconds:
+                one.close()
+
+
+def _start(program: Program, printed: list[bytes], transport: Transport, timeout: float) -> Channel:
+    channel, early = program.start(transport, timeout)
+    printed[:] = [early]
+    return channel

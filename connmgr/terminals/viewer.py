@@ -1,0 +1,145 @@
+"""One client that is attached to a terminal: it is shown the screen, and then what comes, at its own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from wsproto.frame_protocol import CloseReason
+
+from connmgr import frames
+from connmgr.errors import ConnmgrError, Stopping
+from connmgr.streams.client import Client
+from connmgr.streams.opening import Opening
+from connmgr.streams.streams import Streams
+from connmgr.terminals.drawing import drawn
+from connmgr.terminals.output import Output
+from connmgr.terminals.screen import MAX_CELLS
+
+PIECE_BYTES = 16 << 10
+"""Bytes that are taken from the output at once; so much may wait beyond a client's window."""
+
+
+class Viewed(Protocol):
+    """The terminal that a client is attached to. All is called in the thread of the streams' loop."""
+
+    output: Output
+    end: int | ConnmgrError | None
+
+    def type(self, data: bytes, taken: Callable[[int], None]) -> None:
+        """Write what a client types; ``taken`` is told as it goes on."""
+
+    def resized_by(self, viewer: Viewer) -> None:
+        """Take note of the size that a client has now."""
+
+    def has_room(self, viewer: Viewer) -> None:
+        """Take note that a client has acknowledged what it was sent."""
+
+    def left(self, viewer: Viewer) -> None:
+        """Take note that a client has gone."""
+
+
+class Viewer:
+    """The client of ``opening`` at ``terminal``; one that only ``watches`` neither types nor changes the size.
+
+    Belongs to the thread of the streams' loop, as all that is called of it. ``size`` is that of the client's own
+    terminal, once it has told.
+    """
+
+    def __init__(self, streams: Streams, terminal: Viewed, opening: Opening, *, watches: bool) -> None:
+        self.watches = watches
+        self.size: tuple[int, int] | None = None
+        self.is_behind = False
+        """Whether it took too long: what it missed is drawn when it has room again."""
+        self._streams = streams
+        self._terminal = terminal
+        self._output: Output = terminal.output
+        self._position = 0
+        self._drawing = self._over = False
+        self._client = Client(streams.loop, opening, self)
+        streams.add(self)
+        self.tell_size(terminal.output.columns, terminal.output.rows)
+        self.draw()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has to acknowledge before it is sent more."""
+        return self._client.is_full
+
+    def receive(self, data: bytes) -> None:
+        if self.watches:
+            raise ValueError("Who only watches cannot type: attach without watch.")
+        self._terminal.type(data, self._client.acknowledge)
+
+    def end_input(self) -> None:
+        """Nothing: the terminal goes on, and others may type."""
+
+    def resize(self, columns: int, rows: int) -> None:
+        if columns * rows > MAX_CELLS:
+            raise ValueError(f"A terminal has at most {MAX_CELLS} characters.")
+        self.size = columns, rows
+        self._terminal.resized_by(self)
+
+    def has_room(self) -> None:
+        if self.is_behind:
+            self.is_behind = False
+            self.draw()
+        else:
+            self.show()
+        self._terminal.has_room(self)
+
+    def leave(self) -> None:
+        self._over = True
+        self._streams.discard(self)
+        self._terminal.left(self)
+
+    def stop(self) -> None:
+        self.dismiss(Stopping("The daemon is stopping."))
+
+    def dismiss(self, why: ConnmgrError) -> None:
+        """Tell the client why it is shown no more, and close."""
+        self._client.fail(why, CloseReason.GOING_AWAY)
+
+    def tell_size(self, columns: int, rows: int) -> None:
+        """Tell the client the size of the terminal."""
+        self._client.tell(frames.resize(columns, rows))
+
+    def draw(self) -> None:
+        """Have the screen drawn as it is, by a thread that may take its time; then show what follows."""
+        if not self._drawing:
+            self._drawing = True
+            self._streams.loop.work(self._draw)
+
+    def _draw(self) -> None:
+        with self._output.look() as (screen, offset):
+            picture = drawn(screen)
+        self._streams.loop.call(lambda: self._drawn(picture, offset))
+
+    def _drawn(self, picture: bytes, offset: int) -> None:
+        self._drawing = False
+        if self._over:
+            return
+        self._position = offset
+        self._client.send(picture)
+        self.show()
+
+    def show(self) -> None:
+        """Send what has come, as far as the client has room for it; at last, how the terminal ended."""
+        if self._drawing or self._over or self.is_behind:
+            return
+        if self._position < self._output.start:
+            self.draw()
+            return
+        while self._position < self._output.end and not self._client.is_full:
+            _, data = self._output.read(self._position, PIECE_BYTES)
+            self._position += len(data)
+            self._client.send(data)
+        if self._position >= self._output.end:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        end = self._terminal.end
+        if isinstance(end, ConnmgrError):
+            self._client.fail(end)
+        elif end is not None:
+            self._client.finish(end)

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Type the answer, and look what it leads to.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /terminal/input <<END
+{"terminal": "$(cat "$state/terminal")", "data": "Ada\r"}
+END
+post /terminal/screen <<END
+{"terminal": "$(cat "$state/terminal")", "contains": "Hello", "wait": 25}
+END

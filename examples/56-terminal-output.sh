@@ -1,0 +1,8 @@
+#!/bin/sh
+# Read what was printed, from its first byte on.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /terminal/output <<END
+{"terminal": "$(cat "$state/terminal")", "offset": 0}
+END

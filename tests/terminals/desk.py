@@ -1,0 +1,121 @@
+"""A person or a program at terminals: requests by HTTP, and clients that attach."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.api.wire import Answer, send
+from tests.streams.wire import Stream
+
+ENTER = "\r"
+WAIT = 20.0
+PATIENCE = 60.0
+
+
+class RefusedError(Exception):
+    """The daemon answered with an error."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f"{answer.status} {answer.body.decode()}")
+        self.status = answer.status
+        self.code = answer.code
+        self.message = answer.message
+
+
+class Opened:
+    """A terminal that was opened."""
+
+    def __init__(self, desk: Desk, id: str) -> None:
+        self.id = id
+        self._desk = desk
+
+    def ask(self, endpoint: str, **request: Any) -> Any:
+        """Ask for something of this terminal."""
+        return self._desk.ask(f"/terminal/{endpoint}", terminal=self.id, **request)
+
+    def type(self, text: str) -> None:
+        """Type ``text``."""
+        self.ask("input", data=text)
+
+    def screen(self, contains: str | None = None, **request: Any) -> dict[str, Any]:
+        """Return the screen, once ``contains`` stands on it."""
+        if contains is not None:
+            request |= {"contains": contains, "wait": WAIT}
+        until = time.monotonic() + PATIENCE
+        while True:
+            shown: dict[str, Any] = self.ask("screen", **request)
+            if contains is None or any(contains in line + " " for line in shown["lines"]):
+                return shown
+            assert time.monotonic() < until, f"{contains!r} is not on the screen: {shown}"
+            assert shown["state"] == "running", f"it ended, and {contains!r} is not on the screen: {shown}"
+
+    def lines(self, contains: str | None = None) -> list[str]:
+        """Return the lines of the screen that hold something, once ``contains`` stands in one."""
+        return [line for line in self.screen(contains)["lines"] if line]
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """How the terminal is."""
+        found = [one for one in self._desk.ask("/terminal/query")["terminals"] if one["terminal"] == self.id]
+        assert found, "the terminal is not listed"
+        return dict(found[0])
+
+    def until_ended(self) -> dict[str, Any]:
+        """Wait until its program has ended, and return how the terminal is."""
+        offset, state, until = 0, "running", time.monotonic() + PATIENCE
+        while state == "running":
+            answer = self.ask("output", offset=offset, wait=WAIT)
+            assert time.monotonic() < until, f"it runs on: {answer}"
+            offset, state = answer["next"], answer["state"]
+        return self.info
+
+    def attach(self, *, watch: bool = False, **options: Any) -> Stream:
+        """Attach a client."""
+        path = f"/terminal/attach/{self.id}" + ("?watch=true" if watch else "")
+        stream = Stream(self._desk.url, path, **{"token": self._desk.token, **options})
+        self._desk.streams.append(stream)
+        return stream
+
+
+class Desk:
+    """Who works with the daemon at ``url``, authenticated by ``auth_file``."""
+
+    def __init__(self, url: str, auth_file: Path) -> None:
+        self.url = url
+        self.streams: list[Stream] = []
+        self._opened: list[Opened] = []
+        auth = {"type": "local", "authFileContent": auth_file.read_text()}
+        handshake = send(url, "/handshake", {"auth": auth, "client": {"type": "api", "name": "test"}})
+        self.token = str(handshake.json["sessionToken"])
+
+    def ask(self, path: str, **request: Any) -> Any:
+        """Send a request; raise :class:`RefusedError` for an error."""
+        answer = send(self.url, path, request, {"Authorization": f"Bearer {self.token}"})
+        if answer.status != 200:
+            raise RefusedError(answer)
+        return answer.json if answer.body else None
+
+    def open(self, connection: str, command: str | None = None, **request: Any) -> Opened:
+        """Open a terminal."""
+        given = {"command": command} if command is not None else {}
+        answer = self.ask("/terminal/open", connection=connection, **given, **request)
+        self._opened.append(Opened(self, answer["terminal"]))
+        return self._opened[-1]
+
+    def clear(self) -> None:
+        """Leave, and close all terminals."""
+        for stream in self.streams:
+            stream.close()
+        self.streams.clear()
+        for terminal in self._opened:
+            try:
+                terminal.ask("close")
+            except RefusedError as refusal:
+                if refusal.code != "unknown_terminal":
+                    raise
+        self._opened.clear()
+
+    def close(self) -> None:
+        self.clear()
