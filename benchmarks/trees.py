@@ -32,7 +32,7 @@ def main() -> None:
     """Measure both ways."""
     with tempfile.TemporaryDirectory() as scratch, temporary_daemon() as daemon:
         directory = Path(scratch)
-        _plant(directory / "tree")
+        plant(directory / "tree")
         with privilege_separation(), contextlib.closing(_server()) as server, master(server) as options:
             _measure(daemon, server, directory, options)
 
@@ -41,7 +41,8 @@ def _server() -> Sshd:
     return Sshd({"Subsystem": "sftp internal-sftp"}, user=getpass.getuser())
 
 
-def _plant(tree: Path) -> None:
+def plant(tree: Path) -> None:
+    """Write the files below ``tree``."""
     for number in range(FILES):
         path = tree / f"{number // PER_DIRECTORY:03}" / f"{number:05}"
         path.parent.mkdir(parents=True, exist_ok=True)
