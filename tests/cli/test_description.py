@@ -48,6 +48,7 @@ def test_the_man_page_is_well_formed() -> None:
         "exec",
         "cp",
         "shell",
+        "ssh",
         "disconnect",
         "job",
         "status",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import find_exactly
+from connmgr.cli.names import find
 from connmgr.cli.output import visible
 from connmgr.cli.relay.session import Session, Signalled, die_by
 from connmgr.cli.terminal.escape import ESCAPE
@@ -41,8 +41,7 @@ def find_terminal(client: Client, connection: str | None, name: str) -> str:
     running = [one for one in client.terminal.query() if one["state"] == "running"]
     found = [one for one in running if one["terminal"].startswith(name.lower())]
     if not found and connection is None:
-        connection = find_exactly(client, name)
-        found = running if connection else []
+        connection, found = _connection(client, name), running
     found = [one for one in found if connection in (None, one["connection"])]
     if len(found) == 1:
         return str(found[0]["terminal"])
@@ -51,6 +50,14 @@ def find_terminal(client: Client, connection: str | None, name: str) -> str:
     paths = {one.id: one.path for one in client.connection.info(sorted({one["connection"] for one in found}))}
     lines = sorted(f"  {one['terminal']}  {visible(paths[one['connection']])}" for one in found)
     raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
+
+
+def _connection(client: Client, name: str) -> str:
+    try:
+        return find(client, name)
+    except Failure as error:
+        message = f"No such terminal runs: {visible(name)} is neither the beginning of a uuid nor a connection."
+        raise Failure(message, NOT_FOUND) from error
 
 
 def attach(client: Client, terminal: str, *, watch: bool) -> int:
