@@ -93,6 +93,11 @@ class Recording:
         self._event("r", f"{columns}x{rows}")
 
     @property
+    def fileno(self) -> int:
+        """The descriptor of the file, while it is open."""
+        return self._file.fileno()
+
+    @property
     def unflushed(self) -> bool:
         """Whether something was recorded that may not be in the file yet."""
         return self._unflushed
@@ -100,13 +105,13 @@ class Recording:
     def flush(self) -> None:
         """Have the file contain all that was recorded."""
         self._unflushed = False
-        self._guarded(self._file.flush)
+        if not self._file.closed:
+            self._guarded(self._file.flush)
 
     def close(self) -> None:
         """End the recording. Calling it again does nothing."""
         if not self._file.closed:
             self._guarded(self._file.close)
-            # A close that failed to write has left the descriptor closed all the same.
 
     def _event(self, kind: str, data: str) -> None:
         if not self._file.closed:

@@ -104,11 +104,15 @@ class Desk:
         self._opened.append(Opened(self, answer["terminal"]))
         return self._opened[-1]
 
-    def clear(self) -> None:
-        """Leave, and close all terminals."""
+    def leave(self) -> None:
+        """Have no client attached any more."""
         for stream in self.streams:
             stream.close()
         self.streams.clear()
+
+    def clear(self) -> None:
+        """Leave, and close all terminals."""
+        self.leave()
         for terminal in self._opened:
             try:
                 terminal.ask("close")

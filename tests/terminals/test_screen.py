@@ -75,6 +75,7 @@ def made(output: bytes, columns: int = 80, rows: int = 24) -> Screen:
     return screen
 
 
+@settings(deadline=None)
 @given(OUTPUTS, SIZE, st.data())
 def test_pieces_make_no_difference(output: bytes, size: tuple[int, int], data: st.DataObject) -> None:
     whole, pieces = made(output, *size), Screen(*size)
@@ -84,7 +85,7 @@ def test_pieces_make_no_difference(output: bytes, size: tuple[int, int], data: s
     assert state(pieces) == state(whole)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(OUTPUTS, SIZE)
 @example(b"\x1b[?1049h\x1b[2;3r\x1b[?6hx", (10, 5))
 @example("中".encode() * 5, (10, 2))
@@ -97,6 +98,7 @@ def test_what_draws_it_leads_to_the_same_state(output: bytes, size: tuple[int, i
     assert state(other) == state(screen)
 
 
+@settings(deadline=None)
 @given(OUTPUTS, OUTPUTS, SIZE, SIZE)
 def test_it_keeps_its_size_through_resizes(
     output: bytes, later: bytes, size: tuple[int, int], other: tuple[int, int]

@@ -1,0 +1,76 @@
+"""Terminals end when nobody comes for long, and with the daemon; who is attached is told."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.api.wire import LOCAL
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.terminals.desk import Desk
+from tests.terminals.test_clients import eventually
+
+DeskAt = Callable[[Daemon], Desk]
+
+
+@pytest.fixture
+def desk_at() -> Iterator[DeskAt]:
+    """A function that returns a desk at a daemon."""
+    with contextlib.ExitStack() as streams:
+
+        def open(daemon: Daemon) -> Desk:
+            desk = Desk(daemon.url, daemon.auth_file)
+            streams.callback(desk.leave)
+            return desk
+
+        yield open
+
+
+def test_the_daemons_stop_ends_terminals_and_tells_clients(
+    desk_at: DeskAt, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    daemon = start_daemon()
+    desk = desk_at(daemon)
+    terminal = desk.open(LOCAL, f"echo $$ >{tmp_path}/pid; echo ready; exec sleep 1000", record=True)
+    client = terminal.attach()
+    client.until(b"ready")
+    process = psutil.Process(int((tmp_path / "pid").read_text()))
+    daemon.process.send_signal(signal.SIGTERM)
+    ended = client.finish()
+    assert (ended.error["code"], ended.code) == ("stopping", 1001)
+    daemon.stop()
+    eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "its program runs on")
+    recording = (daemon.data_dir / "recordings" / f"{terminal.id}.cast").read_text()
+    assert "ready" in recording
+
+
+@pytest.mark.slow
+def test_a_terminal_that_nobody_uses_is_closed(desk_at: DeskAt, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--terminal-timeout", "1", "--max-recording", "1024")
+    desk = desk_at(daemon)
+    used, left = desk.open(LOCAL, "seq 1 10000; sleep 1000", record=True), desk.open(LOCAL, "sleep 1000")
+    client = used.attach()
+    client.until(b"10000")
+
+    def closed() -> bool:
+        states = {one["terminal"]: one["state"] for one in desk.ask("/terminal/query")["terminals"]}
+        assert states[used.id] == "running"
+        return states[left.id] == "closed"
+
+    eventually(closed, "nobody uses it, and it runs on")
+    assert used.info["recording"] == "cut"
+
+
+def test_limits_of_all_terminals(desk_at: DeskAt, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--max-terminals", "1")
+    desk = desk_at(daemon)
+    desk.open(LOCAL, "true").until_ended()
+    desk.open(LOCAL, "sleep 1000")
+    with pytest.raises(Exception, match="terminal_limit"):
+        desk.open(LOCAL, "true")
