@@ -125,6 +125,7 @@ def pipe(request: dict[str, Any]) -> Begin:
                 found.streams,
                 opening,
                 channel,
+                request["connection"],
                 hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
                 when_ended=lease.release,
             )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from wsproto.frame_protocol import CloseReason
 
 from connmgr import frames
-from connmgr.errors import ShellLost, Stopping
+from connmgr.errors import ConnmgrError, ShellLost
 from connmgr.plugin import Channel
 from connmgr.streams.client import Client
 from connmgr.streams.opening import Opening
@@ -20,7 +20,9 @@ GRACE_SECONDS = 2.0
 
 
 class Pipe:
-    """Joins the client of ``opening`` with the process behind ``channel``; ``when_ended`` is called once after that.
+    """Joins the client of ``opening`` with the process behind ``channel`` on ``connection``.
+
+    ``when_ended`` is called once after that.
 
     ``hang_up`` is called, in a thread that may wait, where the client leaves while the process runs.
     """
@@ -30,6 +32,7 @@ class Pipe:
         streams: Streams,
         opening: Opening,
         channel: Channel,
+        connection: str,
         *,
         hang_up: Callable[[], object],
         when_ended: Callable[[], object],
@@ -46,7 +49,7 @@ class Pipe:
             ended=self._ended,
             released=when_ended,
         )
-        streams.add(self)
+        streams.add(self, connection)
 
     def receive(self, data: bytes) -> None:
         self._process.write(data)
@@ -71,8 +74,8 @@ class Pipe:
         with suppress(TimeoutError, EOFError, OSError):
             self._channel.exit_status(GRACE_SECONDS)
 
-    def stop(self) -> None:
-        self._client.fail(Stopping("The daemon is stopping."), CloseReason.GOING_AWAY)
+    def stop(self, why: ConnmgrError) -> None:
+        self._client.fail(why, CloseReason.GOING_AWAY)
 
     def _output(self, stdout: bytes, stderr: bytes) -> None:
         self._client.send(stdout)

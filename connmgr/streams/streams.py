@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
+from functools import partial
 from typing import Protocol
 
-from connmgr.errors import Stopping, StreamLimit
+from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit
 from connmgr.streams.loop import Loop
 
 MAX_STREAMS = 256
@@ -14,8 +16,8 @@ MAX_STREAMS = 256
 class Stream(Protocol):
     """What holds a client or a process."""
 
-    def stop(self) -> None:
-        """Tell all who use it that the daemon stops, and end; in the thread of the loop."""
+    def stop(self, why: ConnmgrError) -> None:
+        """Tell its client why, and end; in the thread of the loop."""
 
 
 class Streams:
@@ -24,7 +26,7 @@ class Streams:
     def __init__(self) -> None:
         self.loop = Loop()
         self._lock = threading.Lock()
-        self._open: set[Stream] = set()
+        self._open: dict[Stream, str | None] = {}
         self._stopping = False
         self._all_ended = threading.Event()
 
@@ -36,24 +38,35 @@ class Streams:
         """
         with self._lock:
             if self._stopping:
-                raise Stopping("The daemon is stopping.")
+                raise _stopping()
             if len(self._open) >= MAX_STREAMS:
                 raise StreamLimit(f"{MAX_STREAMS} streams are open, and no more may be; try again later.")
 
-    def add(self, stream: Stream) -> None:
-        """Hold ``stream`` until :meth:`discard`; one that comes while the daemon stops is stopped."""
+    def add(self, stream: Stream, connection: str | None = None) -> None:
+        """Hold ``stream`` until :meth:`discard`; one that comes while the daemon stops is stopped.
+
+        It ends with ``connection``, if one is named.
+        """
         with self._lock:
-            self._open.add(stream)
+            self._open[stream] = connection
             stopping = self._stopping
         if stopping:
-            self.loop.call(stream.stop)
+            self.loop.call(lambda: stream.stop(_stopping()))
 
     def discard(self, stream: Stream) -> None:
         """Hold ``stream`` no longer."""
         with self._lock:
-            self._open.discard(stream)
+            self._open.pop(stream, None)
             if self._stopping and not self._open:
                 self._all_ended.set()
+
+    def forget(self, connections: Collection[str]) -> None:
+        """End the streams of connections that were removed or changed."""
+        why = ShellStopped("The connection was changed or removed.")
+        with self._lock:
+            ending = [stream for stream, connection in self._open.items() if connection in connections]
+        for stream in ending:
+            self.loop.call(partial(stream.stop, why))
 
     def stop(self, timeout: float) -> None:
         """Stop all streams, and return when their clients know, after ``timeout`` seconds at most."""
@@ -61,10 +74,14 @@ class Streams:
             self._stopping = True
             streams = list(self._open)
         for stream in streams:
-            self.loop.call(stream.stop)
+            self.loop.call(partial(stream.stop, _stopping()))
         if streams:
             self._all_ended.wait(timeout)
 
     def close(self, timeout: float) -> None:
         """End the thread of the loop."""
         self.loop.close(timeout)
+
+
+def _stopping() -> Stopping:
+    return Stopping("The daemon is stopping.")

@@ -323,7 +323,7 @@ class Terminal:
 
     def _drop(self) -> None:
         for viewer in list(self._viewers):
-            viewer.dismiss(TerminalEnded("The terminal has ended."))
+            viewer.stop(TerminalEnded("The terminal has ended."))
 
     def _tell(self) -> None:
         """Tell those who wait, each after its pause: what comes until then is told with it."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from wsproto.frame_protocol import CloseReason
 
 from connmgr import frames
-from connmgr.errors import ConnmgrError, Stopping
+from connmgr.errors import ConnmgrError
 from connmgr.streams.client import Client
 from connmgr.streams.opening import Opening
 from connmgr.streams.streams import Streams
@@ -93,10 +93,7 @@ class Viewer:
         self._streams.discard(self)
         self._terminal.left(self)
 
-    def stop(self) -> None:
-        self.dismiss(Stopping("The daemon is stopping."))
-
-    def dismiss(self, why: ConnmgrError) -> None:
+    def stop(self, why: ConnmgrError) -> None:
         """Tell the client why it is shown no more, and close."""
         self._client.fail(why, CloseReason.GOING_AWAY)
 

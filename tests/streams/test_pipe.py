@@ -268,6 +268,15 @@ def test_the_daemons_stop_is_told(own_daemon: Daemon) -> None:
     assert (ended.error["code"], ended.code) == ("stopping", 1001)
 
 
+def test_a_pipe_ends_with_its_connection(daemon: Daemon, opened: Open) -> None:
+    with client_of(daemon) as client:
+        added = client.connection.add("pipes/removed", {"type": "local", "shell": "/bin/sh"})
+        stream = opened({"connection": added, "command": "echo begun; sleep 600"})
+        stream.until(b"begun")
+        client.connection.remove([added])
+    assert stream.finish().error["code"] == "shell_stopped"
+
+
 @pytest.mark.needs("sshd")
 def test_a_link_that_breaks_is_told(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
     with client_of(daemon) as client:
