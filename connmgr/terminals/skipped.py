@@ -62,6 +62,8 @@ class Skipped:
                 screen.string("]", f"2{title.decode(errors='replace')}")
             else:
                 _set_margins(screen, margins)
+        # Where much is printed, most of it scrolls.
+        screen.x, screen.y = 0, screen.bottom
 
 
 def _set_margins(screen: Screen, text: bytes) -> None:

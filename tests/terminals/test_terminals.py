@@ -12,7 +12,7 @@ from tests.terminals.desk import ENTER, WAIT, Desk, RefusedError
 
 ESC = "\x1b"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
-ASKS = 'printf "Password: "; stty -echo; read answer; stty echo; echo; echo "got <$answer>"'
+ASKS = 'stty -echo; printf "Password: "; read answer; stty echo; echo; echo "got <$answer>"'
 
 
 @pytest.mark.needs("vim")
@@ -205,11 +205,11 @@ def test_a_lost_link_ends_it(desk: Desk, running_world: World) -> None:
 
 def test_a_changed_connection_closes_its_terminals(desk: Desk, running_world: World) -> None:
     with running_world.client() as client:
-        id = client.connection.add("changing", {"type": "local", "shell": "bash"})
+        id = client.connection.add("changing", {"type": "local", "shell": "bash --norc"})
         terminal = desk.open(id, "echo ready; sleep 1000")
         terminal.screen("ready")
         watcher = terminal.attach(watch=True)
-        client.connection.update(id, data={"type": "local", "shell": "dash"})
+        client.connection.update(id, data={"type": "local", "shell": "bash --noprofile"})
         with pytest.raises(RefusedError) as refused:
             terminal.ask("screen")
         assert refused.value.code == "unknown_terminal"
