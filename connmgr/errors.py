@@ -68,6 +68,7 @@ ConnmgrError
 │   ├── TransferFailed                 transfer_failed
 │   ├── FileOperationFailed            file_operation_failed
 │   ├── TarMissing                     tar_missing
+│   ├── RecordingFailed                recording_failed
 │   ├── BackupFailed                   backup_failed
 │   ├── IntegrityError                 integrity
 │   └── InternalError                  internal
@@ -541,6 +542,12 @@ class TarMissing(OperationError):
     """The far side has no ``tar``; single files go without it."""
 
     code = "tar_missing"
+
+
+class RecordingFailed(OperationError):
+    """The recording of a terminal cannot be written; the terminal was not opened."""
+
+    code = "recording_failed"
 
 
 class BackupFailed(OperationError):

@@ -83,7 +83,7 @@ _INFO = {
     TerminalInfo,
     action="terminal.open",
     about=("connection", "session", "command"),
-    raises=[*OPENING, errors.NoShell, errors.ShellLost, errors.ShellBusy, errors.TerminalLimit],
+    raises=[*OPENING, errors.NoShell, errors.ShellLost, errors.ShellBusy, errors.TerminalLimit, errors.RecordingFailed],
     waits=True,
     example={"connection": EXAMPLE, "command": "htop", "columns": 80, "rows": 24},
     answer=_INFO | {"clients": 0},

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from connmgr.errors import OperationError
+from connmgr.errors import RecordingFailed
 
 SUFFIX = ".cast"
 FLUSH_SECONDS = 1.0
@@ -33,7 +33,7 @@ class Recordings:
     def begin(self, name: str, columns: int, rows: int, term: str) -> Recording:
         """Begin the recording ``name``, and remove those that are too old.
 
-        :raises OperationError: it cannot be written.
+        :raises RecordingFailed: it cannot be written.
         """
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -41,7 +41,7 @@ class Recordings:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.fdopen(os.open(self._directory / (name + SUFFIX), flags, 0o600), "w", encoding="utf-8")
         except OSError as error:
-            raise OperationError(f"The recording cannot be begun: {error.strerror}.") from error
+            raise RecordingFailed(f"The recording cannot be begun: {error.strerror}.") from error
         return Recording(file, self._limit, columns, rows, term)
 
     def tidy(self) -> None:

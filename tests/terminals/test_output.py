@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from connmgr.api.auth import Caller
 from connmgr.api.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
-from connmgr.errors import InvalidToken, OperationError
+from connmgr.errors import InvalidToken, RecordingFailed
 from connmgr.secrets.principals import Access
 from connmgr.terminals.output import BACKLOG_BYTES, Output
 from connmgr.terminals.recording import DAY_SECONDS, Recordings
@@ -164,7 +164,7 @@ def test_a_full_disk_ends_a_recording_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_recording_that_cannot_be_begun(tmp_path: Path) -> None:
     (tmp_path / "recordings").write_text("in the way")
-    with pytest.raises(OperationError, match="cannot be begun"):
+    with pytest.raises(RecordingFailed, match="cannot be begun"):
         Recordings(tmp_path / "recordings", limit=1000, days=0).begin("one", 80, 24, "xterm")
 
 
