@@ -141,3 +141,19 @@ def test_quoted_names_survive_bash(connmgr: CommandLine) -> None:
     request = {"COMP_WORDS": "connmgr exec it", "COMP_CWORD": "2", "_CONNMGR_COMPLETE": "bash_complete"}
     (offered,) = connmgr(environment=request).output.splitlines()
     assert shlex.split(offered.removeprefix("plain,")) == ["it's odd"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ssh twi", ["twin\\ one", "twin\\ two"]),
+        ("ssh -t -p 22 unmis", ["unmistakable\\ host"]),
+        ("ssh -p unmis", []),
+        ("ssh local twi", []),
+        ("ssh -Z twi", []),
+    ],
+)
+def test_ssh_completes_the_connection_among_its_own_options(connmgr: CommandLine, line: str, found: list[str]) -> None:
+    words = {"COMP_WORDS": f"connmgr {line}", "COMP_CWORD": str(len(line.split()))}
+    done = connmgr(environment={"_CONNMGR_COMPLETE": "bash_complete", **words})
+    assert done.output.split("\n")[:-1] == ([f"plain,{name}" for name in found] or [""])

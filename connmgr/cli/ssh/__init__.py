@@ -8,10 +8,12 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from connmgr import __version__
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import visible
 from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
 from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
@@ -31,6 +33,14 @@ exec sftp-server
 """Finds the server of SFTP where OpenSSH is installed."""
 
 
+class _Host(ConnectionName):
+    """Completes the connection; what follows it is a command for somewhere else."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        options = ctx.params["options"]
+        return super().shell_complete(ctx, param, incomplete) if options and options.host is None else []
+
+
 class SshCommand(click.Command):
     """Takes ssh's own options, and fails as ssh does: with one line on standard error, and 255."""
 
@@ -41,7 +51,9 @@ class SshCommand(click.Command):
         try:
             ctx.params["options"] = parse(args)
         except click.UsageError as error:
-            raise _failure(error.message) from error
+            # A line that is being completed may be anything.
+            if not ctx.resilient_parsing:
+                raise _failure(error.message) from error
         return []
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -71,7 +83,7 @@ def _failure(message: str) -> _Failure:
 
 
 @click.command(cls=SshCommand, context_settings={"help_option_names": ["--help"]}, options_metavar="[SSH'S OPTIONS]")
-@click.argument("options", metavar="CONNECTION [COMMAND...]", nargs=-1)
+@click.argument("options", metavar="CONNECTION [COMMAND...]", type=_Host(), nargs=-1)
 def ssh(options: SshOptions) -> None:
     """Be ssh for rsync, git, scp, sftp and others.
 
