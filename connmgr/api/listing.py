@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -26,10 +26,13 @@ def respond(listing: Listing, schema: marshmallow.Schema) -> flask.Response:
     return flask.Response(b"".join(pieces) if len(listing) <= WHOLE_ENTRIES else pieces, mimetype="application/json")
 
 
-def written(bursts: Iterable[Iterable[Any]], schema: marshmallow.Schema) -> Iterator[bytes]:
-    """Yield the JSON of the entries in ``bursts``, none of which is empty, each dumped by ``schema``, as they come."""
+def written(bursts: Iterable[Sequence[Any]], schema: marshmallow.Schema) -> Iterator[bytes]:
+    """Yield the JSON of the entries in ``bursts``, each dumped by ``schema``; a blank for an empty burst."""
     lead = '{"entries":['
     for burst in bursts:
+        if not burst:
+            yield b" "
+            continue
         yield (lead + ",".join(encoded(schema.dump(entry)) for entry in burst)).encode()
         lead = ","
     yield b"]}\n" if lead == "," else b'{"entries":[]}\n'

@@ -171,6 +171,15 @@ class Exchange:
             content, self._held = self._held, b""
             yield content
 
+    def arrives(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds; return whether there is output, or its end has come."""
+        deadline = Deadline(timeout)
+        while not (self._seen or self._ended or self._over):
+            if deadline.passed:
+                return False
+            self._receive(deadline)
+        return True
+
     def settle(self) -> None:
         """Declare that only the program's end is awaited, with whatever status."""
         self._answered = True
@@ -211,18 +220,22 @@ class Exchange:
         while not self._ended:
             if deadline.passed:
                 self._fail("The far side sends nothing any more.")
-            try:
-                stdout, stderr = self._channel.recv(deadline.left())
-            except EOFError:
-                self._ended = True
-                break
-            except OSError as error:
-                raise errors.TransferFailed("The link broke during the transfer.") from error
-            self._complaint = (self._complaint + stderr)[-DETAIL_CHARACTERS:]
-            if stdout:
-                self._seen += stdout
+            if self._receive(deadline):
                 return True
         return False
+
+    def _receive(self, deadline: Deadline) -> bool:
+        """Wait for output until ``deadline`` at most; return whether some came."""
+        try:
+            stdout, stderr = self._channel.recv(deadline.left())
+        except EOFError:
+            self._ended = True
+            return False
+        except OSError as error:
+            raise errors.TransferFailed("The link broke during the transfer.") from error
+        self._complaint = (self._complaint + stderr)[-DETAIL_CHARACTERS:]
+        self._seen += stdout
+        return bool(stdout)
 
     def _quoted_complaint(self) -> str:
         said = printable(self._complaint.decode(errors="replace"))[:DETAIL_CHARACTERS]

@@ -11,6 +11,10 @@ from connmgr.errors import InvalidRequest, TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.calls import Calls
 from connmgr.fs.files import LISTING_LIMIT, RECORD_LIMIT, SLOWEST_DISK, Place
+from connmgr.plugin import Deadline
+
+SIGN_SECONDS = 5.0
+"""After so long without a checksum the client is sent something, which shows whether it is still there."""
 
 _SIZE = re.compile(rb" *([0-9]{1,18})\r?\n")
 _SUM = re.compile(rb"([0-9a-f]{64}) [ *](?:\./)?(.+)", re.DOTALL)
@@ -39,7 +43,9 @@ class Checksums:
         self._calls = Calls(place, scripts.CHECKSUM, path, [_below(name) for name in members])
 
     def __iter__(self) -> Iterator[list[Checksum]]:
-        """Yield those that have come, in no order; links, and files that cannot be read, have none.
+        """Yield those that have come, in no order, and an empty list for a while in which none came.
+
+        Links, and files that cannot be read, have none.
 
         :raises TransferFailed: the link breaks, or the far side sends something else.
         """
@@ -54,8 +60,13 @@ class Checksums:
 
 
 def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
-    rest, total, timeout = b"", 0, STALL_SECONDS
-    while piece := next(exchange.data(timeout), b""):
+    rest, total, deadline = b"", 0, Deadline(STALL_SECONDS)
+    while True:
+        while not deadline.passed and not exchange.arrives(SIGN_SECONDS):
+            yield []
+        # Whoever sends nothing beyond the deadline is given no further time.
+        if not (piece := next(exchange.data(deadline.left()), b"")):
+            break
         total += len(piece)
         *records, rest = (rest + piece).split(b"\0")
         if total > LISTING_LIMIT or len(rest) > RECORD_LIMIT:
@@ -64,9 +75,9 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
         for record in records:
             if known := _SUM.fullmatch(record):
                 found.append(Checksum(known[2], known[1].decode()))
-                timeout = STALL_SECONDS
+                deadline = Deadline(STALL_SECONDS)
             elif size := _SIZE.fullmatch(record):
-                timeout = STALL_SECONDS + int(size[1]) / SLOWEST_DISK
+                deadline = Deadline(STALL_SECONDS + int(size[1]) / SLOWEST_DISK)
             else:
                 raise TransferFailed("The far side computed something else than SHA-256.")
         if found:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,9 @@ from connmgr import errors
 from connmgr.fs import calls, scripts
 from connmgr.fs.checksums import Checksums
 from connmgr.fs.files import LISTING_LIMIT, Place
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, shell_called_sh
+from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, eventually, shell_called_sh
 from tests.fs.test_hostile_answers import place as scripted
 from tests.fs.trees import plant
 from tests.fs.wire import Caller
@@ -113,6 +115,25 @@ def test_what_the_machine_lacks_is_named(missing: str, tmp_path: Path) -> None:
 def test_members_lead_nowhere_else(here: Place, member: bytes) -> None:
     with pytest.raises(errors.InvalidRequest, match="lead out"):
         sums(here, b".", member)
+
+
+def test_who_leaves_while_a_large_file_is_read_frees_the_slot(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("openssl", "sha256sum"):
+        slow = tools / name
+        slow.write_text(f'#!/bin/sh\n[ "$(wc -c)" = 0 ] && exec {shutil.which(name)} "$@" </dev/null\nsleep 120\n')
+        slow.chmod(0o755)
+    daemon = start_daemon("--threads", "1", environment={"PATH": f"{tools}:{os.environ['PATH']}"})
+    caller = Caller(daemon)
+    caller.start()
+    (tmp_path / "large").write_bytes(bytes(LARGE))
+    with caller.reading(tmp_path / "large", "/fs/checksum") as response:
+        assert response.status == 200
+        assert response.read(1) == b" ", "nothing comes while the machine computes"
+        assert caller.read(tmp_path / "large").status == 503
+        response.close()
+    eventually(lambda: caller.read(tmp_path / "large").status == 200, "the slot is not freed")
 
 
 HOSTILE: Sequence[bytes] = [
