@@ -41,7 +41,7 @@ def main() -> None:
                 for way, shown in {ways.DAEMON: "over connmgr", ways.SSH: OVER_SSH}.items()
             }
             taken = interleaved(calls, calls=1, rounds=ROUNDS)
-        title = f"{name}: what takes thirty tasks, on five hosts; over connmgr {goals[name]} of the time"
+        title = f"{name}: thirty tasks on five hosts; the goal for connmgr is {goals[name]} of the time"
         print_timings(title, taken, base=OVER_SSH, repeat=REPEAT)
 
 
