@@ -34,6 +34,7 @@ COMMANDS = {
     "shell": "shell",
     "ssh": "ssh",
     "disconnect": "disconnect",
+    "terminal": "terminal.command",
     "job": "job",
     "trust": "trust",
     "cp": "cp",

@@ -39,6 +39,9 @@ EXAMPLES = {
     "job orphans": ["connmgr job orphans web1", "connmgr job orphans web1 --remove"],
     "job rm": ["connmgr job rm nightly"],
     "job wait": ["connmgr job wait nightly", "connmgr job wait nightly; echo $?"],
+    "terminal close": ["connmgr terminal close web1"],
+    "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
+    "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],
     "trust": ["connmgr trust web1", "connmgr trust web1 --forget"],
     "cp": [
         "connmgr cp site.conf web1:/etc/site.conf",

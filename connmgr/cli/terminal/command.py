@@ -1,0 +1,91 @@
+"""``connmgr terminal``: the terminals that the daemon keeps."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.group import Group
+from connmgr.cli.output import ago, json_option, print_json, print_table, visible
+from connmgr.cli.terminal.shell import find_terminal
+from connmgr.client import Client
+from connmgr.client.names import is_text
+
+GIST_CHARACTERS = 60
+"""Characters of a command shown in a line."""
+
+_named = click.argument("name", metavar="TERMINAL")
+
+
+@click.group(cls=Group)
+def terminal() -> None:
+    """Look after terminals, which go on by themselves.
+
+    `connmgr shell` opens one, and `connmgr shell --attach` comes back to it. Name a TERMINAL by the beginning of its
+    uuid, or by its connection if it is the only one there.
+    """
+
+
+@terminal.command(name="ls")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@json_option
+def ls(pattern: str, *, as_json: bool) -> None:
+    """List terminals of the connections that GLOB matches.
+
+    The oldest come first, each with how it is, how many are attached, its age and what runs in it. Those that ended
+    are listed for 5 minutes.
+    """
+    client = connect()
+    found = client.terminal.query(pattern) if is_text(pattern) else []
+    if as_json:
+        print_json(found)
+        return
+    ids = sorted({one["connection"] for one in found})
+    paths = {one.id: one.path for one in client.connection.info(ids)} if ids else {}
+    if found:
+        print_table([(one["terminal"], visible(paths[one["connection"]]), *_details(one)) for one in found])
+
+
+@terminal.command(name="screen")
+@_named
+@json_option
+def screen(name: str, *, as_json: bool) -> None:
+    """Print what a person would see on a terminal.
+
+    Blank lines at its end are left out.
+    """
+    client = connect()
+    shown = client.terminal.screen(_found(client, name))
+    if as_json:
+        print_json(shown)
+        return
+    lines = list(shown["lines"])
+    while lines and not lines[-1]:
+        lines.pop()
+    for line in lines:
+        click.echo(visible(line))
+
+
+@terminal.command(name="close")
+@_named
+def close(name: str) -> None:
+    """End a terminal: what runs in it is sent HUP."""
+    client = connect()
+    client.terminal.close(_found(client, name))
+
+
+def _found(client: Client, name: str) -> str:
+    """Return the uuid of a terminal, one that has ended included."""
+    listed = [one["terminal"] for one in client.terminal.query() if one["terminal"].startswith(name.lower())]
+    return str(listed[0]) if len(listed) == 1 else find_terminal(client, None, name)
+
+
+def _details(one: dict[str, Any]) -> tuple[str, ...]:
+    state = one["state"] if one["exitCode"] is None else f"{one['state']} {one['exitCode']}"
+    attached = f"{one['clients']} attached" if one["clients"] else "-"
+    command = visible((one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    opened = datetime.fromisoformat(one["opened"].replace("Z", "+00:00"))
+    return state, attached, ago(opened), command

@@ -1,0 +1,46 @@
+"""``connmgr terminal``: terminals listed, looked at and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from connmgr.cli.exits import NOT_FOUND
+from connmgr.client import LOCAL_MACHINE
+from tests.cli.program import CommandLine
+
+
+@pytest.fixture
+def opened(connmgr: CommandLine) -> Iterator[str]:
+    """A terminal that shows a line."""
+    client = connmgr.daemon.client
+    terminal = client.terminal.open(LOCAL_MACHINE, command="printf 'hello\\n'; exec sleep 1000")
+    output = client.terminal.output(terminal, wait=20)
+    assert b"hello" in output.data
+    yield terminal
+    client.terminal.close(terminal)
+
+
+def test_terminals_are_listed(connmgr: CommandLine, opened: str) -> None:
+    listed = next(line for line in connmgr("terminal", "ls").output.splitlines() if opened in line)
+    assert listed.split()[:5] == [opened, "local", "machine", "running", "-"]
+    assert listed.endswith("exec sleep 1000")
+    assert opened in [one["terminal"] for one in connmgr("terminal", "ls", "loc*", "--json").json]
+    assert connmgr("terminal", "ls", "nothing").output == ""
+
+
+def test_a_screen_is_printed(connmgr: CommandLine, opened: str) -> None:
+    assert connmgr("terminal", "screen", opened[:13]).output == "hello\n"
+    assert connmgr("terminal", "screen", opened, "--json").json["lines"][0] == "hello"
+
+
+def test_a_terminal_is_closed(connmgr: CommandLine, opened: str) -> None:
+    done = connmgr("terminal", "close", opened)
+    assert (done.code, done.output) == (0, "")
+    # What it showed can still be looked at.
+    assert connmgr("terminal", "screen", opened).output == "hello\n"
+    listed = next(line for line in connmgr("terminal", "ls").output.splitlines() if opened in line)
+    assert "closed" in listed
+    missing = connmgr("terminal", "screen", "ffffffff-0000", code=NOT_FOUND)
+    assert "No such terminal" in missing.errors
