@@ -48,6 +48,10 @@ def on_terminal(
                 signal.signal(signal.SIGTSTP, before)
             resize()
 
+        def go_on() -> None:
+            raw.enter()
+            resize()
+
         meanings = {
             b".": leave or ("leave", session.leave),
             SUSPEND: ("suspend this program (Ctrl-Z)", suspend),
@@ -59,6 +63,8 @@ def on_terminal(
         relay.shown = raw.modes.see
         session.call(signal.SIGWINCH, resize)
         session.call(signal.SIGTSTP, suspend)
+        # Whoever stopped this program has set the terminal for the shell meanwhile.
+        session.call(signal.SIGCONT, go_on)
         status = session.run(*others)
     if status is None:
         # The cursor may be anywhere in a line.

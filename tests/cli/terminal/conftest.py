@@ -26,7 +26,7 @@ class Person:
         self._environment = {**environment, "TERM": "xterm-256color"}
         self._settings = [directory / f"{name}-before", directory / f"{name}-after"]
         before, after = self._settings
-        lines = f"stty -g >{before}; {command}; code=$?; stty -g >{after}; echo exit $code; exec sleep 1000"
+        lines = f"stty -g >{before}; {command}; code=$?; stty -g >{after}; echo ended $code; exec sleep 1000"
         self._tmux("new-session", "-d", "-x", "100", "-y", "30", "sh", "-c", lines)
 
     def _tmux(self, *words: str) -> str:
@@ -62,7 +62,7 @@ class Person:
 
     def sees_it_end(self) -> int:
         """Wait until the program has ended and return its exit code; the terminal must be as it was before."""
-        code = int(self.sees(r"^exit (\d+)$")[1])
+        code = int(self.sees(r"^ended (\d+)$")[1])
         before, after = (path.read_text() for path in self._settings)
         assert before == after, f"the terminal is not as it was: {before} {after}"
         modes = self._tmux(

@@ -150,7 +150,7 @@ def test_who_is_killed_attaches_again(sit: Sit) -> None:
     person.type("echo be''fore")
     person.sees("^before")
     os.kill(person.program("connmgr shell"), signal.SIGKILL)
-    person.sees("exit 137")
+    person.sees("ended 137")
     again = sit("connmgr shell --attach local")
     again.sees("^before")
     again.type("exit")
@@ -232,6 +232,23 @@ def test_it_can_be_suspended_as_ssh_can(own_connmgr: CommandLine) -> None:
     terminal.sendline("echo left $?")
     terminal.expect_exact("left 4")
     terminal.close(force=True)
+
+
+def test_who_is_stopped_from_outside_goes_on_in_raw_mode(sit: Sit) -> None:
+    person = sit("bash --norc")
+    person.type("set -m; connmgr shell local")
+    person.sees(r"^root@|\$ connmgr shell local\n.*" + PROMPT)
+    person.type("echo fa''r")
+    person.sees("^far")
+    os.kill(person.program("connmgr shell"), signal.SIGSTOP)
+    person.sees("Stopped")
+    person.type("fg")
+    person.type("sleep 100")
+    person.press("C-c")
+    person.type("echo st''ill; exit")
+    person.sees("^still")
+    person.type("exit 0")
+    assert person.sees_it_end() == 0
 
 
 def test_without_a_terminal_there_is_nothing_to_attach(own_connmgr: CommandLine) -> None:
