@@ -6,7 +6,6 @@ Run it with ``python -m benchmarks.tools``. The link of both is open before.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import itertools
 import os
 import shlex
@@ -24,7 +23,7 @@ from benchmarks.openssh import master, ssh_connection
 from benchmarks.timing import interleaved, percentile, print_table, print_timings
 from benchmarks.trees import FILES, plant
 from tests.cli.program import DIRECTORY, CommandLine
-from tests.plugins.sshd import Sshd, privilege_separation
+from tests.plugins.oneself import ssh_server
 
 REPEAT = "python -m benchmarks.tools"
 LARGE = 500 * 1000 * 1000
@@ -38,8 +37,10 @@ def main() -> None:
     with contextlib.ExitStack() as opened:
         directory = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         daemon = opened.enter_context(temporary_daemon())
-        opened.enter_context(privilege_separation())
-        server = opened.enter_context(contextlib.closing(Sshd(user=getpass.getuser())))
+        home = directory / "home"
+        home.mkdir()
+        # What start-up files of the user take is not measured.
+        server = opened.enter_context(ssh_server(home))
         options = opened.enter_context(master(server))
         connection = ssh_connection(daemon, server)
         daemon.client.shell.start(connection)
