@@ -116,6 +116,8 @@ def pipe(request: dict[str, Any]) -> Begin:
     cookie = secrets.token_hex(16)
     open = partial(_open_tcp, request["tcp"]) if "tcp" in request else partial(_start, request, cookie)
     lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
+    # git and scp come again soon, and need not log in then.
+    found.kept.keep(request["connection"], lease)
     found.vault.connections.touch(request["connection"])
 
     def begin(opening: Opening) -> None:

@@ -16,6 +16,7 @@ from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.starting import Starts
+from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
@@ -36,6 +37,7 @@ class Services:
     vault: Vault
     registry: Registry
     links: LinkTable
+    kept: KeptLinks
     shells: Shells
     streams: Streams
     terminals: Terminals

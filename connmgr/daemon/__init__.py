@@ -42,6 +42,7 @@ from connmgr.jobs.keeper import Keeper
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.starting import JobLimits, Starts
+from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.authorisation import Authorisation
@@ -86,8 +87,10 @@ def serve(settings: Settings) -> None:
         streams = Streams()
         cleanup.callback(streams.close, CLOSE_SECONDS)
         terminals = _open_terminals(settings, vault, links, streams, cleanup)
-        reach = Reach(links)
-        jobs = _open_jobs(vault, reach, slots, cleanup)
+        kept = KeptLinks()
+        cleanup.callback(kept.let_go, 0.0)
+        reach = Reach(links, kept)
+        jobs = _open_jobs(vault, reach, kept, slots, cleanup)
         starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
         auth_file = AuthFile(settings.auth_file)
         found_by = cleanup.enter_context(contextlib.ExitStack())
@@ -113,6 +116,7 @@ def serve(settings: Settings) -> None:
             vault=vault,
             registry=registry,
             links=links,
+            kept=kept,
             shells=shells,
             streams=streams,
             terminals=terminals,
@@ -180,10 +184,10 @@ def _open_terminals(
     return terminals
 
 
-def _open_jobs(vault: Vault, reach: Reach, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
+def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
     jobs = Jobs(vault, reach, slots.taken)
     cleanup.callback(jobs.close, CLOSE_SECONDS)
-    keeper = Keeper(vault, jobs, reach)
+    keeper = Keeper(vault, jobs, reach, kept)
     cleanup.callback(keeper.close, CLOSE_SECONDS)
     return jobs
 

@@ -199,19 +199,17 @@ class Jobs:
             followed.tell_all()
 
     def let_go(self, idle_seconds: float) -> None:
-        """Forget what is known of jobs that nobody has asked for, and of those the links."""
-        self._reach.let_go(idle_seconds)
+        """Forget what is known of jobs that nobody has asked for."""
         with self._lock:
             self._known = {id: known for id, known in self._known.items() if known.is_used(idle_seconds)}
 
     def close(self, timeout: float) -> None:
-        """Tell whoever waits, and let go of all links. The jobs run on."""
+        """Tell whoever waits. The jobs run on."""
         with self._lock:
             watches = list(self._watches.values())
         deadline = Deadline(timeout)
         for watch in watches:
             watch.close(deadline.left())
-        self._reach.let_go(0.0)
 
     def _under_way(self, id: str) -> Followed:
         followed = self.find(id)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from connmgr.jobs.jobs import CALL_SECONDS, Jobs, far_name
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.spool import Spool
+from connmgr.links.kept import KeptLinks
 from connmgr.vault import Vault
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
 from connmgr.vault.tables import now
@@ -24,12 +25,16 @@ UNREACHED = timedelta(days=30)
 
 
 class Keeper:
-    """A thread that looks at the jobs of the vault where a link is open, and removes those whose time is over."""
+    """A thread that looks at the jobs of the vault where a link is open, and removes those whose time is over.
 
-    def __init__(self, vault: Vault, jobs: Jobs, reach: Reach) -> None:
+    It lets go of the links that were ``kept``, too.
+    """
+
+    def __init__(self, vault: Vault, jobs: Jobs, reach: Reach, kept: KeptLinks) -> None:
         self._vault = vault
         self._jobs = jobs
         self._reach = reach
+        self._kept = kept
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
@@ -41,6 +46,7 @@ class Keeper:
 
     def tidy(self) -> None:
         """Record the ends of jobs, and remove those that were kept long enough."""
+        self._kept.let_go(IDLE_SECONDS)
         self._jobs.let_go(IDLE_SECONDS)
         self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
         for job in self._vault.jobs.find(JobFilter(states=ENDED)):

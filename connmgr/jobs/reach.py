@@ -1,15 +1,13 @@
-"""Reaches the far sides of jobs over the links that there are, and keeps a link that was used for a while."""
+"""Reaches the far sides of jobs over the links that there are, or opens one that is kept for a while."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from connmgr import errors
 from connmgr.jobs.spool import Spool
-from connmgr.links.link import Lease
+from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.secrets.principals import Access
 from connmgr.vault.admission import Outdated
@@ -31,10 +29,9 @@ UNREACHABLE = (
 class Reach:
     """Runs calls to far sides. Safe to use from several threads."""
 
-    def __init__(self, links: LinkTable) -> None:
+    def __init__(self, links: LinkTable, kept: KeptLinks) -> None:
         self._links = links
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[Lease, float]] = {}
+        self._kept = kept
 
     def allows(self, connection: str, access: Access) -> bool:
         """Whether there is an open link to the connection, which ``access`` may use.
@@ -66,7 +63,7 @@ class Reach:
         """
         lease = self._links.lease(connection, access, OPEN_SECONDS)
         try:
-            self._keep(connection, lease)
+            self._kept.keep(connection, lease)
             return work(Spool(lease.link.transport, lease.link.helpers))
         finally:
             lease.release()
@@ -82,30 +79,3 @@ class Reach:
             return None
         finally:
             lease.release()
-
-    def let_go(self, idle_seconds: float) -> None:
-        """Release the links that were not used for ``idle_seconds``, or can be used no longer."""
-        with self._lock:
-            at = time.monotonic() - idle_seconds
-            idle = {
-                connection: lease
-                for connection, (lease, used) in self._kept.items()
-                if used <= at or not lease.link.usable
-            }
-            for connection in idle:
-                del self._kept[connection]
-        for lease in idle.values():
-            lease.release()
-
-    def _keep(self, connection: str, lease: Lease) -> None:
-        with self._lock:
-            before = self._kept.get(connection)
-            same = before is not None and before[0].link is lease.link
-            try:
-                kept = before[0] if before is not None and same else lease.link.lease()
-            except errors.ShellLost:
-                # It was lost or changed meanwhile; whoever has leased it finds out.
-                return
-            self._kept[connection] = kept, time.monotonic()
-        if before is not None and not same:
-            before[0].release()

@@ -278,6 +278,16 @@ def test_a_pipe_ends_with_its_connection(daemon: Daemon, opened: Open) -> None:
 
 
 @pytest.mark.needs("sshd")
+def test_who_comes_again_soon_finds_the_link_open(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
+    with client_of(daemon) as client, ssh_server(tmp_path) as server:
+        far = client.connection.add("pipes/again", {"type": "ssh", **ssh_fields(server, server.user)})
+        for _ in range(3):
+            assert opened({"connection": far, "command": "true"}).finish().status == 0
+        assert server.log().count("Accepted publickey") == 1
+        client.connection.remove([far])
+
+
+@pytest.mark.needs("sshd")
 def test_a_link_that_breaks_is_told(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
     with client_of(daemon) as client:
         with ssh_server(tmp_path) as server:
