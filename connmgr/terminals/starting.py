@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from connmgr.plugin import Channel, Deadline, Pty, Transport
 
 GREETING_BYTES = 256 << 10
 """Bytes that start-up files may print before the terminal is ready for the state of a session."""
+
+LATE = "The shell did not take the state of the session in time."
 
 _LOGIN = Source(__package__, "login")
 _SESSION = Source(__package__, "session")
@@ -74,19 +77,25 @@ def _split(shell: str | None) -> Sequence[str]:
 
 
 def _given(channel: Channel, surroundings: Surroundings, mark: bytes, deadline: Deadline) -> bytes:
-    """Send a session's state when the far side is ready for it; return what was printed after that."""
-    printed, ready = b"", b"\n" + mark + b"\n"
+    """Send a session's state when the far side is ready for it; return what was printed after it was taken."""
     try:
-        while ready not in printed:
-            if deadline.passed:
-                raise ConnectTimeout("The shell did not take the state of the session in time.")
-            if len(printed) > GREETING_BYTES:
-                raise ShellStartFailed("The start-up files of the shell print too much.")
-            printed += channel.recv(deadline.left())[0]
+        _await(channel, re.compile(rb"\n" + mark + rb"\n"), deadline)
         setting = Launch(id="", surroundings=surroundings).setting
         channel.sendall(setting + mark + b"\n", deadline.left())
+        return _await(channel, re.compile(mark + rb"\.\r?\n"), deadline)
     except TimeoutError:
-        raise ConnectTimeout("The shell did not take the state of the session in time.") from None
+        raise ConnectTimeout(LATE) from None
     except (EOFError, OSError):
         raise ShellStartFailed("The shell ended before it took the state of the session.") from None
-    return printed.partition(ready)[2]
+
+
+def _await(channel: Channel, ready: re.Pattern[bytes], deadline: Deadline) -> bytes:
+    """Wait for ``ready``, and return what was printed after it."""
+    printed = b""
+    while (found := ready.search(printed)) is None:
+        if deadline.passed:
+            raise ConnectTimeout(LATE)
+        if len(printed) > GREETING_BYTES:
+            raise ShellStartFailed("The start-up files of the shell print too much.")
+        printed += channel.recv(deadline.left())[0]
+    return printed[found.end() :]

@@ -137,8 +137,8 @@ class Stream:
     def frames(self) -> list[bytes]:
         """Wait for frames, and return those that came; none at the end."""
         found: list[bytes] = []
-        while not found and self.ended.code is None:
-            self._read()
+        while self.ended.code is None:
+            # Some may have come with the answer to the upgrade.
             for event in self.connection.events():
                 if isinstance(event, BytesMessage):
                     self._message += event.data
@@ -151,6 +151,9 @@ class Stream:
                     self.ended.code = event.code
                     self.socket.close()
                     break
+            if found or self.ended.code is not None:
+                break
+            self._read()
         for frame in found:
             self._note(frame)
         return found

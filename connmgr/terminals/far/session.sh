@@ -1,6 +1,7 @@
 # Becomes the program of terminal $2 as login.sh does, in the state of a session: the lines that come on the terminal, up
-# to one that is $1, set its directory and variables. They hold secrets, and stand in no argv and no file. Every shell of the Bourne
-# family reads this.
+# to one that is $1, set its directory and variables. They hold secrets, and stand in no argv and no file. It prints $1
+# when it is ready for them, and $1. when the terminal is as it was: what is typed before that would be read wrongly.
+# Every shell of the Bourne family reads this.
 _cm_modes=$(stty -g) && stty raw -echo || exit 1
 printf '\n%s\n' "$1"
 _cm_term=$TERM _cm_text=
@@ -9,6 +10,7 @@ while IFS= read -r _cm_line && [ "$_cm_line" != "$1" ]; do
 "
 done
 stty "$_cm_modes"
+printf '%s.\n' "$1"
 eval "$_cm_text"
 TERM=$_cm_term CONNMGR_TERMINAL=$2
 export TERM CONNMGR_TERMINAL
