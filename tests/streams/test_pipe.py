@@ -25,7 +25,9 @@ from tests.streams.wire import NotUpgradedError, Stream
 PATH = "/shell/pipe"
 EVERY_BYTE = bytes(range(256)) * 64
 WINDOW = 256 * 1024
-SAYS_ITS_SIZE = """stty size; echo "$TERM"; trap 'stty size' WINCH; echo ready; while sleep 0.1; do :; done"""
+SAYS_ITS_SIZE = (
+    """stty size; echo "$TERM"; trap 'stty size' WINCH; trap 'exit 130' INT; echo ready; while sleep 0.1; do :; done"""
+)
 
 Open = Callable[..., Stream]
 
