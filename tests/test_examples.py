@@ -71,6 +71,7 @@ def nothing(answers: list[Any]) -> bool:
 
 
 TEXTS = {
+    "52-shell-pipe.sh": "HELLO FROM A PIPE\nexit status 3\n",
     "58-terminal-attach.sh": "HTTP/1.1 101 Switching Protocols\n",
     "43-fs-read.sh": "Hello from connmgr\n",
     "46-fs-archive.sh": "./\n./greeting\n",
@@ -182,7 +183,7 @@ def test_every_endpoint_has_an_example(daemon: Daemon) -> None:
 
     with urllib.request.urlopen(f"{daemon.url}/openapi.json", timeout=30) as response:
         paths = {path.partition("{")[0] for path in json.load(response)["paths"]}
-    sent = {script: re.findall(r"(?:post |\$url)(/[a-z/]+)", (EXAMPLES / script).read_text()) for script in SCRIPTS}
+    sent = {script: re.findall(r"(?:post |\$url|GET )(/[a-z/]+)", (EXAMPLES / script).read_text()) for script in SCRIPTS}
     assert {path for found in sent.values() for path in found} == paths
     for script, found in sent.items():
         assert script[3:].removesuffix(".sh") in {path.strip("/").replace("/", "-") for path in found}

@@ -10,7 +10,7 @@ from connmgr.links.link import Lease
 
 
 class KeptLinks:
-    """Leases the link that each connection was last used over until :meth:`let_go`; safe to use from several threads."""
+    """Leases the link that each connection was last used over until :meth:`let_go`. Safe in several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
