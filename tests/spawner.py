@@ -114,9 +114,11 @@ class Spawner:
         """Start the program with ``arguments``, its output in :attr:`Child.stdout`."""
         told, tells = os.pipe()
         reads, stdout = os.pipe()
-        words = json.dumps([list(arguments), dict(environment), str(cwd), new_session]).encode()
         try:
             with self._lock:
+                mask = os.umask(0o077)
+                os.umask(mask)
+                words = json.dumps([list(arguments), dict(environment), str(cwd), mask, new_session]).encode()
                 socket.send_fds(self._socket, [words], [stdin, stdout, stderr, tells])
                 pid = int(self._socket.recv(32))
         finally:
@@ -281,6 +283,7 @@ def _become(
     arguments: list[str],
     environment: dict[str, str],
     cwd: str,
+    mask: int,
     new_session: bool,
     stdin: int,
     stdout: int,
@@ -298,6 +301,7 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    os.umask(mask)
     sys.argv[:] = [str(PROGRAM), *arguments]
     # What click takes for the way in which the program was started.
     sys.modules["__main__"].__package__ = None

@@ -183,7 +183,9 @@ def test_every_endpoint_has_an_example(daemon: Daemon) -> None:
 
     with urllib.request.urlopen(f"{daemon.url}/openapi.json", timeout=30) as response:
         paths = {path.partition("{")[0] for path in json.load(response)["paths"]}
-    sent = {script: re.findall(r"(?:post |\$url|GET )(/[a-z/]+)", (EXAMPLES / script).read_text()) for script in SCRIPTS}
+    sent = {
+        script: re.findall(r"(?:post |\$url|GET )(/[a-z/]+)", (EXAMPLES / script).read_text()) for script in SCRIPTS
+    }
     assert {path for found in sent.values() for path in found} == paths
     for script, found in sent.items():
         assert script[3:].removesuffix(".sh") in {path.strip("/").replace("/", "-") for path in found}

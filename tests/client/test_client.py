@@ -54,7 +54,7 @@ def test_every_endpoint_of_the_daemon_is_a_method(client: Client) -> None:
     }
     missing = []
     for route in routes:
-        group, _, name = methods.get(route, route.strip("/").replace("/", ".")).partition(".")
+        group, _, name = methods.get(route, route.partition("/{")[0].strip("/").replace("/", ".")).partition(".")
         owners = (client.jobs, Job) if group == "job" else (getattr(client, group, None),)
         if not any(callable(getattr(owner, name, None)) for owner in owners):
             missing.append(route)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fleet import HOSTS, Fleet, running_fleet, tree
 from tests.pyinfra.ways import DAEMON, DEPLOY, PYINFRA, SSH, inventories, sources
+from tests.shell.test_shells import await_true
 
 LARGE = ("web1", "web2")
 """The hosts that get, and give back, a file of 20 MB."""
@@ -64,4 +65,5 @@ def test_a_command_that_takes_too_long_is_killed(fleet: Fleet, tmp_path: Path) -
     command = f"echo $$ > {tmp_path}/pid; exec sleep 300"
     shown = fleet.run(PYINFRA, "-y", "@connmgr/web1", "server.shell", command, "_timeout=2", code=1).stderr
     assert "timed out after 2s" in shown
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists(), "what took too long runs on"
+    process = Path("/proc", (tmp_path / "pid").read_text().strip())
+    await_true(lambda: not process.exists(), "what took too long runs on")
