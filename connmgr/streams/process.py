@@ -14,6 +14,9 @@ from connmgr.streams.loop import Loop
 INPUT_SECONDS = 24 * 3600.0
 """A process that takes none of its input for this long has lost it."""
 
+QUEUE_BYTES = 512 * 1024
+"""Input that is taken before the far side takes it, so that neither waits for the other."""
+
 POLL_SECONDS = 1.0
 """Where a channel has no descriptor, its thread looks this often whether the process is still wanted."""
 
@@ -27,8 +30,8 @@ READS_AT_ONCE = 4
 class Process:
     """The process behind ``channel``. All methods belong to the thread of ``loop``, which calls back in it.
 
-    ``output`` is given stdout and stderr as they come; ``taken`` the number of bytes of input that went to the far
-    side; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close` nothing is called but
+    ``output`` is given stdout and stderr as they come; ``taken`` the number of bytes of input that were taken, by the
+    far side or into a queue; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close` nothing is called but
     ``released``, once, in a thread that may wait, when the channel is closed.
     """
 
@@ -46,6 +49,7 @@ class Process:
         self._channel = channel
         self._output, self._taken, self._ended, self._released = output, taken, ended, released
         self._input: deque[bytes] = deque()
+        self._unwritten = self._untaken = 0
         self._ends_input = False
         self._writing = self._broken = False
         self._paused = self._over = False
@@ -61,10 +65,15 @@ class Process:
 
     def write(self, data: bytes) -> None:
         """Write ``data`` to the process after what was given before; drop it where the process takes no more."""
+        if not data:
+            return
+        self._unwritten += len(data)
+        self._untaken += len(data)
         if self._broken:
-            self._taken(len(data))
-        elif data:
+            self._written(len(data), broken=True)
+        else:
             self._input.append(data)
+            self._take()
             self._write_on()
 
     def end_input(self) -> None:
@@ -223,8 +232,15 @@ class Process:
         if self._over:
             return
         if self._broken:
-            size += sum(map(len, self._input))
+            size = self._unwritten
             self._input.clear()
-        if size:
-            self._taken(size)
+        self._unwritten -= size
+        self._take()
         self._write_on()
+
+    def _take(self) -> None:
+        """Tell of the input that was taken: what was written, and what may wait here."""
+        taken = min(self._untaken, QUEUE_BYTES - self._unwritten + self._untaken)
+        if taken > 0:
+            self._untaken -= taken
+            self._taken(taken)
