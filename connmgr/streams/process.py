@@ -31,8 +31,8 @@ class Process:
     """The process behind ``channel``. All methods belong to the thread of ``loop``, which calls back in it.
 
     ``output`` is given stdout and stderr as they come; ``taken`` the number of bytes of input that were taken, by the
-    far side or into a queue; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close` nothing is called but
-    ``released``, once, in a thread that may wait, when the channel is closed.
+    far side or into a queue; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close`
+    nothing is called but ``released``, once, in a thread that may wait, when the channel is closed.
     """
 
     def __init__(
