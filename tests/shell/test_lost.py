@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from connmgr.client import Client
 from tests.daemon import Daemon
-from tests.plugins.sshd import Sshd, privilege_separation
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
+from tests.plugins.sshd import Sshd
 from tests.shell.test_shells import LOCAL, await_true, exec_text, gone, supervisor
 
 
@@ -59,26 +62,15 @@ def test_what_a_background_job_prints_is_no_end(own_daemon: Daemon) -> None:
 
 
 @pytest.fixture
-def sshd() -> Iterator[Sshd]:
-    with privilege_separation():
-        server = Sshd()
+def sshd(tmp_path: Path) -> Iterator[Sshd]:
+    with ssh_server(tmp_path) as server:
         yield server
-        server.close()
 
 
 @pytest.mark.needs("sshd")
 def test_a_shell_whose_link_breaks_while_it_is_idle_is_shown_as_lost(own_daemon: Daemon, sshd: Sshd) -> None:
     client = own_daemon.client
-    key = " ".join(sshd.host_keys[0].with_suffix(".pub").read_text().split()[:2])
-    data = {
-        "type": "ssh",
-        "host": "127.0.0.1",
-        "port": sshd.port,
-        "user": sshd.user,
-        "identity": {"file": str(sshd.client_key)},
-        "hostKey": key,
-    }
-    connection = client.post("/connection/add", name="far", data=data, validate=False)["connection"]
+    connection = client.connection.add("far", {"type": "ssh", **ssh_fields(sshd, sshd.user)})
     client.post("/shell/start", connection=connection)
     assert states(client) == {connection: "idle"}
     sshd.kill_sessions()
