@@ -98,11 +98,15 @@ class Opening:
     def _events(self, deadline: Deadline) -> Iterator[Event]:
         while True:
             yield from self.connection.events()
+            late = BadFrame(f"The request of the stream did not come within {deadline.seconds:g} s.")
+            # Who sends without a pause, such as pings, would never run into the timeout.
+            if deadline.passed:
+                raise late
             self.stream.settimeout(deadline.left(0.001))
             try:
                 data = self.stream.recv(RECEIVE_BYTES)
             except TimeoutError:
-                raise BadFrame(f"The request of the stream did not come within {deadline.seconds:g} s.") from None
+                raise late from None
             except OSError:
                 data = b""
             self.connection.receive_data(data or None)

@@ -24,6 +24,9 @@ GOODBYE_SECONDS = 5.0
 """Time in which a client takes what was sent before the end, and answers it."""
 
 RECEIVE_BYTES = 256 * 1024
+MAX_PENDING_BYTES = 2 * 1024 * 1024
+"""A client that leaves more than this in its socket is gone: its window holds back output, but not answers to pings."""
+
 REASON_BYTES = 120
 """Bytes of a reason in a close frame (RFC 6455, section 5.5)."""
 
@@ -62,20 +65,24 @@ class WebSocket:
         loop.call(lambda: self._begin(opening.early))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, soon if not at once; nothing after :meth:`close`."""
-        if not self._closing:
+        """Send a frame, soon if not at once; nothing after :meth:`close`, or when the client has said goodbye."""
+        if not self._closing and self._connection.state is ConnectionState.OPEN:
             self._put(self._connection.send(BytesMessage(frame)))
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
         """Say goodbye after all that was sent, and end. Calling it again does nothing."""
         if self._closing:
             return
-        self._closing = True
-        self._timer.cancel()
-        self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
+        self._await_goodbye()
         reason = reason.encode()[:REASON_BYTES].decode(errors="ignore")
         with suppress(LocalProtocolError):
             self._put(self._connection.send(CloseConnection(code, reason)))
+
+    def _await_goodbye(self) -> None:
+        """Send no more frames, and end in :data:`GOODBYE_SECONDS` whatever the client does."""
+        self._closing = True
+        self._timer.cancel()
+        self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
 
     def _begin(self, early: Iterable[object]) -> None:
         self._handle_all(early)
@@ -102,6 +109,9 @@ class WebSocket:
         if not data:
             self._end()
             return
+        if self._connection.state is ConnectionState.CLOSED:
+            # Both have said goodbye, and the client has not taken all yet.
+            return
         self._heard = True
         self._connection.receive_data(data)
         self._handle_all(self._connection.events())
@@ -121,14 +131,7 @@ class WebSocket:
             if not self._closing:
                 self._put(self._connection.send(event.response()))
         elif isinstance(event, CloseConnection):
-            if self._connection.state is ConnectionState.OPEN:
-                # So wsproto tells what it could not parse.
-                raise Refused(f"This is no WebSocket frame: {event.reason}.", CloseReason(event.code))
-            self._closing = True
-            if self._connection.state is ConnectionState.REMOTE_CLOSING:
-                self._put(self._connection.send(event.response()))
-            elif not self.pending:
-                self._end()
+            self._take_goodbye(event)
         elif self._closing or isinstance(event, Pong):
             # What comes after our goodbye concerns nobody.
             return
@@ -136,6 +139,17 @@ class WebSocket:
             raise Refused("Frames are binary messages.", CloseReason.UNSUPPORTED_DATA)
         elif isinstance(event, BytesMessage):
             self._collect(event)
+
+    def _take_goodbye(self, event: CloseConnection) -> None:
+        if self._connection.state is ConnectionState.OPEN:
+            # So wsproto tells what it could not parse.
+            raise Refused(f"This is no WebSocket frame: {event.reason}.", CloseReason(event.code))
+        if not self._closing:
+            self._await_goodbye()
+        if self._connection.state is ConnectionState.REMOTE_CLOSING:
+            self._put(self._connection.send(event.response()))
+        elif not self.pending:
+            self._end()
 
     def _collect(self, event: BytesMessage) -> None:
         if len(self._message) + len(event.data) > MAX_FRAME_BYTES:
@@ -164,7 +178,9 @@ class WebSocket:
             return
         self._outgoing.append(memoryview(data))
         self.pending += len(data)
-        if len(self._outgoing) == 1:
+        if self.pending > MAX_PENDING_BYTES:
+            self._end()
+        elif len(self._outgoing) == 1:
             self._flush()
 
     def _flush(self) -> None:

@@ -1,0 +1,96 @@
+"""Clients of streams that keep no rule: what they leave behind, and what they cost."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+from wsproto.events import CloseConnection, Ping
+
+from connmgr.errors import BadFrame
+from connmgr.streams.opening import Opening
+from tests.api.wire import LOCAL, token_of
+from tests.daemon import Daemon
+from tests.streams.wire import Stream
+
+PATH = "/shell/pipe"
+WINDOW = 256 * 1024
+
+
+@pytest.fixture
+def stream(own_daemon: Daemon) -> Iterator[Stream]:
+    with contextlib.closing(Stream(own_daemon.url, PATH, token_of(own_daemon))) as opened:
+        yield opened
+
+
+def test_who_says_goodbye_and_takes_nothing_is_let_go(own_daemon: Daemon, stream: Stream) -> None:
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stream.ask(connection=LOCAL, command="cat /dev/zero")
+    # More than the sockets hold and less than the daemon keeps.
+    for _ in range(14):
+        _await(lambda: _waits(own_daemon), "The process does not wait for its client.")
+        stream.acknowledge(WINDOW)
+    _await(lambda: _waits(own_daemon), "The process does not wait for its client.")
+    stream._write(stream.connection.send(CloseConnection(1000)))
+    _await(lambda: not psutil.Process(own_daemon.pid).children(), "The process runs on without its client.")
+    assert "Traceback" not in own_daemon.stderr()
+
+
+def test_who_says_goodbye_before_the_request_is_let_go(own_daemon: Daemon, stream: Stream) -> None:
+    stream._write(stream.connection.send(CloseConnection(1000)))
+    assert stream.finish().code == 1008
+    assert "Traceback" not in own_daemon.stderr()
+
+
+def test_who_leaves_before_the_request_is_no_fault_of_the_daemon(own_daemon: Daemon, stream: Stream) -> None:
+    before = psutil.Process(own_daemon.pid).num_fds()
+    stream.close()
+    _await(lambda: psutil.Process(own_daemon.pid).num_fds() < before, "The socket stays open.")
+    assert "Traceback" not in own_daemon.stderr()
+
+
+def test_who_pings_and_reads_no_answer_is_let_go(stream: Stream) -> None:
+    stream.ask(connection=LOCAL, command="sleep 600")
+    pings = stream.connection.send(Ping(bytes(125))) * 1000
+    with pytest.raises(ConnectionError):  # noqa: PT012 - it depends on the sockets' buffers when
+        for _ in range(1000):
+            stream.socket.sendall(pings)
+
+
+def test_nothing_that_comes_puts_off_the_deadline_of_the_request() -> None:
+    headers = {
+        "Host": "localhost",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    ours, theirs = socket.socketpair()
+    opening = Opening(headers.get)
+    with ours, theirs:
+        opening.accept(ours)
+        theirs.sendall(b"\x89\x80\0\0\0\0" * 100 + b"\x82\x82\0\0\0\0{}")
+        with pytest.raises(BadFrame, match="did not come within"):
+            opening.first_message(0.0)
+
+
+def _waits(daemon: Daemon) -> bool:
+    """Whether the process has been started and sleeps, as its output is not read."""
+    found = psutil.Process(daemon.pid).children(recursive=True)
+    return bool(found) and all(_in_pipe(one) for one in found)
+
+
+def _in_pipe(process: psutil.Process) -> bool:
+    time.sleep(0.05)
+    return bool(process.status() == psutil.STATUS_SLEEPING)
+
+
+def _await(true: Callable[[], bool], otherwise: str) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.02)
