@@ -184,6 +184,8 @@ class Terminal:
 
     def type(self, data: bytes, taken: Callable[[int], None]) -> None:
         """Write input after what was given before; ``taken`` is told when it went on. In the loop."""
+        if not data:
+            return
         self._waiting.append((taken, len(data)))
         if self.state != RUNNING:
             self._taken(len(data))
@@ -228,7 +230,8 @@ class Terminal:
         self.output.resize(columns, rows)
         if self.recording:
             self.recording.resized(columns, rows)
-        for viewer in self._viewers:
+        # Who turns out to be gone leaves meanwhile.
+        for viewer in list(self._viewers):
             if viewer is not by:
                 viewer.tell_size(columns, rows)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from wsproto.events import CloseConnection, Ping
+from wsproto.events import BytesMessage, CloseConnection, Ping
 
 from connmgr.errors import BadFrame
 from connmgr.streams.opening import Opening
-from tests.api.wire import LOCAL, token_of
+from tests.api.wire import LOCAL, send, token_of
 from tests.daemon import Daemon
 from tests.streams.wire import Stream
 
@@ -76,6 +76,23 @@ def test_nothing_that_comes_puts_off_the_deadline_of_the_request() -> None:
         theirs.sendall(b"\x89\x80\0\0\0\0" * 100 + b"\x82\x82\0\0\0\0{}")
         with pytest.raises(BadFrame, match="did not come within"):
             opening.first_message(0.0)
+
+
+def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(own_daemon: Daemon) -> None:
+    token = token_of(own_daemon)
+    bearer = {"Authorization": f"Bearer {token}"}
+    command = "read -r go; printf '\\033[5n'; IFS= read -r -s -d n answer; echo \"answered ${#answer}\"; sleep 600"
+    asked = {"connection": LOCAL, "command": f"exec bash -c '{command}'".replace("'\\033[5n'", '"\\033[5n"')}
+    terminal = send(own_daemon.url, "/terminal/open", asked, bearer).json["terminal"]
+    with contextlib.closing(Stream(own_daemon.url, f"/terminal/attach/{terminal}", token)) as client:
+        for _ in range(50):
+            client._write(client.connection.send(BytesMessage(b"\0")))
+        client._write(client.connection.send(CloseConnection(1000)))
+        client.finish()
+    send(own_daemon.url, "/terminal/input", {"terminal": terminal, "data": "go\r"}, bearer)
+    wanted = {"terminal": terminal, "contains": "answered 3", "wait": 10}
+    lines = send(own_daemon.url, "/terminal/screen", wanted, bearer).json["lines"]
+    assert any("answered 3" in line for line in lines), lines
 
 
 def _waits(daemon: Daemon) -> bool:
