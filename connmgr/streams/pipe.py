@@ -39,7 +39,8 @@ class Pipe:
     ) -> None:
         self._streams = streams
         self._channel, self._hang_up = channel, hang_up
-        self._has_left = False
+        self._has_left = self._is_released = False
+        self._when_ended = when_ended
         self._client = Client(streams.loop, opening, self)
         self._process = Process(
             streams.loop,
@@ -47,7 +48,7 @@ class Pipe:
             output=self._output,
             taken=self._client.acknowledge,
             ended=self._ended,
-            released=when_ended,
+            released=self._released,
         )
         streams.add(self, connection)
 
@@ -66,7 +67,22 @@ class Pipe:
     def leave(self) -> None:
         self._has_left = True
         self._process.close(self._end_process)
-        self._streams.discard(self)
+        self._discard_at_end()
+
+    def _released(self) -> None:
+        try:
+            self._when_ended()
+        finally:
+            self._streams.loop.call(self._note_release)
+
+    def _note_release(self) -> None:
+        self._is_released = True
+        self._discard_at_end()
+
+    def _discard_at_end(self) -> None:
+        # A daemon that stops waits for the streams that are held: until then the process may not have been sent HUP.
+        if self._has_left and self._is_released:
+            self._streams.discard(self)
 
     def _end_process(self) -> None:
         """Have the process end by itself if it does so soon; in a thread that may wait."""
@@ -76,6 +92,7 @@ class Pipe:
 
     def stop(self, why: ConnmgrError) -> None:
         self._client.fail(why, CloseReason.GOING_AWAY)
+        self._process.close(self._end_process)
 
     def _output(self, stdout: bytes, stderr: bytes) -> None:
         self._client.send(stdout)

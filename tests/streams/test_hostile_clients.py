@@ -95,6 +95,25 @@ def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(own_daemon: 
     assert any("answered 3" in line for line in lines), lines
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["a client that reads", "a client that does not"])
+def test_no_process_of_a_pipe_outlives_the_daemon(own_daemon: Daemon, stream: Stream, *, reads: bool) -> None:
+    stream.ask(connection=LOCAL, command="echo begun; sleep 600; true")
+    stream.until(b"begun")
+    processes = psutil.Process(own_daemon.pid).children(recursive=True)
+    assert processes
+    own_daemon.process.terminate()
+    if reads:
+        assert stream.finish().error["code"] == "stopping"
+    own_daemon.process.wait(20)
+    _await(lambda: not any(map(_runs, processes)), "A process runs on.")
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 def _waits(daemon: Daemon) -> bool:
     """Whether the process has been started and sleeps, as its output is not read."""
     found = psutil.Process(daemon.pid).children(recursive=True)
