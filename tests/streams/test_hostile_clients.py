@@ -81,10 +81,14 @@ def test_nothing_that_comes_puts_off_the_deadline_of_the_request() -> None:
 def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(own_daemon: Daemon) -> None:
     token = token_of(own_daemon)
     bearer = {"Authorization": f"Bearer {token}"}
-    command = "read -r go; printf '\\033[5n'; IFS= read -r -s -d n answer; echo \"answered ${#answer}\"; sleep 600"
+    command = (
+        "read -r go; stty -icanon -echo; printf '\\033[5n'; IFS= read -rd n answer; echo \"answered ${#answer}\"; cat"
+    )
     asked = {"connection": LOCAL, "command": f"exec bash -c '{command}'".replace("'\\033[5n'", '"\\033[5n"')}
     terminal = send(own_daemon.url, "/terminal/open", asked, bearer).json["terminal"]
-    with contextlib.closing(Stream(own_daemon.url, f"/terminal/attach/{terminal}", token)) as client:
+    with contextlib.closing(
+        Stream(own_daemon.url, f"/terminal/attach/{terminal}", token, acknowledges=False)
+    ) as client:
         for _ in range(50):
             client._write(client.connection.send(BytesMessage(b"\0")))
         client._write(client.connection.send(CloseConnection(1000)))
