@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -120,10 +121,13 @@ def pipe(request: dict[str, Any]) -> Begin:
     found.kept.keep(request["connection"], lease)
     found.vault.connections.touch(request["connection"])
 
-    def begin(opening: Opening) -> None:
+    def join(opening: Opening) -> None:
         transport = lease.link.transport
-        found.streams.loop.call(
-            lambda: Pipe(
+        with ExitStack() as unless_joined:
+            unless_joined.callback(found.streams.loop.work, lease.release)
+            unless_joined.callback(found.streams.loop.work, channel.close)
+            unless_joined.callback(opening.stream.close)
+            Pipe(
                 found.streams,
                 opening,
                 channel,
@@ -131,9 +135,9 @@ def pipe(request: dict[str, Any]) -> Begin:
                 hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
                 when_ended=lease.release,
             )
-        )
+            unless_joined.pop_all()
 
-    return begin
+    return lambda opening: found.streams.loop.call(partial(join, opening))
 
 
 def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeout: float) -> Channel:

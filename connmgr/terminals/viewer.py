@@ -125,7 +125,9 @@ class Viewer:
         if self._drawing or self._over or self.is_behind:
             return
         if self._position < self._output.start:
-            self.draw()
+            # A screen that waits for room would be drawn too early.
+            if not self._client.is_full:
+                self.draw()
             return
         while self._position < self._output.end and not self._client.is_full:
             _, data = self._output.read(self._position, PIECE_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import struct
@@ -99,6 +100,7 @@ class Link(paramiko.Transport):
         self._proven_key: bytes | None = None
         self._postponed: list[tuple[Message, Stream | None, bool]] = []
         self._soon: deque[tuple[Message, Stream]] = deque()
+        self._one_waits = threading.Lock()
         self._packets = cast(Packets, self.packetizer)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
@@ -210,10 +212,28 @@ class Link(paramiko.Transport):
     def post_soon(self, message: Message, of: Stream) -> None:
         """Send without waiting for another thread that is sending, or for new keys: who holds it up sends it then.
 
+        Where the peer takes nothing now, a thread waits for it.
         :raises EOFError: the link is gone.
+        :raises BlockingIOError: :data:`MAX_POSTPONED` messages wait already.
         """
+        if len(self._soon) >= MAX_POSTPONED:
+            raise BlockingIOError(errno.EAGAIN, "too many messages wait for the peer")
         self._soon.append((message, of))
-        self._send_soon()
+        if self.wire.takes_more:
+            self._send_soon()
+        elif self._one_waits.acquire(blocking=False):
+            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
+
+    def _send_when_taken(self) -> None:
+        """Send what waits; the wire gives up a peer that takes nothing for too long."""
+        while True:
+            with suppress(OSError, EOFError):
+                self._send_soon()
+            self._one_waits.release()
+            # What was left since the last look found this thread at work. Another sender sends it after its own.
+            left = self._soon and self.active and self.clear_to_send.is_set() and not self.clear_to_send_lock.locked()
+            if not left or not self._one_waits.acquire(blocking=False):
+                return
 
     def _send_soon(self) -> None:
         # Whoever found the lock taken has appended before: the holder looks again after he has released it.

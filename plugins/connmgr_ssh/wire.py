@@ -176,6 +176,14 @@ class Wire:
         # paramiko would continue after ETIMEDOUT.
         raise OSError(errno.ECONNABORTED, "the peer takes no more data")
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether a small piece can be written without waiting, as far as can be told."""
+        try:
+            return self.socket is not None and awaits(self.socket, select.POLLOUT, 0)
+        except OSError:
+            return True
+
     def settimeout(self, timeout: float | None) -> None:
         """Do nothing: paramiko would set an interval of its own, and wake ten times a second."""
 

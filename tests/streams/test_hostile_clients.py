@@ -6,6 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,8 +14,10 @@ from wsproto.events import BytesMessage, CloseConnection, Ping
 
 from connmgr.errors import BadFrame
 from connmgr.streams.opening import Opening
-from tests.api.wire import LOCAL, send, token_of
+from tests.api.wire import LOCAL, client_of, send, token_of
 from tests.daemon import Daemon
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
 from tests.streams.wire import Stream
 
 PATH = "/shell/pipe"
@@ -127,6 +130,28 @@ def _waits(daemon: Daemon) -> bool:
 def _in_pipe(process: psutil.Process) -> bool:
     time.sleep(0.05)
     return bool(process.status() == psutil.STATUS_SLEEPING)
+
+
+@pytest.mark.needs("sshd")
+def test_a_far_side_that_takes_nothing_stops_no_other_stream(own_daemon: Daemon, tmp_path: Path) -> None:
+    token = token_of(own_daemon)
+    with contextlib.ExitStack() as opened:
+        server = opened.enter_context(ssh_server(tmp_path))
+        client = opened.enter_context(client_of(own_daemon))
+        far = client.connection.add("far", {"type": "ssh", **ssh_fields(server, server.user), "keepAlive": 600})
+        stalled = opened.enter_context(contextlib.closing(Stream(own_daemon.url, PATH, token)))
+        stalled.ask(connection=far, command="echo begun; cat >/dev/null", pty=True).until(b"begun")
+        server.freeze()
+        try:
+            # More than the socket to the far side holds.
+            for number in range(200_000):
+                stalled.resize(80 + number % 2, 24)
+            other = opened.enter_context(contextlib.closing(Stream(own_daemon.url, PATH, token)))
+            assert other.ask(connection=LOCAL, command="echo there").finish().stdout == b"there\n"
+        finally:
+            server.thaw()
+        stalled.write(b"\4")
+        assert stalled.finish().status == 0
 
 
 def _await(true: Callable[[], bool], otherwise: str) -> None:
