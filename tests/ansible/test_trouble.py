@@ -10,6 +10,7 @@ import pytest
 
 from tests.fleet import PROGRAMS, Fleet, hosts_of, recap
 from tests.ports import reserved_port
+from tests.shell.test_shells import await_true
 
 PLAYBOOK = Path(__file__).parent / "playbooks" / "trouble.yml"
 OVER_DAEMON = {"ansible_connection": "connmgr.connmgr.connmgr", "ansible_python_interpreter": sys.executable}
@@ -42,7 +43,7 @@ def test_who_is_away_is_unreachable_and_what_fails_is_failed(fleet: Fleet, tmp_p
     assert "refused the connection" in said
     assert "No connection is called 'nobody'" in said
     sleeper = int((tmp_path / "pid").read_text())
-    assert not Path(f"/proc/{sleeper}").exists(), "what took too long runs on"
+    await_true(lambda: not Path(f"/proc/{sleeper}").exists(), "what took too long runs on")
 
 
 def _raw(fleet: Fleet, directory: Path, host: str, command: str, *options: str, **more: object) -> str:
