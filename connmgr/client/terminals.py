@@ -64,9 +64,12 @@ class Terminals(Group):
         answer = self._post("/terminal/output", terminal=terminal, offset=offset, encoding="base64", **options)
         return TerminalOutput(base64.b64decode(answer["data"]), answer["next"], answer["offset"], answer["eof"])
 
-    def screen(self, terminal: str, *, wait: float | None = None) -> dict[str, Any]:
-        """Return what a person would see."""
-        return dict(self._post("/terminal/screen", terminal=terminal, **given(wait=wait)))
+    def screen(
+        self, terminal: str, *, wait: float | None = None, since: int | None = None, contains: str | None = None
+    ) -> dict[str, Any]:
+        """Return what a person would see; with ``wait``, wait so many seconds for output after ``since``, or a text."""
+        options = given(wait=wait, since=since, contains=contains)
+        return dict(self._post("/terminal/screen", terminal=terminal, **options))
 
     def resize(self, terminal: str, columns: int, rows: int) -> None:
         """Set the size, in characters."""

@@ -22,9 +22,8 @@ GRACE_SECONDS = 2.0
 class Pipe:
     """Joins the client of ``opening`` with the process behind ``channel`` on ``connection``.
 
-    ``when_ended`` is called once after that.
-
-    ``hang_up`` is called, in a thread that may wait, where the client leaves while the process runs.
+    ``hang_up`` is called, in a thread that may wait, where the client leaves while the process runs; ``when_ended``
+    once after the process.
     """
 
     def __init__(

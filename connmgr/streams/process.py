@@ -58,8 +58,7 @@ class Process:
         self._descriptor = channel.fileno()
         if self._descriptor is None:
             self._may_read.set()
-            self._reader = threading.Thread(target=self._read_on, name="stream output", daemon=True)
-            self._reader.start()
+            threading.Thread(target=self._read_on, name="stream output", daemon=True).start()
         else:
             loop.call(self._begin)
 
@@ -186,7 +185,8 @@ class Process:
     def _read_on(self) -> None:
         """Read in a thread of its own, as far as what was read is taken."""
         while not self._over:
-            self._may_read.wait()
+            if not self._may_read.wait(POLL_SECONDS):
+                continue
             try:
                 stdout, stderr = self._channel.recv(POLL_SECONDS)
             except (EOFError, OSError):
