@@ -77,6 +77,12 @@ _INFO = {
 }
 
 
+def _with_connection(request: dict[str, Any]) -> dict[str, Any]:
+    """Put in the connection of the terminal, about which authorisation is asked; an unknown one is left to the view."""
+    connection = services().terminals.connection_of(request["terminal"])
+    return request if connection is None else {**request, "connection": connection}
+
+
 @group.endpoint(
     "/open",
     TerminalOpenRequest,
@@ -121,7 +127,8 @@ def _redeemed(ticket: str, in_path: Mapping[str, Any]) -> Caller:
     TerminalAttachRequest,
     kind=StreamEndpoint,
     action="terminal.attach",
-    about=("terminal", "watch"),
+    about=("terminal", "connection", "watch"),
+    selects=_with_connection,
     raises=[*FINDING, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
     redeems=_redeemed,
     frames=FRAMES + " A terminal's size comes from the daemon too, at first and when it changes.",
@@ -148,7 +155,8 @@ def attach(request: dict[str, Any]) -> Begin:
     TerminalRequest,
     TerminalTicketResponse,
     action="terminal.ticket",
-    about=("terminal",),
+    about=("terminal", "connection"),
+    selects=_with_connection,
     raises=FINDING,
     example={"terminal": TERMINAL},
     answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc"},
@@ -179,7 +187,8 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/input",
     TerminalInputRequest,
     action="terminal.input",
-    about=("terminal",),
+    about=("terminal", "connection"),
+    selects=_with_connection,
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "data": "ls -l\r"},
 )
@@ -195,7 +204,8 @@ def input(request: dict[str, Any]) -> None:
     TerminalOutputRequest,
     TerminalOutputResponse,
     action="terminal.output",
-    about=("terminal",),
+    about=("terminal", "connection"),
+    selects=_with_connection,
     raises=FINDING,
     example={"terminal": TERMINAL, "offset": 0, "wait": 25},
     answer={
@@ -240,7 +250,8 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     TerminalScreenRequest,
     TerminalScreenResponse,
     action="terminal.screen",
-    about=("terminal",),
+    about=("terminal", "connection"),
+    selects=_with_connection,
     raises=FINDING,
     example={"terminal": TERMINAL, "contains": "$ ", "wait": 10},
     answer={
@@ -280,7 +291,8 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
     "/resize",
     TerminalResizeRequest,
     action="terminal.resize",
-    about=("terminal",),
+    about=("terminal", "connection"),
+    selects=_with_connection,
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "columns": 132, "rows": 43},
 )
@@ -293,7 +305,8 @@ def resize(request: dict[str, Any]) -> None:
     "/close",
     TerminalRequest,
     action="terminal.close",
-    about=("terminal",),
+    about=("terminal", "connection"),
+    selects=_with_connection,
     raises=FINDING,
     example={"terminal": TERMINAL},
 )

@@ -139,6 +139,12 @@ class Terminals:
                 raise UnknownTerminal(id) from None
         return terminal
 
+    def connection_of(self, id: str) -> str | None:
+        """Return the connection that a terminal is on, or None for an unknown one."""
+        with self._lock:
+            terminal = self._terminals.get(id)
+        return None if terminal is None else terminal.origin.connection
+
     def all(self) -> list[Terminal]:
         """Return the terminals that run or ended lately, the oldest first."""
         self._tidy()

@@ -108,6 +108,20 @@ def test_the_shell_that_is_meant_is_told_by_its_name(guarded: Guarded) -> None:
     assert [entry.get("shell") for entry in guarded.seen("entry")] == ["build", "build", None]
 
 
+def test_a_terminal_is_asked_about_as_its_connection(guarded: Guarded) -> None:
+    guarded.deny()
+    terminal = guarded.client.terminal.open(LOCAL_MACHINE, command="cat")
+    guarded.deny("terminal.input", "terminal.screen", "terminal.attach")
+    assert refused(guarded.client, "/terminal/input", terminal=terminal, data="x") == "policy_denied"
+    assert refused(guarded.client, "/terminal/screen", terminal=terminal) == "policy_denied"
+    with pytest.raises(ClientError) as denied:
+        guarded.client.terminal.attach(terminal)
+    assert denied.value.code == "policy_denied"
+    assert [asked[2] for asked in guarded.seen("asked")] == [[LOCAL_MACHINE]] * 3
+    guarded.deny()
+    guarded.client.terminal.close(terminal)
+
+
 def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
     gateway = add(guarded.client, "gateway", **SSH)
     host = add(guarded.client, "host", **{**SSH, "host": "inner.example", "gateway": gateway})
