@@ -173,6 +173,7 @@ class StreamServer:
             method, path, _ = head.split(b" ", 2)
             if method == b"GET":
                 self._script(Accepted(accepted, head + b"\r\n\r\n"))
+                self._end(accepted)
                 return
             [length] = [int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
             while len(held) < length:
@@ -182,6 +183,14 @@ class StreamServer:
             answer = json.dumps(self._answers[path.decode()]).encode()
             lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(answer)}", "", ""]
             accepted.sendall("\r\n".join(lines).encode() + answer)
+
+    @staticmethod
+    def _end(accepted: socket.socket) -> None:
+        """Close as a daemon does: with something unread, the kernel would take back what was sent last."""
+        if accepted.fileno() >= 0:
+            accepted.shutdown(socket.SHUT_WR)
+            while accepted.recv(65536):
+                pass
 
     @staticmethod
     def _received(accepted: socket.socket) -> bytes:
