@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from connmgr.errors import ConnmgrError
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import category_rows, principal_rows, record, schema, way
+from connmgr.vault import category_rows, documents, principal_rows, record, schema, way
 from connmgr.vault.database import Database
 from connmgr.vault.tables import connection
 
@@ -28,6 +28,8 @@ def faults(database: Database, key: VaultKey) -> list[str]:
             found.append(error.message)
         if revision != schema.REVISIONS[0]:
             found += category_rows.faults(tx, key)
+        if revision == schema.REVISIONS[-1]:
+            found += documents.faults(tx, key)
         if current:
             return found + [error.message for error in way.faults(tx, key)]
         return found + _faults_before_ways(tx, key)

@@ -49,6 +49,8 @@ class StoredJob:
     state: str = STARTING
     exit_code: int | None = None
     ended: datetime | None = None
+    token: str | None = None
+    """The id of the token with which it was started; None for the owner's."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -112,6 +113,11 @@ class Principals:
         if data_key is None:
             raise SecretLocked(f"{holder.name} was locked in this moment.", principals=[holder.name])
         return sealed.open(data_key)
+
+    def lasting_key(self, purpose: bytes) -> bytes:
+        """Return a 32-byte key for ``purpose``, at most 16 bytes, which rotations of the vault's key do not change."""
+        private = self._vault_private(self._known())
+        return blake2b(key=private, person=purpose, digest_size=32).digest()
 
     def require(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
         """Check that ``access`` may open all of ``secrets``, without opening them.

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from connmgr.errors import VaultUnavailable
 from connmgr.secrets.keyfile import KeyStore, VaultKey, load_from
 from connmgr.secrets.principals import VAULT, unwrap_vault
-from connmgr.vault import category_rows, principal_rows, record
+from connmgr.vault import category_rows, documents, principal_rows, record
 from connmgr.vault.database import Database
 from connmgr.vault.schema import KEY_VERIFIER
 from connmgr.vault.tables import connection, meta
@@ -48,4 +48,5 @@ def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
         tx.execute(_SET_MAC, [{"uuid": row["id"], "code": record.mac(row, new)} for row in rows])
     category_rows.verify(tx, old)
     category_rows.authenticate(tx, new)
+    documents.authenticate(tx, old, new)
     principal_rows.put_meta(tx, KEY_VERIFIER, new.verifier())

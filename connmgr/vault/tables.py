@@ -138,7 +138,26 @@ job = sa.Table(
     sa.Column("exit_code", sa.Integer),
     sa.Column("created", Timestamp, nullable=False),
     sa.Column("ended", Timestamp),
+    # The id of the token with which it was started; null for the owner's.
+    sa.Column("token", sa.Text),
     sa.UniqueConstraint("connection", "key"),
+)
+
+# What has no table of its own: tokens, approvals, saved commands.
+document = sa.Table(
+    "document",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    # What it is found by beside its id, as the digest of a token, or a name.
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("expires", Timestamp),
+    # JSON. The authentication code leaves it out.
+    sa.Column("counts", sa.Text, nullable=False),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("kind", "key"),
 )
 
 # Which connections a connection runs over, its parent among them.

@@ -11,6 +11,7 @@ from connmgr.vault.batch import Batches
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
+from connmgr.vault.documents import Documents
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import Principals
 from connmgr.vault.tables import meta
@@ -20,7 +21,7 @@ _WRONG_KEY = "The vault key does not belong to this vault: put back the key that
 
 
 class Vault:
-    """Categories, connections, jobs and principals; its maker closes it and its database.
+    """Categories, connections, jobs, documents and principals; its maker closes it and its database.
 
     One transaction migrates the database and adds a new vault's entries: killed at any moment, it leaves the old state
     or the new one.
@@ -34,6 +35,9 @@ class Vault:
         """Stands for a text that may hold secrets; equal texts give equal codes."""
         self.connections = Connections(database, key)
         self.jobs = StoredJobs(database)
+        self.tokens = Documents(database, key, "token")
+        self.approvals = Documents(database, key, "approval")
+        self.commands = Documents(database, key, "command")
         self.categories = Categories(database, key, self.connections)
         self.batches = Batches(database, key, self.categories, self.connections)
         try:

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -188,7 +189,9 @@ class StreamServer:
     def _end(accepted: socket.socket) -> None:
         """Close as a daemon does: with something unread, the kernel would take back what was sent last."""
         if accepted.fileno() >= 0:
-            accepted.shutdown(socket.SHUT_WR)
+            # The client may have gone already.
+            with suppress(OSError):
+                accepted.shutdown(socket.SHUT_WR)
             while accepted.recv(65536):
                 pass
 

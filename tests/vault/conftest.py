@@ -119,6 +119,7 @@ def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0
         connection_rows.update(tx, older)
     if tx.dialect.name == "postgresql":
         tx.execute(sa.text("DROP INDEX ix_connection_query, ix_connection_long"))
+    tx.execute(sa.text("DROP TABLE document"))
     tx.execute(sa.text("DROP TABLE job"))
     tx.execute(sa.text("DROP TABLE commit_mark"))
     tx.execute(sa.text("ALTER TABLE connection DROP COLUMN way"))

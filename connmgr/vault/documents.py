@@ -1,0 +1,176 @@
+"""Documents of the vault: what has no table of its own, kept as JSON under an authentication code.
+
+A *kind* of document belongs to one part of the program: ``token``, ``approval``, ``command``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import IntegrityError
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault.database import Database
+from connmgr.vault.principal_rows import check_key
+from connmgr.vault.record import Row, canonical
+from connmgr.vault.tables import document as table
+from connmgr.vault.tables import now
+
+_FORMAT = "document-1"
+_COVERED = ("kind", "id", "key", "body", "created", "expires")
+_BY_ID = sa.select(table).where(table.c.kind == sa.bindparam("kind"), table.c.id == sa.bindparam("id"))
+_BY_KEY = sa.select(table).where(table.c.kind == sa.bindparam("kind"), table.c.key == sa.bindparam("key"))
+_ALL = sa.select(table).where(table.c.kind == sa.bindparam("kind")).order_by(table.c.created, table.c.id)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A stored document. Times are aware and in UTC."""
+
+    key: str
+    """What it is found by beside its ``id``; no other of its kind has the same."""
+
+    body: Mapping[str, Any]
+    expires: datetime | None = None
+    id: str = field(default_factory=_new_id)
+    created: datetime = field(default_factory=now)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    """What is counted of it. No code authenticates this, so nothing that opens a door may depend on it."""
+
+
+class Documents:
+    """The documents of one ``kind``; safe to use from several threads.
+
+    Its methods raise :class:`IntegrityError` for a document that was changed outside of connmgr, and
+    :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
+    """
+
+    def __init__(self, database: Database, key: VaultKey, kind: str) -> None:
+        self._database, self._key, self._kind = database, key, kind
+
+    def add(self, added: Document, *, most: int | None = None) -> bool:
+        """Store a document; return False, and store nothing, if its key is taken or there are ``most`` already."""
+
+        def work(tx: sa.Connection) -> bool:
+            if tx.execute(_BY_KEY, {"kind": self._kind, "key": added.key}).first() is not None:
+                return False
+            counted = sa.select(sa.func.count()).where(table.c.kind == self._kind)
+            if most is not None and (tx.scalar(counted) or 0) >= most:
+                return False
+            tx.execute(table.insert().values(self._row(added)))
+            return True
+
+        return self._database.write(work)
+
+    def get(self, id: str) -> Document | None:
+        """Return the document ``id``, or None."""
+        return self._database.read(lambda tx: self._one(tx, _BY_ID, id=id))
+
+    def by_key(self, key: str) -> Document | None:
+        """Return the document with this key, or None."""
+        return self._database.read(lambda tx: self._one(tx, _BY_KEY, key=key))
+
+    def all(self) -> list[Document]:
+        """Return all documents, oldest first."""
+        rows = self._database.read(lambda tx: tx.execute(_ALL, {"kind": self._kind}).mappings().all())
+        return [self._document(None, row) for row in rows]
+
+    def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
+        """Replace the document ``id`` by what ``change`` makes of it, and return that.
+
+        None removes it; without such a document nothing is done. ``change`` may be called again.
+        """
+
+        def work(tx: sa.Connection) -> Document | None:
+            before = self._one(tx, _BY_ID.with_for_update(), id=id)
+            after = None if before is None else change(before)
+            of_this = (table.c.kind == self._kind, table.c.id == id)
+            if before is not None and after is None:
+                tx.execute(table.delete().where(*of_this))
+            elif after is not None and after != before:
+                tx.execute(table.update().where(*of_this).values(self._row(after)))
+            return after
+
+        return self._database.write(work)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Remove documents; those that are not there stay so."""
+        of_these = (table.c.kind == self._kind, table.c.id.in_(list(ids)))
+        self._database.write(lambda tx: tx.execute(table.delete().where(*of_these)))
+
+    def _one(self, tx: sa.Connection, statement: sa.Select[Any], **by: str) -> Document | None:
+        row = tx.execute(statement, {"kind": self._kind, **by}).mappings().one_or_none()
+        return None if row is None else self._document(tx, row)
+
+    def _row(self, one: Document) -> dict[str, Any]:
+        row = {**vars(one), "kind": self._kind, "body": canonical(one.body), "counts": canonical(one.counts)}
+        return row | {"mac": _mac(row, self._key)}
+
+    def _document(self, tx: sa.Connection | None, row: Row) -> Document:
+        if not _intact(row, self._key):
+            if tx is not None:
+                # Under a rotated key no row is authentic, though nobody tampered with them.
+                check_key(tx, self._key)
+            raise _changed(row)
+        members = {name: row[name] for name in ("id", "key", "created", "expires")}
+        return Document(**members, body=json.loads(row["body"]), counts=_counts(row["counts"]))
+
+
+def authenticate(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
+    """Give every document its code under ``new``.
+
+    :raises IntegrityError: one was changed outside of connmgr.
+    """
+    for row in tx.execute(sa.select(table)).mappings().all():
+        if not _intact(row, old):
+            raise _changed(row)
+        of_this = (table.c.kind == row["kind"], table.c.id == row["id"])
+        tx.execute(table.update().where(*of_this).values(mac=_mac(row, new)))
+
+
+def faults(tx: sa.Connection, key: VaultKey) -> list[str]:
+    """Return a message for each document that is not authentic."""
+    return [_changed(row).message for row in tx.execute(sa.select(table)).mappings() if not _intact(row, key)]
+
+
+def counted(one: Document, **counts: Any) -> Document:
+    """Return ``one`` with other counts."""
+    return replace(one, counts={**one.counts, **counts})
+
+
+def _counts(text: object) -> Mapping[str, Any]:
+    try:
+        counts = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+    return counts if isinstance(counts, dict) else {}
+
+
+def _mac(row: Row, key: VaultKey) -> bytes:
+    times = {name: row[name] and row[name].isoformat() for name in ("created", "expires")}
+    covered = {**row, **times}
+    return key.mac(canonical([_FORMAT, *(covered[name] for name in _COVERED)]).encode())
+
+
+def _intact(row: Row, key: VaultKey) -> bool:
+    try:
+        return hmac.compare_digest(_mac(row, key), row["mac"])
+    except (AttributeError, TypeError, ValueError):
+        # SQLite keeps values of any type in any column.
+        return False
+
+
+def _changed(row: Row) -> IntegrityError:
+    what = f"The {row['kind']} {row['id']}"
+    return IntegrityError(f"{what} was changed outside of connmgr: remove it, or restore the vault from a backup.")
