@@ -129,7 +129,9 @@ def _waits(daemon: Daemon) -> bool:
 
 def _in_pipe(process: psutil.Process) -> bool:
     time.sleep(0.05)
-    return bool(process.status() == psutil.STATUS_SLEEPING)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_SLEEPING)
+    return False
 
 
 @pytest.mark.needs("sshd")
