@@ -12,7 +12,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import Account, account, caller
 from connmgr.api.answer import as_lines
-from connmgr.api.command import CommandFields, command_of, printed_until
+from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
 from connmgr.api.schemas import Filter, Id, Ids

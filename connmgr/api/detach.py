@@ -12,7 +12,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import caller, detail
 from connmgr.api.answer import as_json
-from connmgr.api.command import printed_until
+from connmgr.api.command_fields import printed_until
 from connmgr.api.launch import begin, start_shell
 from connmgr.api.parking import turns
 from connmgr.api.services import services

@@ -7,7 +7,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.command import ENCODINGS, MAX_COMMAND, CommandFields, check_base64
+from connmgr.api.command_fields import ENCODINGS, MAX_COMMAND, CommandFields, check_base64
 from connmgr.api.launch import KEEP_SECONDS, OPEN
 from connmgr.api.schemas import Filter, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed

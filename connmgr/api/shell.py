@@ -14,7 +14,7 @@ from marshmallow import fields, validate
 from connmgr import errors
 from connmgr.api import detach, output, streaming
 from connmgr.api.account import account, caller, detail
-from connmgr.api.command import CommandFields, command_of, printed_until
+from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.api.services import services

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.command import ENCODINGS, check_base64
+from connmgr.api.command_fields import ENCODINGS, check_base64
 from connmgr.api.job_schemas import MAX_WAIT
 from connmgr.api.pipe import MAX_COMMAND, PtyFields
 from connmgr.api.schemas import Filter, Id, UtcTime
