@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import flask
 
-from connmgr.api.audit import AuditTrail
 from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
@@ -19,6 +18,7 @@ from connmgr.jobs.starting import Starts
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
+from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells

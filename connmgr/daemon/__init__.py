@@ -15,7 +15,6 @@ from pathlib import Path
 
 from connmgr.api.app import create_app
 from connmgr.api.archive import STREAMED_PATHS
-from connmgr.api.audit import AuditTrail
 from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.fs import BLOB_PATH
@@ -45,6 +44,7 @@ from connmgr.jobs.starting import JobLimits, Starts
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
+from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access

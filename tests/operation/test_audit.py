@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from connmgr.api.audit import FILES, AuditTrail
 from connmgr.errors import StartupError
+from connmgr.rights.audit_trail import FILES, AuditTrail
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, send
 from tests.conftest import StartDaemon
