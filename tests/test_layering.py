@@ -64,6 +64,7 @@ HOMES = {
     "keyring": "connmgr.secrets",
     "pexpect": "connmgr.links.login",
     "psutil": "connmgr.shell",
+    "re2": "connmgr.rights.elements",
     "click": "connmgr.cli connmgr_pyinfra",
     "rich": "connmgr.cli",
     "yaml": "connmgr.cli",

@@ -62,11 +62,19 @@ def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | No
     """
     if pattern in ("*", "**"):
         return None
+    alternatives = compile_exact(fold(pattern))
+    return alternatives if not below_root else [one for each in alternatives for one in beneath_root(each)]
+
+
+def compile_exact(pattern: str) -> list[Alternative]:
+    """Return the alternatives of a ``pattern`` that knows letter case, as paths on a far side do.
+
+    :raises InvalidRequest: as :func:`compile`.
+    """
     if len(pattern) > MAX_CHARACTERS:
         raise InvalidRequest(f"The filter is too long: at most {MAX_CHARACTERS} characters.")
-    expanded = map(_merged, _limited(_Parser(fold(pattern)).text()))
-    alternatives = dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one)))
-    return list(alternatives) if not below_root else [one for each in alternatives for one in beneath_root(each)]
+    expanded = map(_merged, _limited(_Parser(pattern).text()))
+    return list(dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one))))
 
 
 def beneath_root(alternative: Alternative) -> tuple[Alternative, Alternative]:
@@ -189,7 +197,7 @@ def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternati
 
 
 class Matcher:
-    """Tells whether one of several alternatives matches a path, in one step a character, however many they are.
+    """Tells which of several alternatives match a path, in one step a character, however many they are.
 
     The positions within all alternatives are the bits of one number, which advance together.
     """
@@ -197,9 +205,10 @@ class Matcher:
     def __init__(self, alternatives: Iterable[Alternative]) -> None:
         self._starts = self._ends = self._across = self._many = 0
         self._tokens: list[tuple[int, str | OneOf]] = []
+        self._spans: list[tuple[int, int]] = []
         bit = 1
         for alternative in alternatives:
-            self._starts |= bit
+            start = bit
             for token in alternative:
                 if isinstance(token, Many):
                     self._many |= bit
@@ -207,19 +216,35 @@ class Matcher:
                 else:
                     self._tokens.append((bit, token))
                 bit <<= 1
+            self._starts |= start
             self._ends |= bit
+            self._spans.append((bit, 2 * bit - start))
             bit <<= 1
         self._passed: dict[str, int] = {}
 
     def __call__(self, path: str) -> bool:
         """Whether one of the alternatives matches ``path``."""
+        return bool(self._after(path) & self._ends)
+
+    def which(self, path: str) -> list[int]:
+        """Return which alternatives match ``path``, by their places in the order in which they were given."""
+        positions = self._after(path)
+        return [place for place, (end, _) in enumerate(self._spans) if positions & end]
+
+    def which_go_on(self, beginning: str) -> list[int]:
+        """Return which alternatives may match a path that begins with ``beginning``."""
+        positions = self._after(beginning)
+        return [place for place, (_, span) in enumerate(self._spans) if positions & span]
+
+    def _after(self, path: str) -> int:
+        """Return the positions that ``path`` leads to."""
         positions = self._starts | (self._starts & self._many) << 1
         for character in path:
             stays = self._across if character == SEPARATOR else self._many
             positions = (positions & self._passes(character)) << 1 | (positions & stays)
             # Tokens for any number of characters are never adjacent, so one step reaches the token after.
             positions |= (positions & self._many) << 1
-        return bool(positions & self._ends)
+        return positions
 
     def _passes(self, character: str) -> int:
         """Return the positions whose token matches ``character``."""

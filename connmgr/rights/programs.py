@@ -1,0 +1,104 @@
+"""What a rule must know of programs: where they are looked up, which of them run others, which variables steer them."""
+
+from __future__ import annotations
+
+import re
+
+FIXED_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+FIXED_PATH = ":".join(FIXED_DIRECTORIES)
+"""Where the program of a rule is looked up that names it without a directory; PATH of the session plays no role."""
+
+# By what they are: what becomes of their words or their input is a program of the caller's choice.
+_SHELLS = """
+    ash bash busybox csh dash elvish es fish ksh mksh nu oksh pdksh posh pwsh rbash rc sh tcsh toybox xonsh yash zsh
+"""
+_LANGUAGES = """
+    awk bc bun clisp clojure dc deno elixir erl expect gawk ghci gjs groovy gst guile iex irb java jjs jrunscript
+    jshell julia kotlin lua luajit mawk nawk node nodejs octave original-awk osascript perl php pypy python qjs r
+    racket rscript ruby runghc sbcl scala scheme swift tclsh wish
+"""
+_ELEVATION = "capsh doas dzdo machinectl pfexec pkexec run0 runuser setpriv su sudo sudoedit sudoreplay"
+_STARTERS = """
+    at batch bwrap capsh cgexec choom chpst chronic chroot chrt coproc cpulimit cron crond crontab daemon daemonize
+    dbus-run-session direnv dtach dumb-init eatmydata entr env envdir envuidgid fakechroot fakeroot faketime fd
+    fdfind find firejail flock gdb gdbserver gosu hyperfine inotifywait invoke-rc.d ionice ld.so linux32 linux64
+    lldb ltrace nice nohup nsenter numactl parallel perf pidproxy pipexec prlimit proot proxychains
+    proxychains4 pv rlwrap run-one run-parts runcon s6-setuidgid schroot script scriptreplay sem service setarch
+    setlock setsid setuidgid sg softlimit start-stop-daemon stdbuf strace su-exec sudo supervisorctl sysdig
+    systemd-cat systemd-inhibit systemd-nspawn systemd-run tasksel taskset time timeout tini torify torsocks ts tsp
+    uname26 unbuffer unshare valgrind watch watchexec with-contenv xargs xvfb-run
+"""
+_EDITORS_AND_PAGERS = """
+    dialog ed editor elinks emacs emacsclient ex gvim helix hx info jed joe kak less links lynx man mc mcedit micro
+    more most nano newgrp nvi nvim pager pg pico pinfo red rnano rview rvim screen sed select-editor sensible-editor
+    sensible-pager tig tmux vi view vigr vim vimdiff vipw visudo w3m
+"""
+_FAR = """
+    autossh dropbear ftp git git-receive-pack git-shell git-upload-pack hg lftp mosh nc ncat netcat nmap pdsh rlogin
+    rsh rsync scp sftp slogin socat ssh ssh-agent sshpass svn svnserve tcpdump telnet tftp tshark wireshark
+"""
+_ARCHIVES = "7z 7za 7zr bsdtar cpio gtar pax rar star tar unzip zip"
+_BUILDERS = """
+    ansible ansible-console ansible-playbook ant as bazel bundle c99 cargo cc clang cmake cobc composer cpan ctest
+    dotnet g++ gcc gem gmake go gradle ld make meson msbuild mvn ninja npm npx patch pip pipx pnpm puppet rake rustc
+    salt salt-call scons terraform tofu uv uvx vagrant yarn
+"""
+_CONTAINERS = """
+    apptainer buildah crictl ctr docker docker-compose flatpak helm incus kubectl lxc lxc-attach lxc-execute
+    lxc-start minikube nerdctl oc podman podman-compose runc singularity snap virsh
+"""
+_PACKAGES = """
+    apk apt apt-get aptitude brew dnf dpkg dpkg-reconfigure pacman rpm rpmbuild yum zypper port emerge nix nix-shell
+"""
+_OTHERS = """
+    abduco byobu easy_install logrotate logsave mail mailx mariadb mongo mongosh msgfilter mutt mysql
+    openssl pidstat psql redis-cli sendmail sort split sqlite3 update-alternatives xdg-open zypper
+"""
+_KINDS = (_SHELLS, _LANGUAGES, _ELEVATION, _STARTERS, _EDITORS_AND_PAGERS, _FAR, _ARCHIVES, _BUILDERS, _CONTAINERS)
+
+RUN_OTHERS = frozenset(name for kind in (*_KINDS, _PACKAGES, _OTHERS) for name in kind.split())
+"""Programs that run a program of the caller's choice: by their words, their input, or a key that is pressed."""
+
+_VERSION = re.compile(r"(?<=[^\d-])[-\d]+\Z")
+_LOADER = re.compile(r"(?:rt)?ld(?:-[\w.-]+)?\.so(?:\.\d+)*\Z|ld-musl-.*")
+
+
+def last_segment(program: str) -> str:
+    """Return what a program is called, without its directory."""
+    return program.rpartition("/")[2]
+
+
+def runs_others(program: str) -> bool:
+    """Whether ``program``, with or without a directory and a version as in ``python3.12``, is known to run others."""
+    name = last_segment(program).lower()
+    # As vim.tiny and python3.12 are.
+    kind = _VERSION.sub("", name.partition(".")[0])
+    return name in RUN_OTHERS or kind in RUN_OTHERS or _LOADER.match(name) is not None
+
+
+_STEERING = """
+    AWKLIBPATH AWKPATH BASHOPTS BASH_ENV BASH_XTRACEFD BROWSER CC CDPATH CFLAGS CLASSPATH CXX
+    DBUS_SESSION_BUS_ADDRESS EDITOR ENV ERL_AFLAGS ERL_FLAGS ERL_ZFLAGS EXINIT FCEDIT FIGNORE FPATH GCONV_PATH
+    GETCONF_DIR GLOBIGNORE GNUMAKEFLAGS GOFLAGS GVIMINIT HISTFILE HOME HOSTALIASES IFS INPUTRC JULIA_LOAD_PATH
+    KUBECONFIG LDFLAGS LOCALDOMAIN LOCPATH LOGNAME MAIL MAILCHECK MAILPATH MAKEFILES MAKEFLAGS MAKELEVEL MANPATH
+    MANROFFOPT MFLAGS NIS_PATH NLSPATH NOTIFY_SOCKET PAGER PATH PERLIO PERLIO_DEBUG PERLLIB PGHOST PGHOSTADDR
+    PGPASSFILE PGSERVICEFILE PGSYSCONFDIR POSIXLY_CORRECT PROMPT_COMMAND PS0 PS1 PS2 PS3 PS4 RESOLV_HOST_CONF
+    RES_OPTIONS RUBYLIB RUBYOPT RUBYSHELL RUSTC_WRAPPER R_ENVIRON R_HOME R_PROFILE SHELL SHELLOPTS SSH_ASKPASS
+    SSH_AUTH_SOCK SSLKEYLOGFILE SUDO_ASKPASS TERM TERMCAP TERMINFO TERMINFO_DIRS TMPDIR TZ TZDIR USER VIM
+    VIMINIT VIMRUNTIME VISUAL ZDOTDIR
+"""
+_FAMILIES = re.compile(
+    r"(?:LD|DYLD|_RLD|MALLOC|GLIBC|BASH_FUNC|BASH_LOADABLES|LUA|GIT|SYSTEMD|DOCKER|ANSIBLE|OPENSSL|SSL|XDG|CARGO|NPM|PIP|UV|GEM"
+    r"|BUNDLE|QT|GTK|GIO|GDK|MYSQL|AWS|DOTNET|CORECLR|COR|TCL|GUILE|OCTAVE|TMUX|KRB5|NODE|JAVA|_JAVA|PHP)_"
+    r"|(?:PYTHON|PERL5|LESS|LIBPATH|SHLIB_)"
+    r"|.*(?:PAGER|EDITOR|OPTIONS|OPTS|RC|_PATH|_PRELOAD|_PROXY|_RSH|_SHELL|_COMMAND)\Z"
+)
+
+STEERING = frozenset(_STEERING.split())
+"""Variables that have programs run, load, read or trust something; those of :data:`_FAMILIES` do too."""
+
+
+def steers(variable: str) -> bool:
+    """Whether an environment variable is known to have programs run, load, read or trust what its value names."""
+    name = variable.upper()
+    return name in STEERING or _FAMILIES.match(name) is not None

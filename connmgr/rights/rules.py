@@ -1,0 +1,291 @@
+"""The rules of a token: what a command is to be run as, and which paths are open.
+
+Rules that deny are looked at first, then those that ask, then those that allow. Where a rule allows or asks about a
+kind of thing (commands; paths that are read; paths that are written), what no rule matches is denied. Otherwise it is
+allowed: the scope decides.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from connmgr.errors import InvalidRequest
+from connmgr.rights import programs
+from connmgr.rights.elements import can_be_words, is_clean
+from connmgr.rights.rule import ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
+from connmgr.vault import glob
+from connmgr.vault.path import SEPARATOR, fold
+
+MAX_RULES = 200
+MAX_TOKENS = 20_000
+"""Characters and wildcards of all patterns over connections or paths, after their braces are multiplied out."""
+
+MAX_KNOWN = 1000
+"""Connections of which it is known which rules apply to them."""
+
+AsArgv = Callable[[str], "tuple[str, ...] | None"]
+"""Reads a text strictly as an argv; None where it is more, or other, than a program and literal words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A command that a request asks for."""
+
+    names: tuple[str, ...]
+    """By what filters may find its connection: its path, and that behind its category's path."""
+
+    user: str | None = None
+    """Who the connection runs commands as; None where that is not known."""
+
+    argv: tuple[str, ...] | None = None
+    text: str | None = None
+    """This or ``argv``; neither stands for a shell of the caller's own."""
+
+    saved: tuple[str, Mapping[str, str]] | None = None
+    """The saved command that ``argv`` comes from, and its arguments."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    has_stdin: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to become of a request."""
+
+    effect: Effect
+    rule: int | None = None
+    """The place of the rule that decided; None where no rule matched."""
+
+    name: str | None = None
+    """The name of that rule, where it has one."""
+
+    argv: tuple[str, ...] | None = None
+    """What is to be run in place of a text; None where the text runs as a text."""
+
+    path: str | None = None
+    """PATH in which the program is looked up; None for the session's."""
+
+
+class Rules:
+    """The rules of one token."""
+
+    def __init__(self, rules: Sequence[Rule], as_argv: AsArgv) -> None:
+        self._as_argv = as_argv
+        self._run = [rule for rule in rules if isinstance(rule, RunRule)]
+        self._by_program: dict[str, list[ArgvRule]] = defaultdict(list)
+        for rule in self._run:
+            if isinstance(rule, ArgvRule):
+                self._by_program[_folded(rule.program)].append(rule)
+        self._saved = [rule for rule in self._run if isinstance(rule, SavedRule)]
+        self._texts = [rule for rule in rules if isinstance(rule, TextRule)]
+        self._paths = [rule for rule in rules if isinstance(rule, PathRule)]
+        self._commands_closed = _closes(self._run)
+        self._applying = _Applying(rules)
+        self._patterns = _Patterns((rule, rule.alternatives) for rule in self._paths)
+        self._heads = _Patterns((rule, _heads(rule.alternatives)) for rule in self._paths if rule.effect == "allow")
+
+    @property
+    def over_commands(self) -> bool:
+        """Whether any rule is over commands: a text is then run as the argv that it is, where it is one."""
+        return bool(self._run)
+
+    def over_paths(self, action: str) -> bool:
+        """Whether any rule is over the paths of ``fs.read`` or ``fs.write``."""
+        return any(action in rule.actions for rule in self._paths)
+
+    def decide_command(self, wanted: Wanted) -> Decision:
+        """Return what is to become of a command, and what it is to be run as."""
+        if wanted.argv is None and wanted.text is not None and self._run:
+            wanted = replace(wanted, argv=self._as_argv(wanted.text))
+        applying = self._applying.to(wanted.names)
+        if not can_be_words([*(wanted.argv or ()), wanted.text or "", wanted.cwd or "", *wanted.env.values()]):
+            return Decision("deny")
+        guard = self._guard(wanted, applying)
+        if guard is not None and guard.effect == "deny":
+            return Decision("deny", guard.index, guard.name)
+        decision = self._by_words(wanted, applying)
+        if decision.effect == "allow" and guard is not None:
+            return replace(decision, effect="ask", rule=guard.index, name=guard.name)
+        return decision
+
+    def decide_path(self, action: str, path: bytes, names: tuple[str, ...], user: str | None = None) -> Decision:
+        """Return what is to become of ``action`` (``fs.read`` or ``fs.write``) on a real, absolute path."""
+        text = _decoded(path)
+        if not is_clean(text):
+            return Decision("deny")
+        found = self._among(self._patterns.which(text), action, names, user)
+        for effect in ("deny", "ask", "allow"):
+            for rule in found:
+                if rule.effect == effect:
+                    return Decision(rule.effect, rule.index, rule.name)
+        return Decision("deny" if self._is_closed(action) else "allow")
+
+    def covers(self, action: str, directory: bytes, names: tuple[str, ...], user: str | None = None) -> bool:
+        """Whether ``action`` is allowed on a real, absolute directory and on all that may be below it."""
+        text = _decoded(directory)
+        if not is_clean(text):
+            return False
+        below = text.rstrip("/") + "/"
+        within = [*self._patterns.which(text), *self._patterns.which_go_on(below)]
+        if any(rule.effect != "allow" for rule in self._among(within, action, names, user)):
+            return False
+        if not self._is_closed(action):
+            return True
+        above = [below[:at] for at, character in enumerate(below) if character == "/"]
+        return any(self._among(self._heads.which(ancestor), action, names, user) for ancestor in above)
+
+    def _guard(self, wanted: Wanted, applying: Collection[int]) -> Rule | None:
+        """Return the rule over texts that holds for a command, one that denies first."""
+        if not self._texts:
+            return None
+        texts = [text for text in (wanted.text, None if wanted.argv is None else " ".join(wanted.argv)) if text]
+        found = [
+            rule
+            for rule in self._texts
+            if rule.index in applying and _may_concern(rule, wanted.user) and any(map(rule.catches, texts))
+        ]
+        return min(found, key=lambda rule: rule.effect != "deny", default=None)
+
+    def _by_words(self, wanted: Wanted, applying: Collection[int]) -> Decision:
+        """Return the decision of the rules over argvs and saved commands."""
+        concerned = [rule for rule in self._concerned(wanted) if rule.index in applying]
+        for rule in concerned:
+            if rule.effect == "deny" and _may_concern(rule, wanted.user):
+                return Decision("deny", rule.index, rule.name)
+        for rule in concerned:
+            if rule.effect == "ask" and _may_concern(rule, wanted.user):
+                # What is like that, and not just that, passes no other rule unasked.
+                return _permitted(rule, wanted) or Decision("deny", rule.index, rule.name)
+        for rule in concerned:
+            if rule.effect == "allow" and (decision := _permitted(rule, wanted)) is not None:
+                return decision
+        return Decision("deny") if self._commands_closed else Decision("allow", argv=wanted.argv)
+
+    def _concerned(self, wanted: Wanted) -> Iterator[RunRule]:
+        """Yield the rules that may mean a command, those that allow in any case."""
+        if wanted.saved is not None:
+            yield from (rule for rule in self._saved if rule.catches(*wanted.saved))
+        if wanted.argv:
+            for rule in self._by_program.get(_folded(wanted.argv[0]), ()):
+                if rule.effect == "allow" or rule.catches(wanted.argv[1:]):
+                    yield rule
+
+    def _among(self, rules: Iterable[Rule], action: str, names: tuple[str, ...], user: str | None) -> list[PathRule]:
+        """Return the rules over paths that hold for an action on a connection."""
+        applying = self._applying.to(names)
+        return [
+            rule
+            for rule in rules
+            if isinstance(rule, PathRule)
+            and action in rule.actions
+            and rule.index in applying
+            and (rule.users is None or user in rule.users or (user is None and rule.effect != "allow"))
+        ]
+
+    def _is_closed(self, action: str) -> bool:
+        return _closes(rule for rule in self._paths if action in rule.actions)
+
+
+def load_rules(raw: object, as_argv: AsArgv) -> Rules:
+    """Return the rules that a token is given as JSON.
+
+    :raises InvalidRequest: one cannot be read, or grants more than it seems to; the message begins with its place.
+    """
+    if not isinstance(raw, list):
+        raise InvalidRequest("rules: Not a list.")
+    if len(raw) > MAX_RULES:
+        raise InvalidRequest(f"rules: More than {MAX_RULES}.")
+    rules = [read_rule(each, index) for index, each in enumerate(raw)]
+    paths = sum(len(one) for rule in rules if isinstance(rule, PathRule) for one in rule.alternatives)
+    if max(paths, sum(len(one) for rule in rules for one in rule.connections or ())) > MAX_TOKENS:
+        raise InvalidRequest(f"rules: Their patterns are too long together: more than {MAX_TOKENS} characters.")
+    return Rules(rules, as_argv)
+
+
+def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:
+    """Return the decision of a rule that allows or asks, or None where it does not mean all of what is wanted."""
+    argv = wanted.argv
+    if not argv or (rule.users is not None and wanted.user not in rule.users):
+        return None
+    path: str | None = None
+    if isinstance(rule, ArgvRule):
+        run_as = rule.run_as(argv[0])
+        if run_as is None or not rule.permits(argv[1:]):
+            return None
+        argv, path = (run_as[0], *argv[1:]), run_as[1]
+    elif isinstance(rule, SavedRule):
+        if wanted.saved is None or not rule.permits(*wanted.saved):
+            return None
+        path = None if "/" in argv[0] else programs.FIXED_PATH
+    if not rule.permits_surroundings(wanted.env, wanted.cwd, has_stdin=wanted.has_stdin, program=argv[0]):
+        return None
+    return Decision(rule.effect, rule.index, rule.name, argv, path)
+
+
+def _may_concern(rule: Rule, user: str | None) -> bool:
+    return rule.users is None or user is None or user in rule.users
+
+
+def _closes(rules: Iterable[Rule]) -> bool:
+    return any(rule.effect != "deny" for rule in rules)
+
+
+def _folded(program: str) -> str:
+    """Return what a program is called in the form that file systems without letter case compare."""
+    name = programs.last_segment(program.rstrip("/"))
+    return name.lower() if name.isascii() else unicodedata.normalize("NFKC", name).casefold()
+
+
+def _decoded(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _heads(alternatives: Iterable[glob.Alternative]) -> list[glob.Alternative]:
+    """Return what matches directories of which all that is below them matches one of ``alternatives``."""
+    ends = (SEPARATOR, glob.ACROSS)
+    return [one[:-2] for one in alternatives if one[-2:] == ends]
+
+
+class _Patterns:
+    """Finds the rules of which one pattern matches, in one pass over a path for all of them."""
+
+    def __init__(self, rules: Iterable[tuple[Rule, Iterable[glob.Alternative]]]) -> None:
+        self._rules: list[Rule] = []
+        alternatives: list[glob.Alternative] = []
+        for rule, some in rules:
+            for alternative in some:
+                self._rules.append(rule)
+                alternatives.append(alternative)
+        self._matcher = glob.Matcher(alternatives)
+
+    def which(self, path: str) -> list[Rule]:
+        """Return the rules that match ``path``, in their order."""
+        return [self._rules[place] for place in self._matcher.which(path)]
+
+    def which_go_on(self, beginning: str) -> list[Rule]:
+        """Return the rules that may match a path that begins with ``beginning``."""
+        return [self._rules[place] for place in self._matcher.which_go_on(beginning)]
+
+
+class _Applying:
+    """Finds the rules that hold for a connection, and keeps what it has found."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._everywhere = frozenset(rule.index for rule in rules if rule.connections is None)
+        self._patterns = _Patterns((rule, rule.connections) for rule in rules if rule.connections is not None)
+        self._known: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def to(self, names: tuple[str, ...]) -> frozenset[int]:
+        """Return the places of the rules that hold for the connection of these names."""
+        known = self._known.get(names)
+        if known is None:
+            found = (rule.index for name in names for rule in self._patterns.which(fold(name)))
+            known = self._everywhere.union(found)
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[names] = known
+        return known
