@@ -69,6 +69,9 @@ class Decision:
     path: str | None = None
     """PATH in which the program is looked up; None for the session's."""
 
+    exact: bool = False
+    """Whether just this ``argv``, looked up in just this ``path``, may be run."""
+
 
 class Rules:
     """The rules of one token."""
@@ -190,6 +193,21 @@ class Rules:
         return _closes(rule for rule in self._paths if action in rule.actions)
 
 
+def combined(decisions: Sequence[Decision]) -> Decision:
+    """Return what becomes of a request about which several ``decisions`` were made: by connections, and by tokens.
+
+    The strictest holds. Where two would have different programs run, the request is denied: it can run one alone.
+    """
+    strictest = max(decisions, key=lambda one: ("allow", "ask", "deny").index(one.effect))
+    exact = {(one.argv, one.path) for one in decisions if one.exact}
+    if strictest.effect == "deny" or not exact:
+        return strictest
+    if len(exact) > 1:
+        return Decision("deny")
+    [(argv, path)] = exact
+    return replace(strictest, argv=argv, path=path, exact=True)
+
+
 def load_rules(raw: object, as_argv: AsArgv) -> Rules:
     """Return the rules that a token is given as JSON.
 
@@ -223,7 +241,7 @@ def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:
         path = None if "/" in argv[0] else programs.FIXED_PATH
     if not rule.permits_surroundings(wanted.env, wanted.cwd, has_stdin=wanted.has_stdin, program=argv[0]):
         return None
-    return Decision(rule.effect, rule.index, rule.name, argv, path)
+    return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True)
 
 
 def _may_concern(rule: Rule, user: str | None) -> bool:

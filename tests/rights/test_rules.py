@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr.errors import InvalidRequest
-from connmgr.rights.rules import Decision, Rules, Wanted, load_rules
+from connmgr.rights.rules import Decision, Rules, Wanted, combined, load_rules
 
 HERE = ("web/web1", "default/web/web1")
 
@@ -171,8 +171,8 @@ def test_deny_stands_before_ask_and_ask_before_allow() -> None:
         {"effect": "ask", "argv": ["repo", "push"], "name": "pushing"},
         {"effect": "deny", "argv": ["repo", "push", "--force"]},
     )
-    assert decide(rules, "repo", "log") == Decision("allow", 0, "reading", ("repo", "log"), FIXED)
-    assert decide(rules, "repo", "push") == Decision("ask", 1, "pushing", ("repo", "push"), FIXED)
+    assert decide(rules, "repo", "log") == Decision("allow", 0, "reading", ("repo", "log"), FIXED, exact=True)
+    assert decide(rules, "repo", "push") == Decision("ask", 1, "pushing", ("repo", "push"), FIXED, exact=True)
     assert decide(rules, "repo", "push", "--force") == Decision("deny", 2)
     assert decide(rules, "repo", "push", "there") == Decision("deny", 1, "pushing")
     assert decide(rules, "other") == Decision("deny")
@@ -183,11 +183,11 @@ FIXED = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def test_a_program_is_run_from_where_the_rule_has_it() -> None:
     rules = load({**ALLOW, "argv": ["/opt/a/tool"]}, {**ALLOW, "argv": ["ls"]})
-    assert decide(rules, "tool") == Decision("allow", 0, None, ("/opt/a/tool",))
-    assert decide(rules, "/opt/a/tool") == Decision("allow", 0, None, ("/opt/a/tool",))
-    assert decide(rules, "ls") == Decision("allow", 1, None, ("ls",), FIXED)
-    assert decide(rules, "/bin/ls") == Decision("allow", 1, None, ("/bin/ls",))
-    assert decide(rules, "/usr/bin/ls") == Decision("allow", 1, None, ("/usr/bin/ls",))
+    assert decide(rules, "tool") == Decision("allow", 0, None, ("/opt/a/tool",), exact=True)
+    assert decide(rules, "/opt/a/tool") == Decision("allow", 0, None, ("/opt/a/tool",), exact=True)
+    assert decide(rules, "ls") == Decision("allow", 1, None, ("ls",), FIXED, exact=True)
+    assert decide(rules, "/bin/ls") == Decision("allow", 1, None, ("/bin/ls",), exact=True)
+    assert decide(rules, "/usr/bin/ls") == Decision("allow", 1, None, ("/usr/bin/ls",), exact=True)
 
 
 def test_rules_that_only_deny_leave_the_rest_to_the_scope() -> None:
@@ -218,21 +218,23 @@ def test_a_rule_over_texts_stands_before_what_allows_and_opens_nothing() -> None
         {"effect": "deny", "text": "rm .*-rf"},
     )
     assert decide(rules, "run", "test").effect == "allow"
-    assert decide(rules, "run", "prod") == Decision("ask", 1, None, ("run", "prod"), FIXED)
+    assert decide(rules, "run", "prod") == Decision("ask", 1, None, ("run", "prod"), FIXED, exact=True)
     assert decide(rules, "run", "prod", "rm", "x", "-rf") == Decision("deny", 2)
     assert decide(rules, "other", "prod") == Decision("deny")
     assert decide(load({"effect": "deny", "text": "a.b"}), text="a\nb") == Decision("deny", 0)
 
 
 def test_a_text_of_words_is_run_as_them_where_rules_are_over_commands() -> None:
-    assert decide(load({**ALLOW, "argv": ["ls"]}), text="ls") == Decision("allow", 0, None, ("ls",), FIXED)
+    assert decide(load({**ALLOW, "argv": ["ls"]}), text="ls") == Decision("allow", 0, None, ("ls",), FIXED, exact=True)
     assert decide(load({"effect": "deny", "text": "rm"}), text="ls") == Decision("allow")
 
 
 def test_a_saved_command_is_allowed_by_its_name_or_by_what_it_runs() -> None:
     saved = {"argv": ("systemctl", "restart", "nginx"), "saved": ("restart", {"service": "nginx"})}
     by_name = load({**ALLOW, "command": "restart"})
-    assert by_name.decide_command(Wanted(names=HERE, **saved)) == Decision("allow", 0, None, saved["argv"], FIXED)
+    assert by_name.decide_command(Wanted(names=HERE, **saved)) == Decision(
+        "allow", 0, None, saved["argv"], FIXED, exact=True
+    )
     by_words = load({**ALLOW, "argv": ["systemctl", "restart", {"re": ".*"}]})
     assert by_words.decide_command(Wanted(names=HERE, **saved)).effect == "allow"
     assert decide(by_name, "systemctl", "restart", "nginx") == Decision("deny")
@@ -304,3 +306,25 @@ def test_what_asks_on_one_connection_uncovers_there_alone() -> None:
     assert load({"effect": "deny", "path": "/etc/*"}).covers("fs.read", b"/srv", HERE)
     assert not load({"effect": "deny", "path": "/etc/*"}).covers("fs.read", b"/", HERE)
     assert not load({"effect": "deny", "path": "/**/.env"}).covers("fs.write", b"/srv", HERE)
+
+
+def test_of_several_decisions_the_strictest_holds_and_two_programs_are_none() -> None:
+    here, there = ("web/web1",), ("db/db1",)
+    rules = load(
+        {**ALLOW, "argv": ["/opt/web/tool"], "connections": ["web/*"]},
+        {**ALLOW, "argv": ["/opt/db/tool"], "connections": ["db/*"]},
+        {**ALLOW, "argv": ["ls"]},
+    )
+
+    def both(*argv: str, others: Rules = rules) -> Decision:
+        return combined([decide(rules, *argv, names=here), decide(others, *argv, names=there)])
+
+    assert both("ls") == Decision("allow", 2, None, ("ls",), FIXED, exact=True)
+    assert both("tool") == Decision("deny")
+    assert both("/opt/web/tool") == Decision("deny")
+    absolute = load({**ALLOW, "argv": ["/opt/web/tool"]})
+    assert both("tool", others=absolute).argv == ("/opt/web/tool",)
+    only_deny = load({"effect": "deny", "argv": ["rm"]})
+    assert both("tool", others=only_deny) == Decision("allow", 0, None, ("/opt/web/tool",), exact=True)
+    asks = load({"effect": "ask", "text": "tool"})
+    assert both("tool", others=asks) == Decision("ask", 0, None, ("/opt/web/tool",), exact=True)
