@@ -33,11 +33,16 @@ ConnmgrError
 │   ├── CategoryExists            400  category_exists
 │   ├── UserExists                400  user_exists
 │   ├── UnknownUser               400  unknown_user
+│   ├── UnknownApproval           400  unknown_approval
+│   ├── UnknownCommand            400  unknown_command
+│   ├── CommandExists             400  command_exists
 │   ├── VaultLocked               400  vault_locked
 │   ├── LastPrincipal             400  last_principal
 │   ├── NotAuthenticated          401  not_authenticated
 │   ├── InvalidToken              403  invalid_token
 │   ├── PolicyDenied              403  policy_denied
+│   ├── ApprovalRequired          403  approval_required
+│   ├── ApprovalDenied            403  approval_denied
 │   ├── ForbiddenOrigin           403  forbidden_origin
 │   ├── NotFound                  404  not_found
 │   ├── MethodNotAllowed          405  method_not_allowed
@@ -45,6 +50,7 @@ ConnmgrError
 │   ├── UnsupportedMediaType      415  unsupported_media_type
 │   ├── MisdirectedRequest        421  misdirected_request
 │   ├── UpgradeRequired           426  upgrade_required
+│   ├── QuotaExceeded             429  quota_exceeded
 │   └── HeadersTooLarge           431  headers_too_large
 ├── OperationError                500  the operation could not be carried out
 │   ├── HostUnresolved                 host_unresolved
@@ -322,6 +328,30 @@ class UnknownUser(RequestError):
     code = "unknown_user"
 
 
+class UnknownApproval(RequestError):
+    """No approval has this uuid, or it has expired or was used up."""
+
+    code = "unknown_approval"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown approval, or one that is over: {uuid}")
+
+
+class UnknownCommand(RequestError):
+    """No command is saved under this name."""
+
+    code = "unknown_command"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown saved command: {name}")
+
+
+class CommandExists(RequestError):
+    """A command is saved under this name already; ``replace`` puts another one in its place."""
+
+    code = "command_exists"
+
+
 class VaultLocked(RequestError):
     """The vault has users, and only a session that has unlocked one may do this."""
 
@@ -353,6 +383,27 @@ class PolicyDenied(RequestError):
 
     code = "policy_denied"
     status = 403
+
+
+class ApprovalRequired(RequestError):
+    """A rule of the token asks for an approval; ``details`` have its id as ``approval``, and when it ``expires``."""
+
+    code = "approval_required"
+    status = 403
+
+
+class ApprovalDenied(RequestError):
+    """What the token asked for was denied; ``details`` have the ``approval``."""
+
+    code = "approval_denied"
+    status = 403
+
+
+class QuotaExceeded(RequestError):
+    """The token has had its requests of the day, or has too many under way."""
+
+    code = "quota_exceeded"
+    status = 429
 
 
 class ForbiddenOrigin(RequestError):

@@ -26,3 +26,8 @@ def connmgr_authorise(caller: Caller, action: str, subjects: Subjects) -> None:
 @hookspec
 def connmgr_audit(entry: Mapping[str, Any]) -> None:
     """Take note of an entry of the audit trail, after it was written."""
+
+
+@hookspec
+def connmgr_approval_requested(approval: Mapping[str, Any]) -> None:
+    """Take note of an approval that a token asks for, as ``/approval/query`` shows it: somebody has to decide."""
