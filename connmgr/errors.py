@@ -36,10 +36,14 @@ ConnmgrError
 │   ├── UnknownApproval           400  unknown_approval
 │   ├── UnknownCommand            400  unknown_command
 │   ├── CommandExists             400  command_exists
+│   ├── UnknownToken              400  unknown_token
 │   ├── VaultLocked               400  vault_locked
 │   ├── LastPrincipal             400  last_principal
 │   ├── NotAuthenticated          401  not_authenticated
 │   ├── InvalidToken              403  invalid_token
+│   ├── TokenExpired              403  token_expired
+│   ├── TokenRevoked              403  token_revoked
+│   ├── ScopeDenied               403  scope_denied
 │   ├── PolicyDenied              403  policy_denied
 │   ├── ApprovalRequired          403  approval_required
 │   ├── ApprovalDenied            403  approval_denied
@@ -86,6 +90,7 @@ ConnmgrError
 │   ├── StreamLimit                    stream_limit
 │   ├── SessionLimit                   session_limit
 │   ├── TemporaryLimit                 temporary_limit
+│   ├── TokenLimit                     token_limit
 │   ├── UnlockThrottled                unlock_throttled
 │   ├── VaultUnavailable               vault_unavailable
 │   └── Stopping                       stopping
@@ -378,8 +383,32 @@ class InvalidToken(RequestError):
     status = 403
 
 
+class TokenExpired(RequestError):
+    """The token was created for a time that is over."""
+
+    code = "token_expired"
+    status = 403
+
+
+class TokenRevoked(RequestError):
+    """The token, or the one that it was created with, was revoked."""
+
+    code = "token_revoked"
+    status = 403
+
+
+class ScopeDenied(RequestError):
+    """The token is not for this: it lacks a scope, or is used from elsewhere."""
+
+    code = "scope_denied"
+    status = 403
+
+
 class PolicyDenied(RequestError):
-    """A plugin that decides who may do what refuses the request."""
+    """A rule of the token, or a plugin that decides who may do what, refuses the request.
+
+    ``details["rule"]`` is the number of the rule in its token, from 0, or its name; null where no rule allows it.
+    """
 
     code = "policy_denied"
     status = 403
@@ -404,6 +433,15 @@ class QuotaExceeded(RequestError):
 
     code = "quota_exceeded"
     status = 429
+
+
+class UnknownToken(RequestError):
+    """No token has this uuid, or it was not created with the caller's."""
+
+    code = "unknown_token"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"Unknown token: {uuid}")
 
 
 class ForbiddenOrigin(RequestError):
@@ -635,6 +673,12 @@ class ShellBusy(Unavailable):
     """Other commands held the session until this request's deadline."""
 
     code = "shell_busy"
+
+
+class TokenLimit(Unavailable):
+    """As many tokens as allowed are kept."""
+
+    code = "token_limit"
 
 
 class JobLimit(Unavailable):

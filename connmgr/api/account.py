@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +23,11 @@ class Account:
     id: str
     began: float
     audited: bool = False
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    authority: dict[str, Any] = field(default_factory=dict)
+    """By what it was done, or refused: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""
+
     parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
     """What it did to a connection or a category each, with details, for an entry of its own in the audit trail."""
 

@@ -28,6 +28,7 @@ from connmgr.api import (
     secret,
     shell,
     terminal,
+    token,
     vault,
 )
 from connmgr.api.account import begin
@@ -54,6 +55,7 @@ GROUPS = tuple(
         archive,
         secret,
         hostkey,
+        token,
         vault,
         daemon,
         metrics,

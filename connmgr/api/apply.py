@@ -140,7 +140,7 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     opened first. New data stops the shells of a connection, and of those over it.
     """
     found = services()
-    if found.authorisation.asks:
+    if found.authorisation.concerns(caller()):
         for action, about in _asked(request):
             found.authorisation.check(caller(), action, about)
     stored = {one.id: one for one in found.vault.connections.infos(_distinct(request["change"]))}

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from connmgr.errors import Busy, InvalidCredential, InvalidToken, NotAuthenticated
+from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated
+from connmgr.rights.grant import Grant
+from connmgr.rights.grants import PREFIX, Grants, Live
 from connmgr.secrets.principals import Access
 
 logger = logging.getLogger("connmgr.api")
@@ -34,6 +36,24 @@ class Caller:
     """How many of its requests are being answered: it is not idle meanwhile."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     """What the log and the audit trail call it."""
+
+    live: Live | None = None
+    """The token that it shows; None for the owner."""
+
+    @property
+    def grant(self) -> Grant | None:
+        """What it may do; None for the owner, who may do everything."""
+        return self.live.grant if self.live else None
+
+    @property
+    def token(self) -> str | None:
+        """The id of its token; None for the owner."""
+        return self.live.grant.id if self.live else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its token is not valid any more, so that what runs for it ends."""
+        return self.live is not None and self.live.ended
 
 
 class Credentials:
@@ -98,13 +118,21 @@ class Scraper:
 class Tokens:
     """The bearer tokens that are valid now, kept as digests, with the caller behind each.
 
+    Those of the handshake are made here; one of ``grants`` is a bearer token too, and has one caller.
     ``ttl`` is the idleness in seconds after which a token expires, ``unlock_ttl`` that after which a caller's vault
     user is locked; 0 for never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the
     one that was not used for longest makes room. Whoever leaves is locked out of all secrets at once; what became idle
     without being used again leaves within :data:`SWEEP_SECONDS`, while :meth:`watch` was called.
     """
 
-    def __init__(self, ttl: float, unlock_ttl: float = 0.0, anonymous: Caller | None = None) -> None:
+    def __init__(
+        self,
+        ttl: float,
+        unlock_ttl: float = 0.0,
+        anonymous: Caller | None = None,
+        grants: Grants | None = None,
+    ) -> None:
+        self._grants = grants
         self._ttl, self._unlock_ttl = ttl, unlock_ttl
         self._lock = threading.Lock()
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
@@ -117,13 +145,17 @@ class Tokens:
         if self._ttl or self._unlock_ttl:
             self._sweeper.start()
 
-    def issue(self, name: str) -> str:
-        """Return a new token, of 256 random bits, for a client called ``name``."""
+    def issue(self, name: str, live: Live | None = None) -> str:
+        """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``."""
         token = secrets.token_urlsafe(32)
+        self._keep(token, Caller(name, Access(), time.monotonic(), live=live))
+        return token
+
+    def _keep(self, token: str, caller: Caller) -> Caller:
         leaving = []
         with self._lock:
             now = time.monotonic()
-            self._callers[_digest(token)] = Caller(name, Access(), now)
+            kept = self._callers.setdefault(_digest(token), caller)
             while self._callers:
                 digest, oldest = next(iter(self._callers.items()))
                 if len(self._callers) <= MAX_CALLERS and not self._expired(oldest, now):
@@ -131,7 +163,7 @@ class Tokens:
                 leaving.append(self._callers.pop(digest))
         for one in leaving:
             one.access.lock()
-        return token
+        return kept
 
     def find(self, authorization: str) -> Caller:
         """Return the caller whose token the ``Authorization`` header of a request holds.
@@ -152,23 +184,37 @@ class Tokens:
             elif found is not None:
                 self._use(found, now)
                 self._callers.move_to_end(digest)
-        if found is None or expired:
-            if found is not None:
-                found.access.lock()
-            raise InvalidToken("The bearer token is not valid; shake hands again.")
-        return found
+        if found is not None and not expired:
+            return found
+        if found is not None:
+            found.access.lock()
+        return self._caller_of(token.strip())
 
-    def begin(self, caller: Caller) -> None:
-        """Note that a request of ``caller`` begins; a user that it left unlocked for too long is locked before."""
+    def _caller_of(self, secret: str) -> Caller:
+        if self._grants is None or not secret.startswith(PREFIX):
+            raise InvalidToken("The bearer token is not valid; shake hands again.")
+        live = self._grants.find(secret)
+        return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live))
+
+    def begin(self, caller: Caller, address: str | None = None) -> None:
+        """Note that a request of ``caller`` begins, which :meth:`end` follows even where this raises.
+
+        A user that it left unlocked for too long is locked before.
+        :raises ConnmgrError: its token is not valid any more, may not be used from ``address``, or was used too often.
+        """
         with self._lock:
             self._use(caller, time.monotonic())
             caller.running += 1
+        if caller.live is not None and self._grants is not None:
+            self._grants.begin(caller.live, address)
 
     def end(self, caller: Caller) -> None:
         """Note that a request of ``caller`` was answered."""
         with self._lock:
             caller.running -= 1
             caller.last_used = time.monotonic()
+        if caller.live is not None and self._grants is not None:
+            self._grants.end(caller.live)
 
     def _use(self, caller: Caller, now: float) -> None:
         if self._idle(caller, self._unlock_ttl, now):
@@ -178,9 +224,15 @@ class Tokens:
     def accepts(self, authorization: str) -> bool:
         """Whether an ``Authorization`` header holds a token that is valid, without counting as its use."""
         scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            return False
         with self._lock:
             found = self._callers.get(_digest(token.strip()))
-            return scheme.lower() == "bearer" and found is not None and not self._expired(found, time.monotonic())
+            known = found is not None and not self._expired(found, time.monotonic())
+        try:
+            return known or not self._caller_of(token.strip()).ended
+        except ConnmgrError:
+            return False
 
     @property
     def number(self) -> int:

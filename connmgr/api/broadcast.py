@@ -101,7 +101,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     if "connections" in request:
         ids = list(dict.fromkeys(request["connections"]))
     else:
-        ids = vault.query(*(request.get(name, "*") for name in FILTERS))
+        ids = services().authorisation.visible(caller(), vault.query(*(request.get(name, "*") for name in FILTERS)))
     if len(ids) > MAX_CONNECTIONS:
         raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
     stored = vault.each(ids)

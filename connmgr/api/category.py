@@ -7,6 +7,7 @@ from typing import Any
 from marshmallow import fields
 
 from connmgr import errors
+from connmgr.api.account import caller
 from connmgr.api.group import Group
 from connmgr.api.removal import see_off
 from connmgr.api.schemas import Filter, Id, Ids, UtcTime
@@ -125,7 +126,8 @@ def _info(category: Category) -> dict[str, Any]:
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
     """Find categories by their path. Filters are as in `/connection/query`."""
-    return {"found": services().vault.categories.query(request["filter"])}
+    found = services().vault.categories.query(request["filter"])
+    return {"found": services().authorisation.visible_categories(caller(), found)}
 
 
 @group.endpoint(

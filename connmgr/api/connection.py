@@ -55,9 +55,13 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     """
     connections = services().vault.connections
     filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter", "nameFilter")]
+    authorisation = services().authorisation
     if not request["names"]:
-        return {"found": connections.query(*filters)}
+        return {"found": authorisation.visible(caller(), connections.query(*filters))}
     listed, categories = in_categories(lambda: connections.listed(*filters))
+    if caller().grant is not None:
+        seen = set(authorisation.visible(caller(), [one.id for one in listed]))
+        listed = [one for one in listed if one.id in seen]
     usage = usage_categories()
     names = [
         {
@@ -142,16 +146,20 @@ def add(request: dict[str, Any]) -> dict[str, str]:
         id = _kept(request["name"], data)
         detail(connection=id, temporary=True)
         return {"connection": id}
-    id, _ = services().vault.connections.add(
+    add = partial(
+        services().vault.connections.add,
         request["name"],
         data.kind.name,
         data.sealed,
         fingerprint=data.fingerprint,
-        same=data.equals,
         category=request.get("category"),
         references=data.references,
         parent=data.parent,
     )
+    id, is_new = add(same=data.equals)
+    if not is_new and not services().authorisation.visible(caller(), [id]):
+        # The answer must not tell that there is one.
+        id, _ = add(same=lambda _: False)
     detail(connection=id)
     return {"connection": id}
 

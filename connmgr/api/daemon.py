@@ -13,6 +13,7 @@ from marshmallow import fields
 from connmgr import __version__
 from connmgr.api.group import Group
 from connmgr.api.services import services
+from connmgr.api.shell import seen_shells
 from connmgr.api.shell_schemas import ShellStatus
 from connmgr.fields import Schema
 
@@ -131,7 +132,7 @@ def status() -> dict[str, Any]:
         "threads": threading.active_count(),
         "clients": found.tokens.number,
         "slots": {"inUse": found.slots.in_use, "count": found.slots.count},
-        "sessions": found.shells.status(),
+        "sessions": seen_shells(),
         "blobs": {"count": found.blobs.number, "bytes": found.blobs.used},
         "auditLost": found.audit.lost,
         "environment": _environment(),

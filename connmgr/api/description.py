@@ -44,7 +44,15 @@ ALWAYS: tuple[type[ConnmgrError], ...] = (
 """What any request may be answered."""
 
 WITH_BODY: tuple[type[ConnmgrError], ...] = (errors.BodyTooLarge, errors.UnsupportedMediaType)
-NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (errors.NotAuthenticated, errors.InvalidToken, errors.PolicyDenied)
+NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (
+    errors.NotAuthenticated,
+    errors.InvalidToken,
+    errors.TokenExpired,
+    errors.TokenRevoked,
+    errors.ScopeDenied,
+    errors.PolicyDenied,
+    errors.QuotaExceeded,
+)
 
 
 class Error(marshmallow.Schema):

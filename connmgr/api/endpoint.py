@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import flask
 import marshmallow
 
-from connmgr.api.account import account
+from connmgr.api.account import account, caller
 from connmgr.api.answer import as_json
+from connmgr.api.auth import Caller
 from connmgr.api.body import read
 from connmgr.api.parking import Parked, turns
+from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
-from connmgr.errors import ConnmgrError
+from connmgr.errors import ConnmgrError, PolicyDenied
+from connmgr.rights.subjects import NAMES
 
 View = Callable[..., Any]
 
@@ -39,7 +43,10 @@ class Endpoint:
     """The fields of a request that tell what it is about. None of them holds a secret: the audit trail has them."""
 
     selects: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """Puts what a loaded request selects, by filters, in its place: authorisation is asked about that."""
+    """Puts what a loaded request means (by filters, by the name of a saved command) in its place.
+
+    Authorisation is asked about that.
+    """
 
     audited: bool = True
     described: bool = True
@@ -90,13 +97,16 @@ class Endpoint:
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
-        if known.caller is not None:
-            found.authorisation.check(known.caller, self.action, request)
+        if known.audited and request:
+            for _, work in found.authorisation.subjects.works(request):
+                known.about |= {"connection": work.connection} if work else {}
         with known.held as held:
-            if self.waits:
-                held.enter_context(found.slots.taken(stops=self.stops))
             try:
-                response = respond(self._result(request))
+                if known.caller is not None and found.authorisation.concerns(known.caller):
+                    request = _awaited(lambda: self._permitted(request))
+                if self.waits:
+                    held.enter_context(found.slots.taken(stops=self.stops))
+                response = respond(_awaited(lambda: self.view(request) if self.request else self.view()))
             except Parked as parked:
                 # The frames that its traceback holds would wait with it.
                 turns().parked = parked.with_traceback(None)
@@ -111,23 +121,41 @@ class Endpoint:
                 known.held = held.pop_all()
         return response
 
-    def _result(self, request: Any) -> Any:
-        while True:
-            try:
-                return self.view(request) if self.request else self.view()
-            except Parked as parked:
-                if turns().resumes:
-                    raise
-                parked.wait()
+    @cached_property
+    def _subjects(self) -> frozenset[str]:
+        """The fields that name what a request is about, as far as they hold ids, paths or data of connections."""
+        declared = self.request.fields if self.request else {}
+        return frozenset(name for name in NAMES if name in declared and _is_subject(declared[name]))
+
+    def _permitted(self, request: Any) -> Any:
+        """Return the loaded request as its caller may have it carried out."""
+        known = account()
+        try:
+            permitted = services().authorisation.check(caller(), self.action, request, self._subjects)
+        except PolicyDenied as error:
+            known.authority |= {"rule": error.details.get("rule")}
+            raise
+        known.authority |= permitted.reasons
+        return permitted.request
 
     def _find_caller(self, found: Services) -> None:
         header = flask.request.headers.get("Authorization")
         anonymous = header is None and found.settings.no_auth
         scraper = found.scraper.find(header) if self.scraped and header else None
         caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
-        account().caller = caller
-        # Until the request is recorded as answered.
-        found.tokens.begin(caller)
+        self._admit_caller(found, caller)
+
+    @staticmethod
+    def _admit_caller(found: Services, caller: Caller) -> None:
+        """Take note who sent this request, until it is recorded as answered.
+
+        :raises ConnmgrError: the caller's token is not valid any more, or has had its requests.
+        """
+        known = account()
+        known.caller = caller
+        if caller.grant is not None:
+            known.authority |= {"token": caller.grant.id, "tokenName": caller.grant.name}
+        found.tokens.begin(caller, flask.request.remote_addr)
 
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):
@@ -136,3 +164,20 @@ class Endpoint:
             return flask.Response(mimetype="application/json")
         shown = self.response.dump(result) if self.response and not self.dumped else result
         return as_json(shown)
+
+
+def _is_subject(field: marshmallow.fields.Field[Any]) -> bool:
+    if isinstance(field, marshmallow.fields.List):
+        return isinstance(field.inner, Id)
+    return not isinstance(field, Filter)
+
+
+def _awaited(work: Callable[[], Any]) -> Any:
+    """Return what ``work`` returns, once it does not wait for news any more."""
+    while True:
+        try:
+            return work()
+        except Parked as parked:
+            if turns().resumes:
+                raise
+            parked.wait()

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import flask
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr.api.account import account
 from connmgr.api.group import Group
 from connmgr.api.services import services
-from connmgr.errors import Busy, InvalidCredential
+from connmgr.errors import Busy, InvalidCredential, InvalidToken, ScopeDenied, TokenExpired, TokenRevoked
 from connmgr.fields import Schema, Text
+from connmgr.vault.tables import now
 
 MAX_CREDENTIAL = 4096
-CREDENTIAL_FIELDS = {"local": "authFileContent", "apikey": "key"}
+CREDENTIAL_FIELDS = {"local": "authFileContent", "apikey": "key", "token": "token"}
 
 group = Group("handshake", "How a client gets its token.", prefix="")
 
 
 class HandshakeAuth(Schema):
-    """A credential: the auth file's content for a local client, or the API key."""
+    """A credential: the auth file's content for a local client, the API key, or a token of `/token/create`."""
 
-    type = Text(required=True, metadata={"description": "`local` or `apiKey`, in any letter case."})
+    type = Text(required=True, metadata={"description": "`local`, `apiKey` or `token`, in any letter case."})
     authFileContent = Text(
         validate=validate.Length(max=MAX_CREDENTIAL), metadata={"description": "Of `local`: the auth file's content."}
     )
@@ -29,12 +31,16 @@ class HandshakeAuth(Schema):
         validate=validate.Length(max=MAX_CREDENTIAL),
         metadata={"description": "Of `apiKey`: the key that `connmgr api-key` prints."},
     )
+    token = Text(
+        validate=validate.Length(max=MAX_CREDENTIAL),
+        metadata={"description": "Of `token`: what `/token/create` answered."},
+    )
 
     @validates_schema
     def check_fields(self, data: dict[str, Any], **_: Any) -> None:
         wanted = CREDENTIAL_FIELDS.get(data["type"].lower())
         if wanted is None:
-            raise ValidationError("Must be local or apiKey.", "type")
+            raise ValidationError("Must be local, apiKey or token.", "type")
         if wanted not in data:
             raise ValidationError("Missing data for required field.", wanted)
         for other in data.keys() - {"type", wanted}:
@@ -69,7 +75,7 @@ class HandshakeResponse(Schema):
     HandshakeRequest,
     HandshakeResponse,
     action="handshake",
-    raises=[InvalidCredential, Busy],
+    raises=[InvalidCredential, Busy, InvalidToken, TokenExpired, TokenRevoked, ScopeDenied],
     public=True,
     example={
         "auth": {"type": "local", "authFileContent": "connmgr-9zJ2sZ0Hq7vQd1m4x8Wc3bN6tY5rE2uK7pL0aS9fGhI"},
@@ -81,10 +87,18 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
     """Exchange a credential for a session token.
 
     Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon
-    stops, or for `session-ttl` seconds of idleness.
+    stops, or for `session-ttl` seconds of idleness. With a `token` it may do what that may, as long as that is valid;
+    such a token is a bearer token itself, too.
     """
     account().client = request["client"]["name"]
     auth = request["auth"]
     kind = auth["type"].lower()
-    services().credentials.check(kind, auth[CREDENTIAL_FIELDS[kind]])
-    return {"sessionToken": services().tokens.issue(request["client"]["name"])}
+    found, credential = services(), auth[CREDENTIAL_FIELDS[kind]]
+    live = None
+    if kind == "token":
+        live = found.grants.find(credential.strip())
+        live.grant.require_valid(now())
+        live.grant.require_address(flask.request.remote_addr)
+    else:
+        found.credentials.check(kind, credential)
+    return {"sessionToken": found.tokens.issue(request["client"]["name"], live)}

@@ -32,6 +32,7 @@ from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.jobs.followed import Output
 from connmgr.jobs.spool import Stream
+from connmgr.rights.subjects import Work
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
 from connmgr.vault.tables import now
 
@@ -184,7 +185,8 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
         created_after=at - timedelta(seconds=request["maxAge"]) if "maxAge" in request else None,
         created_before=at - timedelta(seconds=request["minAge"]) if "minAge" in request else None,
     )
-    found = services().vault.jobs.find(wanted)
+    works = ((job, Work(job.connection, job.token)) for job in services().vault.jobs.find(wanted))
+    found = list(services().authorisation.visible_work(caller(), works))
     asked = services().jobs.refresh(job for job in found if job.state not in ENDED)
     shown = [(asked.get(job.id, job), job.state not in ENDED and job.id not in asked) for job in found]
     states = request.get("states", (*UNDER_WAY, *ENDED))

@@ -38,6 +38,7 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
         stdin_open=stdin_open,
         keep=request.get("keep", KEEP_SECONDS),
         created=now(),
+        token=caller().token,
     )
     with services().shells.using(job.connection, caller().access, job.session) as session:
         return services().starts.start(job, _launch(job, request, session), session)

@@ -18,8 +18,10 @@ from connmgr.jobs.starting import Starts
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
+from connmgr.rights.approvals import Approvals
 from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
+from connmgr.rights.grants import Grants
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -45,7 +47,9 @@ class Services:
     starts: Starts
     orphans: Orphans
     authorisation: Authorisation
+    approvals: Approvals
     credentials: Credentials
+    grants: Grants
     tokens: Tokens
     tickets: Tickets
     scraper: Scraper

@@ -30,6 +30,7 @@ from connmgr.api.shell_schemas import (
 )
 from connmgr.fields import Boolean, Number, Schema
 from connmgr.shell.commands import Begun, Place, begun
+from connmgr.shell.status import ShellStatus
 
 MAX_DETACH_SECONDS = 3600
 
@@ -210,7 +211,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
 )
 def list_(request: dict[str, Any]) -> dict[str, Any]:
     """Describe the shells that run, those of all connections or of one. It asks no machine."""
-    return {"shells": services().shells.status(request.get("connection"))}
+    return {"shells": seen_shells(request.get("connection"))}
 
 
 @group.endpoint(
@@ -245,7 +246,15 @@ def _begun(request: dict[str, Any]) -> AbstractContextManager[Begun]:
     return begun(services().shells, place, command_of(request), timeout, client_is_gone())
 
 
+def seen_shells(connection: str | None = None) -> list[ShellStatus]:
+    """Return the state of the shells that the caller may see, of all connections or of one."""
+    shells = services().shells.status(connection)
+    seen = set(services().authorisation.visible(caller(), {one.connection for one in shells}))
+    return [one for one in shells if one.connection in seen]
+
+
 def client_is_gone() -> Callable[[], bool]:
-    """Return what tells the thread that answers this request whether its client is gone."""
+    """Return what tells whether the client of this request is gone, or its token is not valid any more."""
     gone: Callable[[], bool] = flask.request.environ.get("waitress.client_disconnected", lambda: False)
-    return gone
+    asking = caller()
+    return gone if asking.live is None else lambda: asking.ended or gone()

@@ -11,7 +11,7 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import account
+from connmgr.api.account import account, caller
 from connmgr.api.auth import Caller
 from connmgr.api.body import load, parse, read_query
 from connmgr.api.endpoint import Endpoint
@@ -68,9 +68,9 @@ class StreamEndpoint(Endpoint):
     def _admit(self, found: Services, opening: Opening, in_path: Mapping[str, Any]) -> None:
         if self.redeems is None or opening.ticket is None:
             self._find_caller(found)
-            return
-        account().caller = caller = self.redeems(opening.ticket, in_path)
-        found.tokens.begin(caller)
+        else:
+            self._admit_caller(found, self.redeems(opening.ticket, in_path))
+        opening.token = caller().token
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
         _accept(opening)

@@ -34,6 +34,7 @@ from connmgr.api.terminal_schemas import (
     TerminalTicketResponse,
 )
 from connmgr.plugin import Pty
+from connmgr.rights.subjects import Work
 from connmgr.streams.opening import Opening
 from connmgr.terminals.modes import CURSOR
 from connmgr.terminals.recording import Recording
@@ -77,12 +78,6 @@ _INFO = {
 }
 
 
-def _with_connection(request: dict[str, Any]) -> dict[str, Any]:
-    """Put in the connection of the terminal, about which authorisation is asked; an unknown one is left to the view."""
-    connection = services().terminals.connection_of(request["terminal"])
-    return request if connection is None else {**request, "connection": connection}
-
-
 @group.endpoint(
     "/open",
     TerminalOpenRequest,
@@ -112,6 +107,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
         session=session,
         surroundings=surroundings,
         record=request["record"],
+        token=caller().token,
     )
     terminal = found.terminals.open(wanted, access)
     detail(terminal=terminal.origin.id, **({"recorded": True} if request["record"] else {}))
@@ -127,8 +123,7 @@ def _redeemed(ticket: str, in_path: Mapping[str, Any]) -> Caller:
     TerminalAttachRequest,
     kind=StreamEndpoint,
     action="terminal.attach",
-    about=("terminal", "connection", "watch"),
-    selects=_with_connection,
+    about=("terminal", "watch"),
     raises=[*FINDING, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
     redeems=_redeemed,
     frames=FRAMES + " A terminal's size comes from the daemon too, at first and when it changes.",
@@ -155,8 +150,7 @@ def attach(request: dict[str, Any]) -> Begin:
     TerminalRequest,
     TerminalTicketResponse,
     action="terminal.ticket",
-    about=("terminal", "connection"),
-    selects=_with_connection,
+    about=("terminal",),
     raises=FINDING,
     example={"terminal": TERMINAL},
     answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc"},
@@ -179,7 +173,8 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     """List the terminals that run, and those that ended within the last 5 minutes."""
     filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter")]
     chosen = None if filters == ["*"] * 3 else set(services().vault.connections.query(*filters))
-    found = services().terminals.all()
+    works = ((one, Work(one.origin.connection, one.origin.token)) for one in services().terminals.all())
+    found = services().authorisation.visible_work(caller(), works)
     return {"terminals": [_info(one) for one in found if chosen is None or one.origin.connection in chosen]}
 
 
@@ -187,8 +182,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/input",
     TerminalInputRequest,
     action="terminal.input",
-    about=("terminal", "connection"),
-    selects=_with_connection,
+    about=("terminal",),
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "data": "ls -l\r"},
 )
@@ -204,8 +198,7 @@ def input(request: dict[str, Any]) -> None:
     TerminalOutputRequest,
     TerminalOutputResponse,
     action="terminal.output",
-    about=("terminal", "connection"),
-    selects=_with_connection,
+    about=("terminal",),
     raises=FINDING,
     example={"terminal": TERMINAL, "offset": 0, "wait": 25},
     answer={
@@ -250,8 +243,7 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     TerminalScreenRequest,
     TerminalScreenResponse,
     action="terminal.screen",
-    about=("terminal", "connection"),
-    selects=_with_connection,
+    about=("terminal",),
     raises=FINDING,
     example={"terminal": TERMINAL, "contains": "$ ", "wait": 10},
     answer={
@@ -291,8 +283,7 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
     "/resize",
     TerminalResizeRequest,
     action="terminal.resize",
-    about=("terminal", "connection"),
-    selects=_with_connection,
+    about=("terminal",),
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "columns": 132, "rows": 43},
 )
@@ -305,8 +296,7 @@ def resize(request: dict[str, Any]) -> None:
     "/close",
     TerminalRequest,
     action="terminal.close",
-    about=("terminal", "connection"),
-    selects=_with_connection,
+    about=("terminal",),
     raises=FINDING,
     example={"terminal": TERMINAL},
 )

@@ -19,12 +19,14 @@ from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.fs import BLOB_PATH
 from connmgr.api.origin import Addresses
+from connmgr.api.parking import turns
 from connmgr.api.services import Services
 from connmgr.api.slots import STOPS, RequestSlots
 from connmgr.api.tickets import Tickets
 from connmgr.daemon import apikey, metrics_token
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.daemon_file import DaemonFile
+from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.notify import tell_ready
 from connmgr.daemon.parser import Uploads
@@ -34,7 +36,7 @@ from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, igno
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.daemon.unix_socket import SocketFile
 from connmgr.engine.script import programs
-from connmgr.errors import StartupError
+from connmgr.errors import StartupError, UnknownJob
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.keeper import Keeper
@@ -44,8 +46,11 @@ from connmgr.jobs.starting import JobLimits, Starts
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
+from connmgr.rights.approvals import Approvals
 from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
+from connmgr.rights.grants import Grants
+from connmgr.rights.subjects import SubjectsOf, Work
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
@@ -108,7 +113,13 @@ def serve(settings: Settings) -> None:
         )
         cleanup.callback(audit.close)
         anonymous = Caller("anonymous", Access(), time.monotonic())
-        tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous)
+        digests = vault.principals.lasting_key(b"connmgr.tokens")
+        grants = Grants(vault.tokens, digests, Ending(vault, streams, terminals, jobs))
+        cleanup.callback(grants.close)
+        requested = registry.plugins.hook.connmgr_approval_requested
+        approvals = Approvals(vault.approvals, digests, turns, lambda shown: requested(approval=shown))
+        cleanup.callback(approvals.close)
+        tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants)
         cleanup.callback(tokens.close)
         tokens.watch()
         services = Services(
@@ -123,7 +134,9 @@ def serve(settings: Settings) -> None:
             jobs=jobs,
             starts=starts,
             orphans=Orphans(vault, reach, jobs, starts),
-            authorisation=Authorisation(registry, vault),
+            authorisation=_authorisation(vault, registry, approvals, jobs, terminals),
+            approvals=approvals,
+            grants=grants,
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,
             tickets=Tickets(),
@@ -190,6 +203,24 @@ def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots,
     keeper = Keeper(vault, jobs, reach, kept)
     cleanup.callback(keeper.close, CLOSE_SECONDS)
     return jobs
+
+
+def _authorisation(
+    vault: Vault, registry: Registry, approvals: Approvals, jobs: Jobs, terminals: Terminals
+) -> Authorisation:
+    def job(id: str) -> Work | None:
+        try:
+            stored = jobs.find(id).stored
+        except UnknownJob:
+            return None
+        return Work(stored.connection, stored.token)
+
+    def terminal(id: str) -> Work | None:
+        origin = terminals.origin_of(id)
+        return None if origin is None else Work(origin.connection, origin.token)
+
+    subjects = SubjectsOf(registry, vault, {"job": job, "terminal": terminal})
+    return Authorisation(registry, vault, subjects, approvals)
 
 
 def _open_server(services: Services, bound: socket.socket, beside: socket.socket | None) -> Server:

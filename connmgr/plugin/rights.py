@@ -15,6 +15,10 @@ class Caller(Protocol):
     name: str
     """What the client calls itself; nobody has checked it."""
 
+    @property
+    def token(self) -> str | None:
+        """The id of the token that it shows; None for the owner."""
+
 
 @dataclass(frozen=True)
 class Subjects:

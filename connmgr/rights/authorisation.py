@@ -1,79 +1,192 @@
-"""Asks the plugins that decide who may do what, before a request is carried out."""
+"""The one place that decides, before a request is carried out, whether its caller may do what it asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from connmgr.errors import UnknownJob, UnknownType
-from connmgr.fields import references
-from connmgr.plugin import Caller, Subjects
+from connmgr.errors import PolicyDenied, ScopeDenied, UnknownJob, UnknownTerminal
+from connmgr.plugin import Caller as PluginCaller
 from connmgr.registry import Registry
+from connmgr.rights.approvals import Approvals
+from connmgr.rights.argv import as_argv
+from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.rules import Decision, Wanted, combined
+from connmgr.rights.scopes import ARGV, RUNS_COMMANDS, TEXT
+from connmgr.rights.sight import Sight
+from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.vault import Vault
+from connmgr.vault.sealed import within
 
-CONNECTIONS = ("connection", "connections")
-CATEGORIES = ("category", "categories", "parent")
-PATHS = ("path", "source", "target")
-"""The fields of a request that name subjects; ``data`` names connections too, wherever its type has references."""
+_UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
+_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fresh")
+"""The fields of a request that an approval is bound to, beside its connections."""
+
+
+class Caller(PluginCaller, Protocol):
+    """Who sent a request; ``grant`` is None for the owner."""
+
+    @property
+    def grant(self) -> Grant | None: ...
+
+
+@dataclass(frozen=True)
+class Permitted:
+    """A request that may be carried out: as it came, or with what is run in place of what was asked for."""
+
+    request: Any
+    reasons: Mapping[str, Any]
+    """What decided, for the audit trail: ``rule`` and ``approval`` where there are."""
 
 
 class Authorisation:
-    """Lets each plugin with the hook ``connmgr_authorise`` refuse a request; without one everything is allowed."""
+    """Lets tokens do what they are for, and each plugin with the hook ``connmgr_authorise`` refuse a request."""
 
-    def __init__(self, registry: Registry, vault: Vault) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals) -> None:
+        self.subjects = subjects
+        self.sight = Sight(vault, registry)
         self._vault = vault
+        self._approvals = approvals
         self._hook = registry.plugins.hook.connmgr_authorise
-        self.asks = bool(self._hook.get_hookimpls())
-        """Whether any plugin decides; otherwise there is no need to find out what a request is about."""
+        self._has_plugins = bool(self._hook.get_hookimpls())
 
-    def check(self, caller: Caller, action: str, request: Mapping[str, Any]) -> None:
-        """Return if ``caller`` may do ``action`` to what the loaded ``request`` is about.
+    def concerns(self, caller: Caller) -> bool:
+        """Whether anything decides about ``caller``; otherwise there is no need to find out what a request is about."""
+        return self._has_plugins or caller.grant is not None
 
-        :raises connmgr.errors.PolicyDenied: a plugin refuses it. What else a plugin raises refuses it too.
+    def check(self, caller: Caller, action: str, request: Any, names: Collection[str] = NAMES) -> Permitted:
+        """Return how ``caller`` may carry out the loaded ``request``, of which the fields ``names`` name subjects.
+
+        :raises ScopeDenied: its token is not for this.
+        :raises PolicyDenied: a rule of its token, or a plugin, refuses it. What else a plugin raises refuses it too.
+        :raises connmgr.errors.UnknownConnection, connmgr.errors.UnknownCategory, UnknownJob, UnknownTerminal: it names
+            what is out of its token's sight.
         """
-        if self.asks:
-            self._hook(caller=caller, action=action, subjects=self.subjects(request))
+        permitted = Permitted(request, {})
+        about = {name: request[name] for name in names if name in request} if request else {}
+        if caller.grant is not None:
+            permitted = self._by_grant(caller.grant, action, request or {}, about)
+        if self._has_plugins:
+            self._hook(caller=caller, action=action, subjects=self.subjects(about))
+        return permitted
 
-    def subjects(self, request: Mapping[str, Any]) -> Subjects:
-        """Return what a loaded request is about."""
-        named = {
-            *_values(request, CONNECTIONS),
-            *self._references(request.get("data")),
-            *self._of_job(request.get("job")),
-        }
-        return Subjects(
-            frozenset(self._vault.connections.with_carriers(named)),
-            frozenset(_values(request, CATEGORIES)),
-            tuple(_values(request, PATHS)),
-            request.get("session"),
-        )
+    def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
+        """Return those of ``connections`` that ``caller`` may see, in their order."""
+        grant = caller.grant
+        return list(connections) if grant is None or grant.sees_all else self.sight.visible(grant, connections)
 
-    def _of_job(self, job: object) -> Iterator[str]:
-        """Yield the connection that a job runs on; one that is unknown is left to the view."""
-        if isinstance(job, str):
-            with suppress(UnknownJob):
-                yield self._vault.jobs.get(job).connection
+    def visible_categories(self, caller: Caller, categories: Iterable[str]) -> list[str]:
+        """Return those of ``categories`` that ``caller`` may see, in their order."""
+        grant = caller.grant
+        return list(categories) if grant is None or grant.sees_all else self.sight.visible_categories(grant, categories)
 
-    def _references(self, data: object) -> Iterator[str]:
-        """Yield the connections that the data of a connection names; what its type would refuse is left to the view."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("type"), str):
+    def visible_work(self, caller: Caller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
+        """Yield the first members of pairs whose job or terminal ``caller`` may see."""
+        pairs = list(work)
+        seen = set(self.visible(caller, {of.connection for _, of in pairs}))
+        yield from (one for one, of in pairs if of.connection in seen and _is_open(caller.grant, of))
+
+    def sees(self, caller: Caller, entry: Mapping[str, Any]) -> bool:
+        """Whether ``caller`` may see an entry of the audit trail: its token's own, or on what is in its sight."""
+        grant = caller.grant
+        if grant is None or entry.get("token") == grant.id:
+            return True
+        named = [*([entry["connection"]] if "connection" in entry else []), *entry.get("connections", ())]
+        if not named or "category" in entry or "categories" in entry:
+            return grant.sees_all
+        return len(self.visible(caller, named)) == len(named)
+
+    def _by_grant(self, grant: Grant, action: str, request: Mapping[str, Any], about: Mapping[str, Any]) -> Permitted:
+        runs = action in RUNS_COMMANDS
+        grant.require_scope(action, *(_needed_to_run(request) if runs else ()))
+        if "data" in about and "secret.decrypt" not in grant.scopes and next(within(about["data"]), None):
+            # Else a sealed secret could be sent to a machine of the caller's.
+            raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
+        seen = self.sight.require(grant, self.subjects.connections(about))
+        self.sight.require_categories(grant, self.subjects.categories(about))
+        for name, work in self.subjects.works(about):
+            if work is None or not _is_open(grant, work):
+                raise _UNKNOWN[name](about[name])
+            seen += self.sight.require(grant, [work.connection])
+        self._require_places(grant, action, request)
+        return self._by_rules(grant, action, request, seen) if runs else Permitted(request, {})
+
+    def _require_places(self, grant: Grant, action: str, request: Mapping[str, Any]) -> None:
+        """Refuse to put something out of sight, or to remove or move what is."""
+        if grant.sees_all:
             return
-        try:
-            schema = self._registry.get(data["type"]).schema()
-        except UnknownType:
-            return
-        for named in references(schema, data):
-            value = named.get("storeId") if isinstance(named, Mapping) else named
-            if isinstance(value, str):
-                yield value.lower()
+        data = request.get("data")
+        above = self.sight.above(data) if isinstance(data, Mapping) else None
+        if action == "connection.add":
+            self.sight.require_place(grant, request.get("name"), above, request.get("category"))
+        elif action == "connection.update":
+            self._require_new_place(grant, request, above)
+        elif action == "connection.remove":
+            ids = self._vault.connections.with_dependents(request["connections"])
+            if len(self.sight.visible(grant, ids)) < len(ids):
+                raise ScopeDenied("The token may not remove what other connections run over.")
+        elif action in ("category.add", "category.remove", "vault.user.add"):
+            # What is below a category, and what a new one is called, filters cannot tell.
+            raise ScopeDenied("The token sees certain connections alone, and may not change categories.")
+
+    def _require_new_place(self, grant: Grant, request: Mapping[str, Any], above: str | None) -> None:
+        [stored] = self._vault.connections.infos([request["connection"]])
+        if "data" not in request and len(stored.path) > 1:
+            above = "/".join(stored.path[:-1])
+        name, category = request.get("name", stored.name), request.get("category", stored.category)
+        self.sight.require_place(grant, name, above, category)
+
+    def _by_rules(self, grant: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> Permitted:
+        ruled = [one for one in grant.lineage if one.rules.over_commands]
+        if "tcp" in request or not ruled:
+            return Permitted(request, {})
+        decision = combined([one.rules.decide_command(_wanted(request, on)) for one in ruled for on in seen])
+        rule = decision.rule if decision.name is None else decision.name
+        if decision.effect == "deny":
+            what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
+            raise PolicyDenied(what, rule=rule)
+        decided = _decided(request, decision)
+        reasons = {} if rule is None else {"rule": rule}
+        if decision.effect == "ask":
+            asked: dict[str, Any] = {name: decided[name] for name in _BOUND if name in decided}
+            asked |= {"action": action, "connections": [one.id for one in seen], "names": [one.path for one in seen]}
+            reasons["approval"] = self._approvals.require(grant, asked, request.get("wait", 0))
+        return Permitted(decided, reasons)
 
 
-def _values(request: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Any]:
-    for name in names:
-        value = request.get(name)
-        if isinstance(value, list):
-            yield from value
-        elif value is not None:
-            yield value
+def _is_open(grant: Grant | None, work: Work) -> bool:
+    return grant is None or grant.is_unbound or work.token == grant.id
+
+
+def _needed_to_run(request: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    if "tcp" in request:
+        yield frozenset({"tunnel"})
+    elif "argv" in request or "saved" in request or as_argv(request.get("command", "")) is not None:
+        yield ARGV
+    else:
+        yield TEXT
+
+
+def _wanted(request: Mapping[str, Any], on: Seen) -> Wanted:
+    return Wanted(
+        names=on.names,
+        user=on.user,
+        argv=tuple(request["argv"]) if "argv" in request else None,
+        text=request.get("command"),
+        saved=request.get("saved"),
+        env=request.get("env") or {},
+        cwd=request.get("cwd"),
+        has_stdin=bool(request.get("stdin")),
+    )
+
+
+def _decided(request: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
+    """Return the request with what was decided about in place of what was asked for."""
+    changed = dict(request)
+    if decision.argv is not None:
+        changed.pop("command", None)
+        changed["argv"] = list(decision.argv)
+    if decision.path is not None:
+        changed["env"] = {**(changed.get("env") or {}), "PATH": decision.path}
+    return changed

@@ -92,6 +92,11 @@ class Rules:
         self._heads = _Patterns((rule, _heads(rule.alternatives)) for rule in self._paths if rule.effect == "allow")
 
     @property
+    def closes_commands(self) -> bool:
+        """Whether a command that no rule matches is denied."""
+        return self._commands_closed
+
+    @property
     def over_commands(self) -> bool:
         """Whether any rule is over commands: a text is then run as the argv that it is, where it is one."""
         return bool(self._run)

@@ -43,6 +43,9 @@ class Opening:
     stream: socket.socket
     """The client's socket, from :meth:`accept` on."""
 
+    token: str | None = None
+    """The id of the token that the client shows, with which the stream ends; None for the owner."""
+
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.connection = WSConnection(ConnectionType.SERVER)
         self.early: list[Event] = []

@@ -49,7 +49,7 @@ class Pipe:
             ended=self._ended,
             released=self._released,
         )
-        streams.add(self, connection)
+        streams.add(self, connection, token=opening.token)
 
     def receive(self, data: bytes) -> None:
         self._process.write(data)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit
 from connmgr.streams.loop import Loop
@@ -20,13 +20,20 @@ class Stream(Protocol):
         """Tell its client why, and end; in the thread of the loop."""
 
 
+class _Held(NamedTuple):
+    """By what a stream ends: its connection, and the id of its client's token."""
+
+    connection: str | None
+    token: str | None
+
+
 class Streams:
     """Holds the streams until they end. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self.loop = Loop()
         self._lock = threading.Lock()
-        self._open: dict[Stream, str | None] = {}
+        self._open: dict[Stream, _Held] = {}
         self._stopping = False
         self._all_ended = threading.Event()
 
@@ -42,13 +49,13 @@ class Streams:
             if len(self._open) >= MAX_STREAMS:
                 raise StreamLimit(f"{MAX_STREAMS} streams are open, and no more may be; try again later.")
 
-    def add(self, stream: Stream, connection: str | None = None) -> None:
+    def add(self, stream: Stream, connection: str | None = None, *, token: str | None = None) -> None:
         """Hold ``stream`` until :meth:`discard`; one that comes while the daemon stops is stopped.
 
-        It ends with ``connection``, if one is named.
+        It ends with ``connection`` and with ``token``, the id of one, where they are named.
         """
         with self._lock:
-            self._open[stream] = connection
+            self._open[stream] = _Held(connection, token)
             stopping = self._stopping
         if stopping:
             self.loop.call(lambda: stream.stop(_stopping()))
@@ -62,9 +69,15 @@ class Streams:
 
     def forget(self, connections: Collection[str]) -> None:
         """End the streams of connections that were removed or changed."""
-        why = ShellStopped("The connection was changed or removed.")
+        self._end(lambda held: held.connection in connections, ShellStopped("The connection was changed or removed."))
+
+    def end(self, tokens: Collection[str], why: ConnmgrError) -> None:
+        """End the streams of clients with these tokens, who are told ``why``."""
+        self._end(lambda held: held.token in tokens, why)
+
+    def _end(self, concerns: Callable[[_Held], bool], why: ConnmgrError) -> None:
         with self._lock:
-            ending = [stream for stream, connection in self._open.items() if connection in connections]
+            ending = [stream for stream, held in self._open.items() if concerns(held)]
         for stream in ending:
             self.loop.call(partial(stream.stop, why))
 

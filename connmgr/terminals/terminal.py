@@ -54,6 +54,8 @@ class Origin:
     command: str | None
     term: str
     opened: datetime
+    token: str | None = None
+    """The id of the token with which it was opened; None for the owner's."""
 
 
 class Terminal:

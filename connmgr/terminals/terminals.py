@@ -6,7 +6,7 @@ import contextlib
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -55,6 +55,8 @@ class Wanted:
     session: str | None = None
     surroundings: Surroundings | None = None
     record: bool = False
+    token: str | None = None
+    """The id of the token with which it is opened; None for the owner's."""
 
 
 class Terminals:
@@ -104,7 +106,8 @@ class Terminals:
                 self._links, connection, access, partial(_start, program, printed), self._timeout
             )
             cleanup.pop_all()
-            origin = Origin(id, connection, wanted.session, wanted.command, pty.term, datetime.now(timezone.utc))
+            opened = datetime.now(timezone.utc)
+            origin = Origin(id, connection, wanted.session, wanted.command, pty.term, opened, wanted.token)
             terminal = Terminal(
                 self._streams,
                 origin,
@@ -139,11 +142,15 @@ class Terminals:
                 raise UnknownTerminal(id) from None
         return terminal
 
-    def connection_of(self, id: str) -> str | None:
-        """Return the connection that a terminal is on, or None for an unknown one."""
+    def origin_of(self, id: str) -> Origin | None:
+        """Return what a terminal was opened as, or None for an unknown one."""
         with self._lock:
             terminal = self._terminals.get(id)
-        return None if terminal is None else terminal.origin.connection
+        return None if terminal is None else terminal.origin
+
+    def end(self, tokens: Collection[str]) -> None:
+        """Close the terminals that were opened with tokens of these ids."""
+        self._close([one for one in self.all() if one.origin.token in tokens], 0.0)
 
     def all(self) -> list[Terminal]:
         """Return the terminals that run or ended lately, the oldest first."""

@@ -86,6 +86,11 @@ class Documents:
         rows = self._database.read(lambda tx: tx.execute(_ALL, {"kind": self._kind}).mappings().all())
         return [self._document(None, row) for row in rows]
 
+    def codes(self, ids: Iterable[str]) -> dict[str, bytes]:
+        """Return the codes of those of ``ids`` that there are: one that was changed has another."""
+        wanted = sa.select(table.c.id, table.c.mac).where(table.c.kind == self._kind, table.c.id.in_(list(ids)))
+        return {row.id: row.mac for row in self._database.read(lambda tx: tx.execute(wanted).all())}
+
     def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
         """Replace the document ``id`` by what ``change`` makes of it, and return that.
 

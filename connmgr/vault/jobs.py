@@ -55,13 +55,14 @@ class StoredJob:
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs are looked for; None leaves a member open. ``connections`` are ids, times are aware."""
+    """Which jobs are looked for; None leaves a member open. ``connections`` and ``tokens`` are ids, times are aware."""
 
     connections: Sequence[str] | None = None
     states: Sequence[str] | None = None
     name: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    tokens: Sequence[str] | None = None
 
 
 class StoredJobs:
@@ -113,7 +114,11 @@ class StoredJobs:
 
     def find(self, filter: JobFilter) -> list[StoredJob]:
         """Return the jobs that ``filter`` lets through, oldest first."""
-        columns: list[tuple[Any, Any]] = [(table.c.connection, filter.connections), (table.c.state, filter.states)]
+        columns: list[tuple[Any, Any]] = [
+            (table.c.connection, filter.connections),
+            (table.c.state, filter.states),
+            (table.c.token, filter.tokens),
+        ]
         conditions = [column.in_(values) for column, values in columns if values is not None]
         if filter.name is not None:
             conditions.append(table.c.name == filter.name)

@@ -1,0 +1,222 @@
+"""``/token``: tokens that may do just what they are for."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from marshmallow import ValidationError, fields
+
+from connmgr import errors
+from connmgr.api.account import caller, detail
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.services import services
+from connmgr.fields import Integer, Length, List, Range, Schema, Text
+from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS, Grant
+from connmgr.rights.scopes import SCOPES
+from connmgr.vault.documents import Document
+from connmgr.vault.tables import now
+
+TOKEN = "5b1f4f0c-52c7-4f0e-9a53-0d6f5a1be5a4"  # noqa: S105 - the id of one, in an example
+CREATING = (errors.ScopeDenied, errors.TokenLimit)
+
+group = Group(
+    "token",
+    "Tokens for others: each has scopes, sees certain connections, obeys rules, and expires. One is shown at the "
+    "handshake (`token`), or with each request as `Authorization: Bearer`. Whoever has the auth file or the API key is "
+    "the owner, and may do everything.",
+)
+
+
+class Expiry(fields.Field[datetime]):
+    """When a token expires: seconds from now, or a time with its zone, as RFC 3339 writes it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"type": ["number", "string"], **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
+        try:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return now() + timedelta(seconds=value)
+            given = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else "")
+        except (OverflowError, ValueError):
+            raise ValidationError("Neither a number of seconds nor a time as 2026-01-31T08:15:00Z.") from None
+        if given.tzinfo is None:
+            raise ValidationError("The time has no zone: write it as 2026-01-31T08:15:00Z.")
+        return given.astimezone(timezone.utc)
+
+
+class _Members(Schema):
+    name = Text(required=True, validate=Length(min=1, max=200), metadata={"description": "Who or what it is for."})
+    scopes = List(
+        Text(),
+        required=True,
+        validate=Length(max=len(SCOPES)),
+        metadata={"description": "What kinds of action it may have: " + ", ".join(f"`{one}`" for one in SCOPES) + "."},
+    )
+    connections = List(
+        Text(),
+        load_default=["*"],
+        validate=Length(max=MAX_FILTERS),
+        metadata={
+            "description": "Filters on the paths of connections, one of which must match; as in `/connection/query`. "
+            "What a connection runs over need not match, and is open only if it does."
+        },
+    )
+    categories = List(
+        Text(),
+        load_default=["*"],
+        validate=Length(max=MAX_FILTERS),
+        metadata={"description": "The same for the category that the connection is in."},
+    )
+    rules = List(
+        fields.Dict(),
+        load_default=[],
+        metadata={"description": "What of that is allowed, asked about or denied: see the guide on giving access."},
+    )
+    quotaPerDay = Integer(
+        validate=Range(min=1, max=10**9), metadata={"description": "Requests that it may send in a day of UTC."}
+    )
+    maxConcurrent = Integer(
+        validate=Range(min=1, max=10_000), metadata={"description": "Requests that may be under way at once."}
+    )
+    from_ = List(
+        Text(),
+        data_key="from",
+        attribute="from",
+        validate=Length(max=MAX_FILTERS),
+        metadata={"description": "IP addresses and networks that it may be used from. Without it: any."},
+    )
+
+
+class TokenCreateRequest(_Members):
+    expires = Expiry(
+        required=True,
+        metadata={"description": f"Seconds from now, or a time with its zone; at most {MAX_DAYS} days from now."},
+    )
+
+
+class TokenInfo(_Members):
+    id = Id(required=True, metadata={"description": "Its uuid, by which it is revoked."})
+    expires = UtcTime(required=True, metadata={"description": "When it expires."})
+    created = UtcTime(required=True, metadata={"description": "When it was created."})
+    parent = Id(allow_none=True, metadata={"description": "The token that it was created with; null: the owner."})
+    state = fields.String(
+        required=True,
+        metadata={
+            "description": "`valid`, `expired` or `revoked`; what it was created with counts.",
+            "enum": ["valid", "expired", "revoked"],
+        },
+    )
+    usedToday = fields.Integer(
+        required=True, metadata={"description": "Requests of this day in UTC, as they were last counted."}
+    )
+    lastUsed = fields.String(allow_none=True, metadata={"description": "About when it was last used, or null."})
+
+
+class TokenCreateResponse(TokenInfo):
+    token = fields.String(
+        required=True, metadata={"description": "The token: 256 random bits. It is shown this once, and not kept."}
+    )
+
+
+class TokenQueryResponse(Schema):
+    tokens = fields.List(fields.Nested(TokenInfo), required=True, metadata={"description": "The oldest first."})
+
+
+class TokenRequest(Schema):
+    id = Id(required=True, metadata={"description": "The token's uuid."})
+
+
+class TokenRenewRequest(TokenRequest):
+    expires = Expiry(required=True, metadata={"description": "As in `/token/create`."})
+
+
+_INFO = {
+    "id": TOKEN,
+    "name": "nightly backup",
+    "scopes": ["shell.argv"],
+    "connections": ["web*"],
+    "categories": ["*"],
+    "rules": [{"effect": "allow", "argv": ["/usr/bin/systemctl", "status", {"re": "[\\w@.-]+"}]}],
+    "created": "2026-01-31T08:15:00.000000Z",
+    "expires": "2026-02-07T08:15:00.000000Z",
+    "parent": None,
+    "state": "valid",
+    "usedToday": 0,
+    "lastUsed": None,
+}
+
+
+@group.endpoint(
+    "/create",
+    TokenCreateRequest,
+    TokenCreateResponse,
+    action="token.create",
+    about=("name", "scopes"),
+    raises=CREATING,
+    example={name: _INFO[name] for name in ("name", "scopes", "connections", "rules")} | {"expires": 604800},
+    answer={**_INFO, "token": "cmgr_kq3VtC1m8o5u0sYzJd7xQ2nLr9bWfHgA4eTiPjKcMvU"},
+)
+def create(request: dict[str, Any]) -> dict[str, Any]:
+    """Create a token, and show it once.
+
+    A token may create others with `token.create`: these never have more than it has, and end with it.
+    """
+    secret, document, grant = services().grants.create(request, caller().grant)
+    detail(created=document.id)
+    return {**_info(document, grant), "token": secret}
+
+
+@group.endpoint("/query", None, TokenQueryResponse, action="token.query", answer={"tokens": [_INFO]})
+def query() -> dict[str, Any]:
+    """List the tokens, those too that are no longer valid, for 30 days; a token lists those that were made with it."""
+    return {"tokens": [_info(*one) for one in services().grants.all(caller().grant)]}
+
+
+@group.endpoint(
+    "/revoke",
+    TokenRequest,
+    action="token.revoke",
+    about=("id",),
+    raises=[errors.UnknownToken],
+    example={"id": TOKEN},
+)
+def revoke(request: dict[str, Any]) -> None:
+    """Make a token invalid for ever, with all that were made with it, and end what runs by them.
+
+    Their commands, streams and terminals end within a second, with every daemon of the vault. Their jobs are killed as
+    soon as their machines answer.
+    """
+    services().grants.revoke(request["id"], caller().grant)
+
+
+@group.endpoint(
+    "/renew",
+    TokenRenewRequest,
+    TokenInfo,
+    action="token.renew",
+    about=("id",),
+    raises=[errors.UnknownToken, errors.TokenRevoked, errors.ScopeDenied],
+    example={"id": TOKEN, "expires": 604800},
+    answer=_INFO,
+)
+def renew(request: dict[str, Any]) -> dict[str, Any]:
+    """Let a token expire later, or sooner. No token renews itself."""
+    return _info(*services().grants.renew(request["id"], request["expires"], caller().grant))
+
+
+def _info(document: Document, grant: Grant) -> dict[str, Any]:
+    why, counts = grant.invalid(now()), document.counts
+    today = counts.get("day") == now().date().isoformat()
+    return {
+        **document.body,
+        "id": document.id,
+        "created": document.created,
+        "expires": document.expires,
+        "state": why.code.removeprefix("token_") if why else "valid",
+        "usedToday": counts.get("used", 0) if today else 0,
+        "lastUsed": counts.get("lastUsed"),
+    }

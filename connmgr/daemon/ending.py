@@ -1,0 +1,45 @@
+"""Ends what runs by tokens that are not valid any more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+
+from connmgr.errors import ConnmgrError, JobFinished, TokenRevoked
+from connmgr.jobs.jobs import Jobs
+from connmgr.secrets.principals import Access
+from connmgr.streams.streams import Streams
+from connmgr.terminals.terminals import Terminals
+from connmgr.vault import Vault
+from connmgr.vault.jobs import UNDER_WAY, JobFilter
+
+logger = logging.getLogger("connmgr.rights")
+
+GRACE_SECONDS = 2.0
+"""Time in which a job ends that was sent TERM, before it is sent KILL."""
+
+
+class Ending:
+    """Ends streams, terminals and jobs; commands end by themselves (:attr:`connmgr.api.auth.Caller.ended`)."""
+
+    def __init__(self, vault: Vault, streams: Streams, terminals: Terminals, jobs: Jobs) -> None:
+        self._vault, self._streams, self._terminals, self._jobs = vault, streams, terminals, jobs
+
+    def __call__(self, tokens: Collection[str], with_jobs: bool) -> None:
+        """End what runs by ``tokens``; jobs, which their machines have to be asked for, in a thread that ends soon."""
+        self._streams.end(tokens, TokenRevoked("The token is not valid any more."))
+        self._terminals.end(tokens)
+        if with_jobs and (jobs := self._vault.jobs.find(JobFilter(states=UNDER_WAY, tokens=list(tokens)))):
+            ids = [job.id for job in jobs]
+            threading.Thread(target=self._kill, args=(ids,), name="end-jobs", daemon=True).start()
+
+    def _kill(self, ids: Collection[str]) -> None:
+        for id in ids:
+            try:
+                # Only what the daemon itself may open: who revokes a token lends it nothing.
+                self._jobs.kill(id, Access(), "TERM", GRACE_SECONDS)
+            except JobFinished:
+                continue
+            except ConnmgrError as error:
+                logger.warning("Job %s of a revoked token runs on: %s", id, error.message)

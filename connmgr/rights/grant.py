@@ -1,0 +1,201 @@
+"""What one token may do: its scopes, what it sees, its rules and its limits, within those of the token that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
+from connmgr.rights.argv import as_argv
+from connmgr.rights.rules import Rules, load_rules
+from connmgr.rights.scopes import SCOPES, missing
+from connmgr.vault import glob
+from connmgr.vault.documents import Document
+from connmgr.vault.path import SEPARATOR
+from connmgr.vault.tables import now
+
+MAX_DAYS = 90
+GRACE = timedelta(minutes=1)
+"""By so much a request may be late that asks for the longest time that there is."""
+
+MAX_FILTERS = 100
+"""Filters of each kind that a token may have."""
+
+
+class Paths:
+    """Tells by filters (:mod:`connmgr.vault.glob`) whether a path is in sight.
+
+    :raises InvalidRequest: a malformed filter; the message names its place within ``member``.
+    """
+
+    def __init__(self, filters: Sequence[str], member: str, *, below_root: bool = False) -> None:
+        self.filters = tuple(filters)
+        alternatives: list[glob.Alternative] = []
+        self.is_everything = False
+        for place, one in enumerate(filters):
+            try:
+                compiled = glob.compile(one, below_root=below_root)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"{member}[{place}]: {error.message}") from None
+            self.is_everything |= compiled is None
+            alternatives += compiled or []
+        self._matches = glob.Matcher(alternatives)
+
+    def __call__(self, path: str) -> bool:
+        return self.is_everything or self._matches(path)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A connection as rights look at it: its path, the path of its category, and the user that it logs in as."""
+
+    id: str
+    path: str
+    category: str
+    user: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By what filters may find it."""
+        return self.path, f"{self.category.partition(SEPARATOR)[2]}{SEPARATOR}{self.path}"
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A token as it was last read. A token never has more than ``parent``, the one that it was created with."""
+
+    id: str
+    name: str
+    expires: datetime
+    revoked: bool
+    own_scopes: frozenset[str]
+    connections: Paths
+    categories: Paths
+    rules: Rules
+    quota_per_day: int | None
+    max_concurrent: int | None
+    networks: tuple[IPv4Network | IPv6Network, ...]
+    parent: Grant | None
+    lineage: tuple[Grant, ...] = field(init=False)
+    """This one, its parent, and so on."""
+
+    scopes: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        above = self.parent.lineage if self.parent else ()
+        object.__setattr__(self, "lineage", (self, *above))
+        object.__setattr__(self, "scopes", self.own_scopes & self.parent.scopes if self.parent else self.own_scopes)
+
+    @classmethod
+    def load(cls, stored: Document, parent: Grant | None) -> Grant:
+        """Return the grant of a stored token.
+
+        :raises InvalidRequest: a filter, an address or a rule is malformed; the message names its place.
+        """
+        body = stored.body
+        return cls(
+            id=stored.id,
+            name=body["name"],
+            expires=stored.expires or stored.created,
+            revoked=body.get("revoked") is not None,
+            own_scopes=frozenset(body["scopes"]),
+            connections=Paths(body["connections"], "connections"),
+            categories=Paths(body["categories"], "categories", below_root=True),
+            rules=load_rules(body["rules"], as_argv),
+            quota_per_day=body.get("quotaPerDay"),
+            max_concurrent=body.get("maxConcurrent"),
+            networks=tuple(networks(body.get("from", ()))),
+            parent=parent,
+        )
+
+    def require_valid(self, at: datetime) -> None:
+        """Raise :class:`TokenRevoked` or :class:`TokenExpired` unless it, and all that it comes from, is valid."""
+        if why := self.invalid(at):
+            raise why
+
+    def invalid(self, at: datetime) -> ConnmgrError | None:
+        """Return why it is not valid, or None."""
+        if any(one.revoked for one in self.lineage):
+            return TokenRevoked("The token was revoked.")
+        if any(one.expires <= at for one in self.lineage):
+            return TokenExpired("The token has expired: ask for a new one.")
+        return None
+
+    def require_address(self, address: str | None) -> None:
+        """Raise :class:`ScopeDenied` unless the token may be used from ``address``; None is this machine's own."""
+        from_ = ip_address(address or "127.0.0.1")
+        for one in self.lineage:
+            if one.networks and not any(from_ in network for network in one.networks):
+                raise ScopeDenied("The token may not be used from this address.")
+
+    def require_scope(self, action: str, *further: frozenset[str]) -> None:
+        """Raise :class:`ScopeDenied` unless the token has the scopes that ``action`` needs, and one of each further."""
+        lacking = missing(action, self.scopes, *further)
+        if lacking is not None:
+            needed = " or ".join(sorted(lacking))
+            raise ScopeDenied(f"The token lacks the scope {needed}." if needed else "No token may do this.")
+
+    def sees(self, one: Seen) -> bool:
+        """Whether a connection is in its sight."""
+        return all(grant.connections(one.path) and grant.categories(one.category) for grant in self.lineage)
+
+    def may_see_category(self, path: str) -> bool:
+        """Whether a category may be in its sight, by its filters alone."""
+        return all(grant.categories(path) for grant in self.lineage)
+
+    @property
+    def sees_all(self) -> bool:
+        return all(grant.connections.is_everything and grant.categories.is_everything for grant in self.lineage)
+
+    @property
+    def is_unbound(self) -> bool:
+        """Whether it may run whatever it likes where it may run anything: others' work there is open to it anyway."""
+        return "shell.any" in self.scopes and not any(grant.rules.closes_commands for grant in self.lineage)
+
+
+def networks(texts: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
+    """Yield the networks of addresses in CIDR notation.
+
+    :raises InvalidRequest: one is none.
+    """
+    for place, text in enumerate(texts):
+        try:
+            yield ip_network(text)
+        except ValueError as error:
+            raise InvalidRequest(f"from[{place}]: Not an IP address or network: {error}") from None
+
+
+def check_wanted(wanted: Mapping[str, Any], creator: Grant | None) -> None:
+    """Refuse a token that has unknown scopes, or more than its ``creator``.
+
+    :raises InvalidRequest, ScopeDenied: with what is wrong.
+    """
+    for place, scope in enumerate(wanted["scopes"]):
+        if scope not in SCOPES:
+            raise InvalidRequest(f"scopes[{place}]: There is no scope {scope!r}; there are: {', '.join(SCOPES)}.")
+    if creator is not None and (more := sorted(set(wanted["scopes"]) - creator.scopes)):
+        raise ScopeDenied(f"A token creates only narrower ones, and this one lacks the scope {more[0]}.")
+
+
+def end_of(expires: datetime, creator: Grant | None) -> datetime:
+    """Return when a token of a ``creator`` expires that is to do so at ``expires``.
+
+    What is as long from now as the creator's own time was, when that began, ends with the creator.
+    :raises InvalidRequest: that is past, or more than 90 days away.
+    :raises ScopeDenied: it is after the creator's own end.
+    """
+    at = now()
+    if not at < expires <= at + timedelta(days=MAX_DAYS) + GRACE:
+        raise InvalidRequest(f"expires: Must be in the future, and at most {MAX_DAYS} days from now.")
+    latest = min((one.expires for one in creator.lineage), default=expires) if creator else expires
+    if expires > latest + GRACE:
+        raise ScopeDenied("A token creates only narrower ones, and this one expires earlier.")
+    return min(expires, latest)
+
+
+def joined(path: Iterable[str]) -> str:
+    """Return a path as filters match it."""
+    return SEPARATOR.join(path)

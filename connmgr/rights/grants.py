@@ -1,0 +1,296 @@
+"""The tokens of the vault: created, found by their secret, counted while they are used, revoked and renewed."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import Any
+
+from connmgr.errors import ConnmgrError, InvalidToken, QuotaExceeded, TokenLimit, TokenRevoked, UnknownToken
+from connmgr.rights.grant import Grant, check_wanted, end_of
+from connmgr.vault.documents import Document, Documents, counted
+from connmgr.vault.tables import now
+
+logger = logging.getLogger("connmgr.rights")
+
+PREFIX = "cmgr_"
+"""What every token begins with, so that people and scanners of code recognise one."""
+
+LOOK_SECONDS = 0.4
+"""How often it is looked whether another daemon of the vault has changed a token that was used here."""
+
+STALE_SECONDS = 0.9
+"""A token of which nobody looked for so long is read again before it is used."""
+
+COUNT_SECONDS = 30.0
+"""How often uses are written down of a token without a quota."""
+
+MAX_TOKENS = 1000
+KEPT = timedelta(days=30)
+"""Time for which a token is still listed after it expired."""
+
+Ended = Callable[[Collection[str], bool], None]
+"""Ends what runs by the tokens with these ids; the second argument tells whether jobs end too."""
+
+
+@dataclass(eq=False)
+class Live:
+    """A token in use: its grant as last read, and what is counted of it. The fields belong to :class:`Grants`."""
+
+    grant: Grant
+    codes: Mapping[str, bytes]
+    """Of the documents that its grant was made of."""
+
+    looked_at: float
+    running: int = 0
+    day: str = ""
+    used: int = 0
+    """Requests of ``day``, in UTC, that the vault knows of."""
+
+    uncounted: int = 0
+    counted_at: float = field(default_factory=time.monotonic)
+    ended: bool = False
+    """True once it is not valid any more: what runs by it stops."""
+
+
+class Grants:
+    """The tokens. Safe to use from several threads.
+
+    ``key`` has 32 bytes and is for the digests that the vault keeps. ``ended`` is called, from any thread, when tokens
+    in use were revoked or have expired.
+    """
+
+    def __init__(self, stored: Documents, key: bytes, ended: Ended) -> None:
+        self._stored, self._key, self._ended = stored, key, ended
+        self._lock = threading.Lock()
+        self._live: dict[str, Live] = {}
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def create(self, wanted: Mapping[str, Any], creator: Grant | None) -> tuple[str, Document, Grant]:
+        """Make a token of ``wanted``, the members of ``/token/create``.
+
+        :returns: its text, which nobody keeps, and it as it is stored.
+        :raises InvalidRequest: a member is malformed; the message names its place.
+        :raises ScopeDenied: it would have more than its ``creator``.
+        :raises TokenLimit: there are too many.
+        """
+        check_wanted(wanted, creator)
+        secret = PREFIX + secrets.token_urlsafe(32)
+        body = {name: value for name, value in wanted.items() if name != "expires"}
+        body["parent"] = creator.id if creator else None
+        document = Document(key=self._digest(secret), body=body, expires=end_of(wanted["expires"], creator))
+        grant = Grant.load(document, creator)
+        self._remove_old()
+        if not self._stored.add(document, most=MAX_TOKENS):
+            raise TokenLimit(f"There are {MAX_TOKENS} tokens: revoked and expired ones go 30 days after their end.")
+        return secret, document, grant
+
+    def find(self, secret: str) -> Live:
+        """Return the token whose text is ``secret``, valid or not.
+
+        :raises InvalidToken: there is none.
+        """
+        document = self._stored.by_key(self._digest(secret))
+        if document is None:
+            raise InvalidToken("The token is not valid: there is none like it.")
+        return self._keep(document)
+
+    def all(self, creator: Grant | None) -> list[tuple[Document, Grant]]:
+        """Return the tokens with what is stored of each: all for the owner, for a ``creator`` those it has made."""
+        documents = {one.id: one for one in self._stored.all()}
+        found = [(one, self._grant(one, documents)) for one in documents.values()]
+        return [(one, grant) for one, grant in found if _is_below(grant, creator)]
+
+    def revoke(self, id: str, creator: Grant | None) -> None:
+        """Make a token, and all that were made with it, invalid from now on; end what runs by them here.
+
+        :raises UnknownToken: there is none, or ``creator`` has not made it.
+        """
+        self._require(id, creator)
+        self._stored.change(id, lambda one: replace(one, body={**one.body, "revoked": now().isoformat()}))
+        with self._lock:
+            affected = [live for live in self._live.values() if any(one.id == id for one in live.grant.lineage)]
+        for live in affected:
+            self._read(live)
+        self._end(affected)
+        # Jobs outlive the daemon that started them.
+        self._ended([one.id for one, grant in self.all(None) if any(above.id == id for above in grant.lineage)], True)
+
+    def renew(self, id: str, expires: datetime, creator: Grant | None) -> tuple[Document, Grant]:
+        """Let a token expire at another time.
+
+        :raises UnknownToken: there is none, or ``creator`` has not made it.
+        :raises TokenRevoked: it was revoked.
+        :raises InvalidRequest, ScopeDenied: as :meth:`create`.
+        """
+        if self._require(id, creator).revoked:
+            raise TokenRevoked("A token that was revoked stays so: create another one.")
+        end = end_of(expires, creator)
+        changed = self._stored.change(id, lambda one: replace(one, expires=end))
+        if changed is None:
+            raise UnknownToken(id)
+        return changed, self._grant(changed)
+
+    def begin(self, live: Live, address: str | None) -> None:
+        """Note a use of a token from ``address``, which :meth:`end` follows even where this raises.
+
+        :raises InvalidToken: what it was created with is gone.
+        :raises TokenRevoked, TokenExpired: it is not valid any more.
+        :raises ScopeDenied: it may not be used from there.
+        :raises QuotaExceeded: as many requests are under way, or were made today, as it may have.
+        """
+        with self._lock:
+            live.running += 1
+        at = now()
+        if live.grant.invalid(at) or time.monotonic() - live.looked_at > STALE_SECONDS:
+            # It may have been renewed, or revoked.
+            self._read(live)
+        grant = live.grant
+        grant.require_valid(at)
+        grant.require_address(address)
+        with self._lock:
+            self._count(live, at)
+
+    def end(self, live: Live) -> None:
+        """Note that a use is over."""
+        with self._lock:
+            live.running -= 1
+
+    def close(self) -> None:
+        """Write down what was counted, and end the thread."""
+        self._closing.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._write_counts(at_once=True)
+
+    def _digest(self, secret: str) -> str:
+        return blake2b(secret.encode(errors="surrogatepass"), key=self._key, digest_size=32).hexdigest()
+
+    def _require(self, id: str, creator: Grant | None) -> Grant:
+        document = self._stored.get(id)
+        grant = None if document is None else self._grant(document)
+        if grant is None or not _is_below(grant, creator):
+            raise UnknownToken(id)
+        return grant
+
+    def _grant(self, document: Document, known: Mapping[str, Document] | None = None) -> Grant:
+        above = document.body["parent"]
+        if above is None:
+            return Grant.load(document, None)
+        parent = self._stored.get(above) if known is None else known.get(above)
+        if parent is None:
+            raise InvalidToken("The token is not valid: the one that it was created with is gone.")
+        return Grant.load(document, self._grant(parent, known))
+
+    def _keep(self, document: Document) -> Live:
+        grant, at = self._grant(document), time.monotonic()
+        # No code is the empty one, so the first look reads what may have changed since.
+        codes = {one.id: b"" for one in grant.lineage}
+        with self._lock:
+            live = self._live.setdefault(document.id, Live(grant, codes, at))
+            _take_counts(live, document)
+            if self._watcher is None and not self._closing.is_set():
+                self._watcher = threading.Thread(target=self._watch, name="tokens", daemon=True)
+                self._watcher.start()
+            unknown = [one.id for one in grant.lineage[1:] if one.id not in self._live]
+        for id in unknown:
+            if above := self._stored.get(id):
+                self._keep(above)
+        return live
+
+    def _read(self, live: Live) -> None:
+        """Read a token anew, with all that it comes from."""
+        at, codes = time.monotonic(), self._stored.codes(one.id for one in live.grant.lineage)
+        document = self._stored.get(live.grant.id)
+        grant = replace(live.grant, revoked=True) if document is None else self._grant(document)
+        with self._lock:
+            live.grant, live.codes, live.looked_at = grant, codes, at
+            if live.ended and not grant.invalid(now()):
+                # It was renewed.
+                live.ended = False
+                self._live[grant.id] = live
+
+    def _count(self, live: Live, at: datetime) -> None:
+        day = at.date().isoformat()
+        lives = [one for grant in live.grant.lineage if (one := self._live.get(grant.id))]
+        for one in lives:
+            if one.day != day:
+                one.day, one.used, one.uncounted = day, 0, 0
+            most, quota = one.grant.max_concurrent, one.grant.quota_per_day
+            under_way = sum(other.running for other in self._live.values() if one.grant in other.grant.lineage)
+            if most is not None and under_way > most:
+                raise QuotaExceeded(f"{most} requests of the token are under way, and it may have no more.")
+            if quota is not None and one.used + one.uncounted >= quota:
+                raise QuotaExceeded(f"The token has had its {quota} requests of this day, which ends at 24:00 UTC.")
+        for one in lives:
+            one.uncounted += 1
+
+    def _watch(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            try:
+                self._look()
+                self._write_counts()
+            except ConnmgrError as error:
+                # The vault is out of reach; whoever comes meanwhile is told.
+                logger.warning("Tokens cannot be read: %s", error.message)
+
+    def _look(self) -> None:
+        with self._lock:
+            lives = list(self._live.values())
+        at = time.monotonic()
+        codes = self._stored.codes({one.id for live in lives for one in live.grant.lineage})
+        for live in lives:
+            if any(codes.get(id) != code for id, code in live.codes.items()):
+                self._read(live)
+            live.looked_at = at
+        self._end([live for live in lives if live.grant.invalid(now())])
+
+    def _end(self, lives: Collection[Live]) -> None:
+        with self._lock:
+            ending = [live for live in lives if not live.ended]
+            for live in ending:
+                live.ended = True
+                self._live.pop(live.grant.id, None)
+        if ending:
+            self._ended([live.grant.id for live in ending], False)
+
+    def _write_counts(self, *, at_once: bool = False) -> None:
+        at = time.monotonic()
+        with self._lock:
+            due = [
+                (live, live.day, live.uncounted)
+                for live in self._live.values()
+                if live.uncounted and (at_once or live.grant.quota_per_day or at - live.counted_at > COUNT_SECONDS)
+            ]
+        for live, day, more in due:
+            # Defaults bind what the loop goes past.
+            def count(one: Document, day: str = day, more: int = more) -> Document:
+                before = one.counts.get("used", 0) if one.counts.get("day") == day else 0
+                return counted(one, day=day, used=before + more, lastUsed=now().isoformat())
+
+            document = self._stored.change(live.grant.id, count)
+            with self._lock:
+                live.counted_at = at
+                live.uncounted -= more if live.day == day else 0
+                if document is not None:
+                    _take_counts(live, document)
+
+    def _remove_old(self) -> None:
+        old = now() - KEPT
+        self._stored.remove([one.id for one in self._stored.all() if one.expires is not None and one.expires < old])
+
+
+def _take_counts(live: Live, document: Document) -> None:
+    if document.counts.get("day", "") >= live.day and isinstance(document.counts.get("used"), int):
+        live.day, live.used = document.counts["day"], document.counts["used"]
+
+
+def _is_below(grant: Grant, creator: Grant | None) -> bool:
+    return creator is None or any(one.id == creator.id for one in grant.lineage[1:])

@@ -1,0 +1,129 @@
+"""Scopes: what kinds of action a token may have, and which of them each action needs. This page is the whole policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+SCOPES: Mapping[str, str] = {
+    "connection.read": "List connections and categories, and show them without their secrets.",
+    "connection.write": "Add, change and remove connections, seal secrets, trust host keys.",
+    "category.write": "Add and remove categories.",
+    "shell.argv": "Run programs by an argv, which no shell reads.",
+    "shell.any": "Run any command text, and programs by an argv.",
+    "job": "Start, watch and end jobs; what a job runs needs `shell.argv` or `shell.any` too.",
+    "terminal": "Open and use terminals; what one runs needs `shell.argv` or `shell.any` too, a shell the latter.",
+    "fs.read": "Read files and list directories.",
+    "fs.write": "Write, move and remove files.",
+    "tunnel": "Open TCP streams from the far side.",
+    "secret.decrypt": "Open sealed secrets, and use them in the data of connections.",
+    "approval.decide": "Decide what waits for approval.",
+    "vault.admin": "Administer the vault's users, saved commands, and the daemon.",
+    "token.create": "Create tokens with no more rights, and revoke and renew them.",
+    "audit.read": "Read the audit trail.",
+    "metrics.read": "Read figures of the daemon.",
+}
+
+_Needed = tuple[frozenset[str], ...]
+"""Of each of these sets a token needs one scope."""
+
+ARGV = frozenset({"shell.argv", "shell.any"})
+TEXT = frozenset({"shell.any"})
+"""What running a command needs beyond its action, by how it is given."""
+
+_USES_A_SHELL = (ARGV | {"fs.read", "fs.write", "job", "terminal"},)
+
+
+def _one(scope: str) -> _Needed:
+    return (frozenset({scope}),)
+
+
+_NEEDED: Mapping[str, _Needed] = {
+    "approval.decide": _one("approval.decide"),
+    "approval.query": _one("approval.decide"),
+    "audit.query": _one("audit.read"),
+    "audit.verify": _one("audit.read"),
+    "category.add": _one("category.write"),
+    "category.info": _one("connection.read"),
+    "category.query": _one("connection.read"),
+    "category.remove": _one("category.write"),
+    "command.query": (),
+    "command.remove": _one("vault.admin"),
+    "command.save": _one("vault.admin"),
+    "connection.add": _one("connection.write"),
+    "connection.apply": _one("connection.write"),
+    "connection.info": _one("connection.read"),
+    "connection.query": _one("connection.read"),
+    "connection.refresh": _one("connection.write"),
+    "connection.remove": _one("connection.write"),
+    "connection.types": (),
+    "connection.update": _one("connection.write"),
+    "daemon.status": _one("metrics.read"),
+    "daemon.stop": _one("vault.admin"),
+    "daemon.version": (),
+    "docs.read": (),
+    "fs.blob": _one("fs.write"),
+    "fs.list": _one("fs.read"),
+    "fs.mkdir": _one("fs.write"),
+    "fs.move": _one("fs.write"),
+    "fs.read": _one("fs.read"),
+    "fs.remove": _one("fs.write"),
+    "fs.script": _one("fs.write"),
+    "fs.stat": _one("fs.read"),
+    "fs.write": _one("fs.write"),
+    "handshake": (),
+    "hostkey.forget": _one("connection.write"),
+    "hostkey.trust": _one("connection.write"),
+    "job.info": _one("job"),
+    "job.input": _one("job"),
+    "job.kill": _one("job"),
+    # Nothing tells whose the jobs are that it lists and removes.
+    "job.orphans": (frozenset({"job"}), TEXT),
+    "job.output": _one("job"),
+    "job.query": _one("job"),
+    "job.remove": _one("job"),
+    "job.start": _one("job"),
+    "job.wait": _one("job"),
+    "metrics.read": _one("metrics.read"),
+    "secret.decrypt": _one("secret.decrypt"),
+    "secret.encrypt": _one("connection.write"),
+    "shell.broadcast": (),
+    "shell.exec": (),
+    "shell.list": _USES_A_SHELL,
+    "shell.pipe": (),
+    "shell.start": _USES_A_SHELL,
+    "shell.stop": _USES_A_SHELL,
+    "terminal.attach": _one("terminal"),
+    "terminal.close": _one("terminal"),
+    "terminal.input": _one("terminal"),
+    "terminal.open": _one("terminal"),
+    "terminal.output": _one("terminal"),
+    "terminal.query": _one("terminal"),
+    "terminal.resize": _one("terminal"),
+    "terminal.screen": _one("terminal"),
+    "terminal.ticket": _one("terminal"),
+    "token.create": _one("token.create"),
+    "token.query": _one("token.create"),
+    "token.renew": _one("token.create"),
+    "token.revoke": _one("token.create"),
+    "vault.lock": (),
+    "vault.status": (),
+    "vault.unlock": (),
+    "vault.user.add": _one("vault.admin"),
+    "vault.user.passphrase": (),
+    "vault.user.remove": _one("vault.admin"),
+}
+
+ACTIONS = frozenset(_NEEDED)
+RUNS_COMMANDS = frozenset({"job.start", "shell.broadcast", "shell.exec", "shell.pipe", "terminal.open"})
+"""Actions that need :data:`ARGV`, :data:`TEXT` or ``tunnel`` too, by what their request is to run."""
+
+
+def missing(action: str, scopes: Collection[str], *further: frozenset[str]) -> frozenset[str] | None:
+    """Return scopes one of which ``action`` lacks where there are ``scopes``; None where nothing is missing.
+
+    An action that is not on this page is missing for every token.
+    """
+    for needed in (*_NEEDED.get(action, (frozenset(),)), *further):
+        if needed.isdisjoint(scopes):
+            return needed
+    return None

@@ -1,0 +1,250 @@
+"""Tokens: created by the owner and by tokens, used, counted, revoked and renewed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from connmgr.client import ClientError
+from connmgr.rights.scopes import ACTIONS, SCOPES
+from tests.api.wire import LOCAL, NOBODY, send
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.rights.wire import Holder, create
+
+FAR = datetime(2200, 1, 1, tzinfo=timezone.utc).isoformat()
+
+
+def handshake(holder: Holder) -> Any:
+    auth = {"type": "token", "token": holder.secret}
+    return send(holder.url, "/handshake", {"auth": auth, "client": {"type": "api", "name": "test"}})
+
+
+def state(daemon: Daemon, holder: Holder) -> str:
+    [found] = [one["state"] for one in daemon.client.post("/token/query")["tokens"] if one["id"] == holder.id]
+    return str(found)
+
+
+def test_a_token_is_shown_once_and_not_kept(daemon: Daemon) -> None:
+    made = daemon.client.post("/token/create", name="ci", expires=60, scopes=["shell.argv"], connections=["web*"])
+    assert made["token"].startswith("cmgr_")
+    assert len(made["token"]) == 48
+    listed = next(one for one in daemon.client.post("/token/query")["tokens"] if one["id"] == made["id"])
+    assert listed == {name: value for name, value in made.items() if name != "token"}
+    secret = made["token"].encode()
+    kept = [path for path in daemon.data_dir.rglob("*") if path.is_file() and secret in path.read_bytes()]
+    assert not kept, "the token is kept in plain"
+    assert made["token"] not in daemon.stderr()
+
+
+def test_a_token_is_a_bearer_and_a_credential_of_the_handshake(daemon: Daemon) -> None:
+    holder = create(daemon, "connection.read")
+    assert holder.ok("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="*")["found"] == [LOCAL]
+    session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
+    body = {"connection": LOCAL, "command": "true"}
+    assert send(daemon.url, "/shell/exec", body, session).code == "scope_denied"
+    daemon.client.post("/token/revoke", id=holder.id)
+    assert send(daemon.url, "/connection/info", {"connections": [LOCAL]}, session).code == "token_revoked"
+    assert handshake(holder).code == "token_revoked"
+
+
+@pytest.mark.parametrize(
+    ("members", "place"),
+    [
+        pytest.param({"expires": 0}, "expires", id="no time"),
+        pytest.param({"expires": -5}, "expires", id="in the past"),
+        pytest.param({"expires": 91 * 86400}, "expires", id="too long"),
+        pytest.param({"expires": FAR}, "expires", id="a far time"),
+        pytest.param({"expires": "tomorrow"}, "expires", id="no time's form"),
+        pytest.param({"expires": "2026-12-01T00:00:00"}, "expires", id="no zone"),
+        pytest.param({"expires": True}, "expires", id="a boolean"),
+        pytest.param({"expires": 1e400}, "expires", id="infinity"),
+        pytest.param({"expires": None}, "expires", id="null"),
+        pytest.param({"scopes": ["shell"]}, "scopes[0]", id="unknown scope"),
+        pytest.param({"scopes": "job"}, "scopes", id="no list"),
+        pytest.param({"connections": ["web*", "[x"]}, "connections[1]", id="open bracket"),
+        pytest.param({"categories": ["{a"]}, "categories[0]", id="open brace"),
+        pytest.param({"from": ["10.0.0.0/8", "host"]}, "from[1]", id="no address"),
+        pytest.param({"from": ["10.0.0.1/8"]}, "from[0]", id="bits of a host"),
+        pytest.param({"rules": [{"effect": "allow"}]}, "rules[0]", id="a rule about nothing"),
+        pytest.param({"rules": [{"effect": "allow", "argv": ["/x", {"re": "("}]}]}, "rules[0].argv[1]", id="no regex"),
+        pytest.param({"rules": [{"effect": "allow", "text": "rm"}]}, "rules[0]", id="a text that allows"),
+        pytest.param({"rules": "all"}, "rules", id="rules that are no list"),
+        pytest.param({"quotaPerDay": 0}, "quotaPerDay", id="no quota"),
+        pytest.param({"maxConcurrent": 0}, "maxConcurrent", id="none at once"),
+        pytest.param({"owner": True}, "owner", id="unknown member"),
+        pytest.param({"name": ""}, "name", id="no name"),
+    ],
+)
+def test_what_is_malformed_creates_no_token_and_names_its_place(
+    daemon: Daemon, members: dict[str, Any], place: str
+) -> None:
+    before = len(daemon.client.post("/token/query")["tokens"])
+    body = {"name": "x", "scopes": ["job"], "expires": 60, **members}
+    with pytest.raises(ClientError) as error:
+        daemon.client.post("/token/create", **body)
+    assert error.value.code == "invalid_request"
+    assert place in error.value.message
+    assert len(daemon.client.post("/token/query")["tokens"]) == before
+
+
+def test_a_token_without_an_end_is_not_created(daemon: Daemon) -> None:
+    with pytest.raises(ClientError, match="expires"):
+        daemon.client.post("/token/create", name="x", scopes=["job"])
+
+
+def test_an_expired_token_is_refused_in_every_use(daemon: Daemon) -> None:
+    holder = create(daemon, "connection.read", expires=0.6)
+    session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
+    until = time.monotonic() + 20
+    while holder.send("/daemon/version").status == 200:
+        assert time.monotonic() < until, "the token does not expire"
+    assert holder.refused("/connection/info", connections=[LOCAL]) == "token_expired"
+    assert send(daemon.url, "/daemon/version", {}, session).code == "token_expired"
+    assert state(daemon, holder) == "expired"
+    daemon.client.post("/token/renew", id=holder.id, expires=60)
+    assert holder.ok("/connection/info", connections=[LOCAL])
+
+
+def test_an_unknown_token_is_not_valid(daemon: Daemon) -> None:
+    for secret in ("cmgr_", "cmgr_" + "A" * 43, "cmgr_\u00fc", "cmgr_" + "A" * 5000):
+        answer = send(
+            daemon.url, "/daemon/version", {}, {"Authorization": f"Bearer {secret}".encode().decode("latin-1")}
+        )
+        assert (answer.status, answer.code) == (403, "invalid_token")
+    assert daemon.running
+
+
+def test_a_token_creates_only_narrower_ones(daemon: Daemon) -> None:
+    parent = create(daemon, "token.create", "connection.read", "shell.argv", connections=["local*"], expires=600)
+    expires = (datetime.now(timezone.utc) + timedelta(seconds=900)).isoformat()
+    for wider in ({"scopes": ["shell.any"]}, {"scopes": ["connection.read", "job"]}, {"expires": expires}):
+        members = {"name": "wider", "expires": 60, "scopes": ["connection.read"], **wider}
+        assert parent.refused("/token/create", **members) == "scope_denied"
+    # Wider filters see no more.
+    child = parent.create("connection.read", connections=["*"])
+    daemon.client.post("/connection/add", name="elsewhere", data={"type": "ssh", "host": "h"}, validate=False)
+    everything = {"categoryFilter": "*", "connectionFilter": "*", "typeFilter": "*"}
+    assert child.ok("/connection/query", **everything)["found"] == [LOCAL]
+    assert [one["id"] for one in parent.ok("/token/query")["tokens"]] == [child.id]
+    assert child.refused("/token/query") == "scope_denied"
+    daemon.client.post("/token/revoke", id=parent.id)
+    assert child.refused("/connection/query", **everything) == "token_revoked"
+    assert state(daemon, child) == "revoked"
+
+
+def test_a_token_may_end_what_it_made_and_nothing_else(daemon: Daemon) -> None:
+    parent, other = create(daemon, "token.create", "job"), create(daemon, "token.create", "job")
+    child = parent.create("job")
+    for id in (parent.id, other.id, NOBODY):
+        assert parent.refused("/token/revoke", id=id) == "unknown_token"
+        assert parent.refused("/token/renew", id=id, expires=60) == "unknown_token"
+    assert other.refused("/token/revoke", id=child.id) == "unknown_token"
+    parent.ok("/token/renew", id=child.id, expires=60)
+    parent.ok("/token/revoke", id=child.id)
+    assert parent.refused("/token/renew", id=child.id, expires=60) == "token_revoked"
+
+
+def test_a_quota_ends_with_the_day_and_counts_for_those_above(daemon: Daemon) -> None:
+    parent = create(daemon, "token.create", "connection.read", quotaPerDay=5)
+    child = parent.create("connection.read")
+    for _ in range(2):
+        parent.ok("/daemon/version")
+        child.ok("/daemon/version")
+    answer = child.send("/daemon/version")
+    assert (answer.status, answer.code) == (429, "quota_exceeded")
+    assert parent.refused("/daemon/version") == "quota_exceeded"
+
+
+def test_a_quota_outlives_the_daemon(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    holder = create(daemon, "connection.read", quotaPerDay=3)
+    holder.ok("/daemon/version")
+    holder.ok("/daemon/version")
+    daemon.stop()
+    again = start_daemon(home=daemon.home)
+    holder = holder._replace(url=again.url)
+    holder.ok("/daemon/version")
+    assert holder.refused("/daemon/version") == "quota_exceeded"
+
+
+def test_so_many_requests_at_once_and_no_more(daemon: Daemon) -> None:
+    holder = create(daemon, "shell.any", maxConcurrent=1)
+    holder.ok("/shell/start", connection=LOCAL)
+    begun, go_on = daemon.home / "begun", daemon.home / "go-on"
+    command = f"touch {begun}; while [ ! -e {go_on} ]; do sleep 0.02; done"
+    running = threading.Thread(
+        target=holder.ok, args=("/shell/exec",), kwargs={"connection": LOCAL, "command": command}
+    )
+    running.start()
+    try:
+        until = time.monotonic() + 20
+        while not begun.exists():
+            assert time.monotonic() < until, "the command does not begin"
+        answer = holder.send("/daemon/version")
+        assert (answer.status, answer.code) == (429, "quota_exceeded")
+    finally:
+        go_on.touch()
+        running.join(30)
+    holder.ok("/daemon/version")
+
+
+@pytest.mark.parametrize(("networks", "welcome"), [(["127.0.0.0/8"], True), (["10.0.0.0/8", "::1"], False)])
+def test_a_token_is_used_from_its_networks(daemon: Daemon, networks: list[str], welcome: bool) -> None:
+    holder = create(daemon, "connection.read", **{"from": networks})
+    assert holder.send("/daemon/version").status == (200 if welcome else 403)
+    assert handshake(holder).status == (200 if welcome else 403)
+
+
+def test_a_revocation_ends_what_runs_within_a_second(own_daemon: Daemon) -> None:
+    holder = create(own_daemon, "shell.any", "job", "terminal", "connection.read")
+    holder.ok("/shell/start", connection=LOCAL)
+    terminal = holder.ok("/terminal/open", connection=LOCAL, command="sleep 600")["terminal"]
+    job = holder.ok("/job/start", connection=LOCAL, command="sleep 600")["job"]
+    answers: list[Any] = []
+    begun = own_daemon.home / "begun"
+    command = f"touch {begun}; sleep 600"
+    thread = threading.Thread(
+        target=lambda: answers.append(holder.send("/shell/exec", connection=LOCAL, command=command))
+    )
+    thread.start()
+    until = time.monotonic() + 20
+    while not begun.exists():
+        assert time.monotonic() < until, "the command does not begin"
+    own_daemon.client.post("/token/revoke", id=holder.id)
+    at = time.monotonic()
+    thread.join(20)
+    assert [one.code for one in answers] == ["command_cancelled"]
+    assert time.monotonic() - at < 5
+    client = own_daemon.client
+    while client.post("/job/info", job=job)["state"] != "killed":
+        assert time.monotonic() < at + 20, "the job runs on"
+    while [
+        one
+        for one in client.post("/terminal/query")["terminals"]
+        if one["terminal"] == terminal and one["state"] == "running"
+    ]:
+        assert time.monotonic() < at + 20, "the terminal runs on"
+
+
+def test_a_token_that_was_changed_in_the_vault_is_refused(own_daemon: Daemon) -> None:
+    import sqlite3
+
+    holder = create(own_daemon, "connection.read")
+    with sqlite3.connect(own_daemon.data_dir / "vault.db") as vault:
+        [[body]] = vault.execute("SELECT body FROM document WHERE id = ?", (holder.id,)).fetchall()
+        wider = json.dumps({**json.loads(body), "scopes": sorted(SCOPES)})
+        vault.execute("UPDATE document SET body = ? WHERE id = ?", (wider, holder.id))
+    assert holder.refused("/connection/info", connections=[LOCAL]) == "integrity"
+
+
+def test_every_endpoint_has_an_action_that_the_policy_knows() -> None:
+    from connmgr.api.app import GROUPS
+
+    declared = {endpoint.action for group in GROUPS for endpoint in group.endpoints}
+    assert declared <= ACTIONS, "an action without a scope is open to no token: declare it in rights/scopes.py"

@@ -1,0 +1,24 @@
+"""Tokens of a vault that two daemons share."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.api.wire import LOCAL
+from tests.daemon import Daemon
+from tests.rights.wire import create
+
+
+@pytest.mark.needs("postgres")
+def test_two_daemons_honour_a_revocation_within_a_second(daemons: tuple[Daemon, Daemon]) -> None:
+    one, other = daemons
+    holder = create(one, "connection.read")
+    there = holder._replace(url=other.url)
+    there.ok("/connection/info", connections=[LOCAL])
+    one.client.post("/token/revoke", id=holder.id)
+    at = time.monotonic()
+    while there.send("/connection/info", connections=[LOCAL]).status == 200:
+        assert time.monotonic() < at + 2, "the other daemon honours a token that was revoked"
+    assert there.refused("/connection/info", connections=[LOCAL]) == "token_revoked"
