@@ -211,16 +211,19 @@ def _asked(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         if path not in known:
             known[path] = known[path[:-1]]
             yield "category.add", {"parent": known[path]}
+    authorisation = services().authorisation
     reached: dict[str, frozenset[str]] = {}
+    places: dict[str, str] = {}
     for action, some in (("connection.add", request["add"]), ("connection.update", request["change"])):
         for entry in some:
-            about = {name: entry[name] for name in ("connection", "data") if name in entry}
+            about = {name: entry[name] for name in ("connection", "name", "data") if name in entry}
             about["connections"] = list({id for label in _labels(entry.get("data")) for id in reached.get(label, ())})
             if "category" in entry:
                 about["category"] = known[tuple(entry["category"])]
-            yield action, about
+            yield action, {**about, "places": places}
             if "label" in entry:
-                reached[entry["label"]] = services().authorisation.subjects(about).connections
+                reached[entry["label"]] = authorisation.subjects(about).connections
+                places[entry["label"]] = authorisation.sight.place(entry["name"], entry["data"], places)
     if request["remove"]:
         yield "connection.remove", {"connections": request["remove"]}
 

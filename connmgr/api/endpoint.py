@@ -145,17 +145,19 @@ class Endpoint:
         caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
         self._admit_caller(found, caller)
 
-    @staticmethod
-    def _admit_caller(found: Services, caller: Caller) -> None:
+    def _admit_caller(self, found: Services, caller: Caller) -> None:
         """Take note who sent this request, until it is recorded as answered.
 
-        :raises ConnmgrError: the caller's token is not valid any more, or has had its requests.
+        :raises ConnmgrError: the caller's token is not valid any more, has had its requests, or is not for this.
         """
         known = account()
         known.caller = caller
         if caller.grant is not None:
             known.authority |= {"token": caller.grant.id, "tokenName": caller.grant.name}
         found.tokens.begin(caller, flask.request.remote_addr)
+        if caller.grant is not None:
+            # Before anything of what the request carries is looked at.
+            caller.grant.require_scope(self.action)
 
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):

@@ -11,12 +11,13 @@ from connmgr.plugin import Caller as PluginCaller
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
-from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.rights.rules import Decision, Wanted, combined
 from connmgr.rights.scopes import ARGV, RUNS_COMMANDS, TEXT
 from connmgr.rights.sight import Sight
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.vault import Vault
+from connmgr.vault.path import segment
 from connmgr.vault.sealed import within
 
 _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
@@ -116,12 +117,11 @@ class Authorisation:
         """Refuse to put something out of sight, or to remove or move what is."""
         if grant.sees_all:
             return
-        data = request.get("data")
-        above = self.sight.above(data) if isinstance(data, Mapping) else None
         if action == "connection.add":
-            self.sight.require_place(grant, request.get("name"), above, request.get("category"))
+            path = self.sight.place(request["name"], request["data"], request.get("places", {}))
+            self.sight.require_place(grant, path, request.get("category"))
         elif action == "connection.update":
-            self._require_new_place(grant, request, above)
+            self._require_new_place(grant, request)
         elif action == "connection.remove":
             ids = self._vault.connections.with_dependents(request["connections"])
             if len(self.sight.visible(grant, ids)) < len(ids):
@@ -130,12 +130,14 @@ class Authorisation:
             # What is below a category, and what a new one is called, filters cannot tell.
             raise ScopeDenied("The token sees certain connections alone, and may not change categories.")
 
-    def _require_new_place(self, grant: Grant, request: Mapping[str, Any], above: str | None) -> None:
+    def _require_new_place(self, grant: Grant, request: Mapping[str, Any]) -> None:
         [stored] = self._vault.connections.infos([request["connection"]])
-        if "data" not in request and len(stored.path) > 1:
-            above = "/".join(stored.path[:-1])
-        name, category = request.get("name", stored.name), request.get("category", stored.category)
-        self.sight.require_place(grant, name, above, category)
+        name = request.get("name", stored.name)
+        if "data" in request:
+            path = self.sight.place(name, {"type": stored.type, **request["data"]}, request.get("places", {}))
+        else:
+            path = joined((*stored.path[:-1], segment(name)))
+        self.sight.require_place(grant, path, request.get("category", stored.category))
 
     def _by_rules(self, grant: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> Permitted:
         ruled = [one for one in grant.lineage if one.rules.over_commands]

@@ -99,26 +99,30 @@ class Sight:
             if id not in seen:
                 raise UnknownCategory(id)
 
-    def require_place(self, grant: Grant, name: str | None, above: str | None, category: str | None) -> None:
-        """Refuse to make a connection, or give one a name or a category, that is out of sight.
+    def require_place(self, grant: Grant, path: str, category: str | None) -> None:
+        """Refuse to give a connection a ``path`` in the category of a uuid, None for the default one, out of sight.
 
-        ``above`` is the path of the connection that it is below, None for none; ``category`` is a uuid, None for the
-        default one.
         :raises ScopeDenied: it would be out of sight.
         """
-        if name is None:
-            return
-        path = segment(name) if above is None else SEPARATOR.join((above, segment(name)))
         categories = self._category_paths([category or DEFAULT])
         if not grant.sees(Seen("", path, categories.get(category or DEFAULT, ""))):
             raise ScopeDenied("The token may have no connection of this name in this category.")
 
-    def above(self, data: Mapping[str, Any]) -> str | None:
-        """Return the path of the connection whose place the ``data`` of a wrapper extend, or None."""
+    def place(self, name: str, data: Mapping[str, Any], places: Mapping[str, str]) -> str:
+        """Return the path that a connection has by its name and its data: that of a wrapper begins with another's.
+
+        ``places`` has the paths of connections that are made with it, by their labels.
+        """
+        above = self._above(data, places)
+        return segment(name) if above is None else SEPARATOR.join((above, segment(name)))
+
+    def _above(self, data: Mapping[str, Any], places: Mapping[str, str]) -> str | None:
         kind = next((one.type for one in self._registry if one.type.name == data.get("type")), None)
         if not isinstance(kind, Wrapper) or not kind.via:
             return None
         named = data.get(kind.via)
+        if isinstance(named, Mapping) and named.get("label") in places:
+            return places[named["label"]]
         id = named.get("storeId") if isinstance(named, Mapping) else named
         found = self.of([id.lower()]) if isinstance(id, str) else {}
         return next((one.path for one in found.values()), None)

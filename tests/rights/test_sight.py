@@ -1,0 +1,209 @@
+"""What a token sees: what its filters let through; about anything else it is answered as about what there is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY
+from tests.daemon import Daemon
+from tests.rights.wire import Holder, add, create
+
+EVERYTHING = {"categoryFilter": "*", "connectionFilter": "*", "typeFilter": "*"}
+ALL_OF = (
+    "connection.read",
+    "connection.write",
+    "category.write",
+    "shell.any",
+    "job",
+    "terminal",
+    "fs.read",
+    "fs.write",
+)
+
+
+@dataclass
+class World:
+    """A daemon whose vault has ``web``, ``web/root`` over it, and ``db`` in the category ``prod``."""
+
+    daemon: Daemon
+    prod: str
+    web: str
+    root: str
+    db: str
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    daemon = Daemon(tmp_path_factory.mktemp("sight"))
+    client = daemon.client
+    prod = client.post("/category/add", name="prod", parent=DEFAULT_CATEGORY)["category"]
+    web = add(client, "web", type="ssh", host="web.example", user="ci", password="secret of web")
+    root = add(client, "root", type="shellEnvironment", elevated=True, host={"storeId": web})
+    db = add(client, "db", prod, type="ssh", host="db.example", user="ci")
+    yield World(daemon, prod, web, root, db)
+    daemon.stop()
+
+
+def seen(holder: Holder) -> set[str]:
+    return set(holder.ok("/connection/query", **EVERYTHING)["found"])
+
+
+@pytest.mark.parametrize(
+    ("members", "names"),
+    [
+        ({}, {"web", "root", "db", "local"}),
+        ({"connections": ["web"]}, {"web"}),
+        ({"connections": ["web/root"]}, {"root"}),
+        ({"connections": ["web/**"]}, {"web", "root"}),
+        ({"connections": ["WEB", "D?"]}, {"web", "db"}),
+        ({"connections": []}, set()),
+        ({"categories": ["default/prod"]}, {"db"}),
+        ({"categories": []}, set()),
+        ({"connections": ["web"], "categories": ["default/prod"]}, set()),
+    ],
+    ids=lambda value: None if isinstance(value, set) else json.dumps(value),
+)
+def test_queries_show_what_the_filters_let_through(world: World, members: dict[str, Any], names: set[str]) -> None:
+    ids = {"web": world.web, "root": world.root, "db": world.db, "local": LOCAL}
+    holder = create(world.daemon, "connection.read", **members)
+    assert seen(holder) == {ids[name] for name in names}
+    named = holder.ok("/connection/query", **EVERYTHING, names=True)
+    assert len(named["names"]) == len(named["found"]) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/connection/info", {"connections": ["ID"]}),
+        ("/connection/remove", {"connections": ["ID"]}),
+        ("/connection/refresh", {"connection": "ID"}),
+        ("/connection/update", {"connection": "ID", "name": "x"}),
+        ("/connection/add", {"name": "web", "data": {"type": "shellEnvironment", "host": {"storeId": "ID"}}}),
+        ("/connection/add", {"name": "web", "data": {"type": "ssh", "host": "h", "gateway": "ID"}}),
+        ("/connection/apply", {"add": [], "change": [{"connection": "ID", "name": "x"}], "remove": []}),
+        ("/connection/apply", {"add": [], "change": [], "remove": ["ID"]}),
+        ("/shell/start", {"connection": "ID"}),
+        ("/shell/exec", {"connection": "ID", "command": "true"}),
+        ("/shell/broadcast", {"connections": ["ID"], "command": "true"}),
+        ("/shell/list", {"connection": "ID"}),
+        ("/shell/stop", {"connection": "ID"}),
+        ("/terminal/open", {"connection": "ID"}),
+        ("/job/start", {"connection": "ID", "command": "true"}),
+        ("/job/orphans", {"connection": "ID"}),
+        ("/fs/list", {"connection": "ID", "path": "/"}),
+        ("/fs/stat", {"connection": "ID", "path": "/"}),
+        ("/fs/read", {"connection": "ID", "path": "/"}),
+        ("/fs/write", {"connection": "ID", "path": "/", "blob": NOBODY}),
+        ("/fs/move", {"connection": "ID", "source": "/", "target": "/"}),
+        ("/hostkey/forget", {"connection": "ID"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_out_of_sight_is_answered_as_what_there_is_not(world: World, path: str, body: dict[str, Any]) -> None:
+    holder = create(world.daemon, *ALL_OF, connections=["web"])
+    for hidden in (world.db, world.root):
+        answers = []
+        for id in (hidden, NOBODY):
+            answer = holder.send(path, **json.loads(json.dumps(body).replace("ID", id)))
+            answers.append((answer.status, answer.code, answer.message.replace(id, "ID")))
+        assert answers[0] == answers[1]
+        assert answers[0][:2] == (400, "unknown_connection")
+
+
+def test_who_may_use_what_runs_over_a_connection_may_not_use_that(world: World) -> None:
+    holder = create(world.daemon, "connection.read", "shell.any", connections=["web/root"])
+    assert holder.ok("/connection/info", connections=[world.root])
+    assert holder.refused("/shell/exec", connection=world.web, command="true") == "unknown_connection"
+
+
+def test_categories_are_seen_that_hold_what_is_seen(world: World) -> None:
+    everyone = create(world.daemon, "connection.read")
+    assert set(everyone.ok("/category/query", filter="*")["found"]) == {ROOT_CATEGORY, DEFAULT_CATEGORY, world.prod}
+    web = create(world.daemon, "connection.read", connections=["web"])
+    assert set(web.ok("/category/query", filter="*")["found"]) == {ROOT_CATEGORY, DEFAULT_CATEGORY}
+    answers = [web.send("/category/info", categories=[id]) for id in (world.prod, NOBODY)]
+    assert {answer.code for answer in answers} == {"unknown_category"}
+    db = create(world.daemon, "connection.read", categories=["default/prod"])
+    assert db.ok("/category/query", filter="*")["found"] == [world.prod]
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "code"),
+    [
+        ("web2", None, None),
+        ("other", None, "scope_denied"),
+        ("web3", "prod", "unknown_category"),
+        ("web/../db", None, "scope_denied"),
+    ],
+)
+def test_a_connection_is_made_within_sight_alone(
+    world: World, name: str, category: str | None, code: str | None
+) -> None:
+    holder = create(world.daemon, "connection.write", "connection.read", connections=["web?"])
+    members = {"category": world.prod} if category else {}
+    body = {"name": name, "data": {"type": "ssh", "host": f"{name}.example"}, "validate": False, **members}
+    if code:
+        assert holder.refused("/connection/add", **body) == code
+        applied = {"name": name, "data": body["data"], **({"category": ["default", "prod"]} if category else {})}
+        assert holder.refused("/connection/apply", add=[applied], change=[], remove=[]) in (code, "scope_denied")
+        return
+    made = holder.ok("/connection/add", **body)["connection"]
+    assert seen(holder) == {made}
+    assert holder.refused("/connection/update", connection=made, name="db2") == "scope_denied"
+    assert holder.refused("/connection/update", connection=made, category=world.prod) == "unknown_category"
+    holder.ok("/connection/remove", connections=[made])
+
+
+def test_what_is_equal_and_out_of_sight_is_not_told(world: World) -> None:
+    holder = create(world.daemon, "connection.write", "connection.read", connections=["mine"])
+    data = {"type": "ssh", "host": "db.example", "user": "ci"}
+    made = holder.ok("/connection/add", name="mine", data=data, validate=False)["connection"]
+    assert made != world.db
+    world.daemon.client.post("/connection/remove", connections=[made])
+
+
+def test_what_others_run_over_is_not_removed(world: World) -> None:
+    holder = create(world.daemon, "connection.write", connections=["web"])
+    assert holder.refused("/connection/remove", connections=[world.web]) == "scope_denied"
+    assert world.daemon.client.post("/connection/info", connections=[world.web, world.root])
+
+
+def test_a_sealed_secret_is_sent_nowhere_else(world: World) -> None:
+    reading = create(world.daemon, "connection.read", "connection.write")
+    data = reading.ok("/connection/info", connections=[world.web])["infos"][0]["rawData"]
+    assert "secret of web" not in json.dumps(data)
+    thief = {**data, "host": "127.0.0.1"}
+    assert reading.refused("/connection/add", name="thief", data=thief, validate=False) == "scope_denied"
+    assert reading.refused("/connection/update", connection=world.web, data=thief) == "scope_denied"
+    changed = [{"connection": world.web, "data": thief}]
+    assert reading.refused("/connection/apply", add=[], change=changed, remove=[]) == "scope_denied"
+
+
+def test_jobs_and_terminals_of_others_are_closed_to_who_may_not_run_anything(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    job = client.post("/job/start", connection=LOCAL, command="cat", stdin="open")["job"]
+    terminal = client.post("/terminal/open", connection=LOCAL)["terminal"]
+    bound = create(own_daemon, "job", "terminal", "shell.argv")
+    unbound = create(own_daemon, "job", "terminal", "shell.any")
+    for id in (job, NOBODY):
+        assert bound.refused("/job/input", job=id, data="x") == "unknown_job"
+        assert bound.refused("/job/output", job=id, stdout=0, stderr=0) == "unknown_job"
+    for id in (terminal, NOBODY):
+        assert bound.refused("/terminal/input", terminal=id, data="id\n") == "unknown_terminal"
+        assert bound.refused("/terminal/screen", terminal=id) == "unknown_terminal"
+    assert bound.ok("/job/query", connectionFilter="*")["jobs"] == []
+    assert bound.ok("/terminal/query")["terminals"] == []
+    assert bound.refused("/terminal/open", connection=LOCAL) == "scope_denied", "a login shell runs anything"
+    assert bound.refused("/job/orphans", connection=LOCAL) == "scope_denied"
+    own = bound.ok("/job/start", connection=LOCAL, argv=["/bin/sleep", "600"])["job"]
+    assert [one["job"] for one in bound.ok("/job/query", connectionFilter="*")["jobs"]] == [own]
+    assert {one["job"] for one in unbound.ok("/job/query", connectionFilter="*")["jobs"]} == {job, own}
+    assert unbound.ok("/terminal/query")["terminals"][0]["terminal"] == terminal
+    for id in (job, own):
+        client.post("/job/kill", job=id, signal="KILL")
