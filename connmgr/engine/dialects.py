@@ -50,8 +50,9 @@ class Dialect:
     ``renewal`` opens the session's streams anew. ``functions`` prints the functions and aliases that a shell may
     have been started with. ``preparation`` is run once, before all commands. ``put`` prints its argument, in which
     ``\\0ooo`` stands for the byte of that number, and nothing after it. ``slurps`` says whether ``$(<file)`` is what a
-    file holds. ``newline`` is how one is written within single quotes. ``interpreter`` is, for a shell that cannot
-    supervise, the sh text that runs a command in it.
+    file holds. ``execute`` makes a program of the shell; where that would rather take a builtin, ``by_path`` does it
+    with the path of the program ``$_cm_name``. ``newline`` is how one is written within single quotes. ``interpreter``
+    is, for a shell that cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -72,6 +73,8 @@ class Dialect:
     preparation: str = ":"
     put: str = '@builtin@ printf %b "$1"'
     slurps: bool = False
+    execute: str = "exec"
+    by_path: str = ""
     newline: bytes = b"\n"
     interpreter: Interpreted | None = None
 
@@ -85,7 +88,8 @@ class Dialect:
         ``kept`` are the variables that the shell which it supervises keeps too.
         """
         kept |= family.kept
-        return replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
+        own = replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
+        return replace(own, by_path=family.by_path and own.execute)
 
 
 # zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
@@ -112,6 +116,8 @@ _BASH_PLAINLY = (
     "POSIXLY_CORRECT=${POSIXLY_CORRECT-_cm_};unset -f builtin enable;enable builtin exit echo pwd export trap unset [;"
     'case "$POSIXLY_CORRECT" in _cm_) unset POSIXLY_CORRECT;; esac'
 )
+# Without this option it takes builtins and functions for programs.
+_ZSH_EXECUTE = "builtin unset -f command_not_found_handler 2>/dev/null;builtin setopt posixbuiltins;builtin exec"
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes where OLDPWD says, which lasts as exported variables do; a ksh exports it only where it came exported.
 _KEEP_DIRECTORY_BEFORE = "export OLDPWD"
@@ -125,10 +131,21 @@ SH = Dialect(
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
     # KSH_VERSION may be any shell's variable, but only ksh93 has one of this name.
     family="if case \"$KSH_VERSION\" in Version*) (eval ': ${.sh.version}');; *) ! :;; esac;then command echo ksh93;"
+    "elif (PATH=/nowhere;exec :) 2>&-;then command echo pdksh;"
     'else command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";fi',
     # Whoever has no printf of its own is asked what it is; KSH_VERSION may be any shell's variable.
     put='if PATH=/dev/null command -v printf >/dev/null;then command printf %b "$1";'
     'else case "$KSH_VERSION" in *" KSH "*) print -n -- "$1";; *) command printf %b "$1";; esac;fi',
+)
+_MKSH = Dialect(
+    5,
+    ("mksh", "lksh"),
+    untrap=_UNTRAP,
+    functions="typeset +f",
+    preparation=_KEEP_DIRECTORY_BEFORE,
+    put='print -n -- "$1"',
+    slurps=True,
+    by_path='exec -a "$_cm_name"',
 )
 DIALECTS = (
     SH,
@@ -148,6 +165,7 @@ DIALECTS = (
         functions="declare -F",
         preparation=_USUAL_OPTIONS,
         slurps=True,
+        execute="builtin exec",
     ),
     Dialect(2, ("dash",)),
     Dialect(3, ("ash",), kept=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
@@ -165,16 +183,10 @@ DIALECTS = (
         functions="typeset +f;unalias run-help which-command;alias",
         preparation="zmodload zsh/parameter;unsetopt hashdirs",
         slurps=True,
+        execute=_ZSH_EXECUTE,
     ),
-    Dialect(
-        5,
-        ("mksh", "lksh", "oksh", "loksh", "pdksh"),
-        untrap=_UNTRAP,
-        functions="typeset +f",
-        preparation=_KEEP_DIRECTORY_BEFORE,
-        put='print -n -- "$1"',
-        slurps=True,
-    ),
+    _MKSH,
+    replace(_MKSH, names=("oksh", "loksh", "pdksh"), by_path="exec"),
     # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork. On a
     # terminal it loses what it has read of a quoted string when the next line comes.
     Dialect(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from connmgr.engine import words
 from connmgr.engine.dialects import Dialect, Interpreted
-from connmgr.engine.plain import BLANKS, is_plain, is_single
+from connmgr.engine.execution import executed
+from connmgr.engine.plain import BLANKS, is_plain, is_program, is_single
 from connmgr.engine.script import quote
 
 _PRINTF_CHUNK = 8192
@@ -20,22 +21,24 @@ _DUMP = words.DUMP + _STATUS
 _DONE = words.DONE + _STATUS
 _END = b";" + words.END + _STATUS
 _RENEWED = b")&&" + words.RENEW + b"||" + words.END + _STATUS
+_OUTPUT = b">&8 2>&9 8>&- 9>&-"
 _REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.REFUSED, words.LOST))
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command and the options that hold for it alone.
+    """One command and the options that hold for it alone: ``text``, or in its place the program and words of ``argv``.
 
     It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory`` or ``environment`` it runs in a copy of the
-    session, whose state it does not change.
+    session, whose state it does not change; so does an ``argv``.
     """
 
-    text: bytes
+    text: bytes = b""
     stdin: bytes = b""
     stdin_pipe: bytes | None = None
     directory: bytes | None = None
     environment: Mapping[str, str] | None = None
+    argv: tuple[bytes, ...] = ()
 
     @property
     def source(self) -> bytes | None:
@@ -46,11 +49,11 @@ class Command:
 
     @property
     def has_options(self) -> bool:
-        return self.source != b"/dev/null" or not self.keeps_state
+        return self.source != b"/dev/null" or self.directory is not None or bool(self.environment)
 
     @property
     def keeps_state(self) -> bool:
-        return self.directory is None and not self.environment
+        return not self.argv and self.directory is None and not self.environment
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,9 @@ def build_frame(
 ) -> bytes:
     """Return the line that runs ``command`` in a subshell of the supervisor and reports how it ended.
 
-    The command stands in no ``if``, ``&&`` or ``||``, where ``set -e`` would be ignored. ``cookie`` goes into the
-    command's environment, to find processes that left its tree.
+    The subshell becomes the program of an argv; an ``interpreter`` runs texts alone. The command stands in no ``if``,
+    ``&&`` or ``||``, where ``set -e`` would be ignored. ``cookie`` goes into the command's environment, to find
+    processes that left its tree.
     """
     mark = nonce.encode()
     export = _special(dialect) + b"export "
@@ -82,7 +86,10 @@ def build_frame(
     if command.environment:
         exports = (export + k.encode() + b"=" + dialect.quoted(v.encode()) for k, v in command.environment.items())
         steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
-    if interpreter:
+    if command.argv:
+        source = b" " if command.source is None else b" <" + command.source + b" "
+        steps.append(executed(dialect, command.argv) + source + _OUTPUT)
+    elif interpreter:
         steps.append(_interpreted(dialect, command, mark, interpreter))
     else:
         steps += _evaluated(dialect, command)
@@ -94,22 +101,32 @@ def build_frame(
     return body + _END + mark + b"\n"
 
 
-_STREAMS = b"</dev/null >&8 2>&9 8>&- 9>&-"
+_STREAMS = b"</dev/null " + _OUTPUT
 
 
-def build_plain_frame(text: bytes, nonce: str, cookie: str) -> bytes | None:
-    """Return the line that runs the plain command ``text`` in a supervisor without functions; None if it is not plain.
+def build_plain_frame(command: Command, nonce: str, cookie: str) -> bytes | None:
+    """Return the line that runs a plain ``command`` in a supervisor without functions; None if it is not plain.
+
+    Its options are not looked at.
 
     A single program needs no subshell. The subshell of several reports their end before it is gone itself; if it is
     killed, the supervisor does.
     """
     mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
-    if is_single(text):
-        return _STREAMS + b" " + name + b" " + text.strip(BLANKS) + _END + mark + b"\n"
-    if not is_plain(text):
+    single = _single(command)
+    if single:
+        return _STREAMS + b" " + name + b" " + single + _END + mark + b"\n"
+    if command.argv or not is_plain(command.text):
         return None
-    steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(text), _DONE + mark)
+    steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(command.text), _DONE + mark)
     return b"(" + b";".join(steps) + _RENEWED + mark + b"\n"
+
+
+def _single(command: Command) -> bytes | None:
+    """Return the one program and its words that ``command`` is, if no shell would take them for anything else."""
+    if command.argv:
+        return b" ".join(map(quote, command.argv)) if is_program(command.argv[0]) else None
+    return command.text.strip(BLANKS) if is_single(command.text) else None
 
 
 def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes) -> bytes:
@@ -153,7 +170,7 @@ def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: I
     run = _BLANK.sub(lambda blank: filling[blank[1]], interpreter.language.template)
     source = b"6<" + (command.source or b"&0")
     # All newlines, those of the command too, stand within single quotes.
-    return b"{ " + run.replace(b"\n", dialect.newline) + b";} " + source + b" >&8 2>&9 8>&- 9>&-"
+    return b"{ " + run.replace(b"\n", dialect.newline) + b";} " + source + b" " + _OUTPUT
 
 
 def _printf(data: bytes) -> Iterable[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connmgr.engine.dialects import Dialect
+from connmgr.engine.execution import definition
 from connmgr.engine.script import Source, fill
 from connmgr.engine.words import LETTERS
 
@@ -27,6 +28,7 @@ def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
         "exports": dialect.exports,
         "put": dialect.put,
         "streams": streams.rstrip(),
+        "execute": definition(dialect).rstrip(),
         "family": dialect.family,
         "functions": dialect.functions,
     }

@@ -45,6 +45,7 @@ _REDIRECTION = rb"[0-9]?(?:[<>]|>>)[ \t]*" + _WORD + rb"|[0-9]?>&[0-9]"
 _SIMPLE = _PROGRAM + rb"(?:[ \t]+(?:" + _WORD + rb"|" + _REDIRECTION + rb"))*"
 # No words that a shell could reject, as zsh rejects a pattern without a match.
 _SINGLE = re.compile(_PROGRAM + rb"(?:[ \t]+[\w./:@%+,-][\w./:@%+,=-]*)*")
+_NAME = re.compile(rb"\w[\w.+-]*")
 _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z)")
 
 
@@ -52,6 +53,11 @@ def is_single(text: bytes) -> bool:
     """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
     found = _SINGLE.fullmatch(text.strip(BLANKS))
     return found is not None and found["program"] not in SHELLS_OWN | HARMLESS - INSTANT
+
+
+def is_program(name: bytes) -> bool:
+    """Whether the quoted word ``name`` is a program for every supervising shell without functions."""
+    return b"/" in name or (_NAME.fullmatch(name) is not None and name not in SHELLS_OWN | HARMLESS)
 
 
 def is_plain(text: bytes) -> bool:

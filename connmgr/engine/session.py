@@ -326,7 +326,7 @@ class Session:
         supervisor = self._supervisor
         # Shells load functions from FPATH when they are called.
         if supervisor.pure and not command.has_options and b"FPATH" not in self._state.variables:
-            plain = build_plain_frame(command.text, nonce, cookie)
+            plain = build_plain_frame(command, nonce, cookie)
             if plain is not None:
                 return plain
         return build_frame(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)

@@ -18,6 +18,9 @@ PUT = b"_cm_put"
 HOLD, FREE = b"_cm_hold", b"_cm_free"
 """Take, and free again, the descriptors that scripts use; between them the streams of a command are kept."""
 
+EXEC = b"_cm_exec"
+"""``argv…``: becomes a program of PATH whose name means something else to ``exec``."""
+
 END = b"_cm_end"
 """``status nonce``: the supervisor reports the end of a command."""
 

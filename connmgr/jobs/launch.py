@@ -9,6 +9,7 @@ from functools import cache
 from typing import Final
 
 from connmgr.engine.dialects import SH, Dialect, Interpreted
+from connmgr.engine.execution import definition, executed
 from connmgr.engine.frame import Interpreter
 from connmgr.engine.script import Source, fill, quote
 from connmgr.engine.surroundings import Surroundings
@@ -113,7 +114,7 @@ class Launch:
 
     def _command(self, dialect: Dialect) -> bytes:
         if self.text is None:
-            return b"exec " + b" ".join(dialect.quoted(word) for word in self.argv)
+            return definition(dialect).encode() + executed(dialect, self.argv)
         interpreter = self.surroundings.interpreter if self.surroundings else None
         if interpreter:
             return _interpreted(self.text, dialect, interpreter)

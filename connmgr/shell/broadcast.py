@@ -212,4 +212,5 @@ class Broadcast:
 def _is_small(command: Command) -> bool:
     """Whether a far side takes the command at once."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
-    return len(command.text) + len(command.stdin) + variables <= FRAME_INPUT_BYTES
+    words = sum(map(len, command.argv)) + len(command.argv)
+    return len(command.text) + words + len(command.stdin) + variables <= FRAME_INPUT_BYTES

@@ -10,6 +10,7 @@ import pytest
 from connmgr.engine.session import Session
 from tests.engine.shells import SESSIONS, local_session
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
+from tests.recorder import write_recorder
 
 
 def _session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
@@ -24,6 +25,12 @@ interpreted = pytest.fixture(params=SESSIONS["interpreted"])(_session)
 fish = pytest.fixture(params=SESSIONS["fish"])(_session)
 tcsh = pytest.fixture(params=SESSIONS["tcsh"])(_session)
 bash = pytest.fixture(params=SESSIONS["bash"])(_session)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Path:
+    """A program that prints what it was executed with, for :func:`tests.recorder.recorded`."""
+    return write_recorder(tmp_path / "recorder")
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ def test_a_frame_calls_what_a_greeting_defines(dialect: object) -> None:
     frames = [
         build_frame(dialect, command, NONCE, "c.1", interpreter),  # type: ignore[arg-type]
         build_frame(dialect, Command(b"echo"), NONCE, "c.1", interpreter),  # type: ignore[arg-type]
-        build_plain_frame(b"echo a; echo b", NONCE, "c.1") or b"",
+        build_frame(dialect, Command(argv=(b"-x",)), NONCE, "c.1", interpreter),  # type: ignore[arg-type]
+        build_plain_frame(Command(b"echo a; echo b"), NONCE, "c.1") or b"",
     ]
     for frame in frames:
         assert set(re.findall(rb"(?<!_)_cm_(?!streams|[qrs]\b)\w+", frame)) <= CALLED

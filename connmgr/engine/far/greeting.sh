@@ -1,5 +1,5 @@
 # Turns a shell that has just been started into a supervisor, and has it describe itself. A word between two @ is filled
-# in from the shell's dialect. What a frame calls: _cm_gone, _cm_dump, _cm_put; _cm_hold and _cm_free of hold_*.sh; and
+# in from the shell's dialect. What a frame calls: _cm_gone, _cm_dump, _cm_put; _cm_exec of execute.sh; _cm_hold and _cm_free of hold_*.sh; and
 # _cm_end, _cm_done and _cm_renew of apart.sh or merged.sh. Their last argument is the frame's nonce.
 unset CONNMGR_BOOT
 @preparation@
@@ -19,6 +19,7 @@ if @builtin@ [ -d /proc/$$/cwd ]&&! @builtin@ [ . -ef /proc/$$/cwd ];then
 exec >&8 2>&9 8>&- 9>&-;@builtin@ exit "$(($1>256?$1-128:$1))";}
 _cm_put(){ @put@;}
 _cm_say(){ @builtin@ echo ":$1"||{ sleep 1;@builtin@ echo ":$1";};}
+@execute@
 @streams@
 (@fork@@builtin@ echo "facts @nonce@ $$" >&8
 { @builtin@ read -r os </proc/sys/kernel/ostype||os=$(uname -s);@builtin@ echo "$os";} >&8
