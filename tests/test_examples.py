@@ -113,6 +113,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "32-shell-list.sh": lambda answers: [one.get("session") for one in answers[1]["shells"]] == [None, "second"],
     "33-shell-broadcast.sh": lambda answers: [answers[0]["stdout"], answers[1]["succeeded"]] == ["Linux", 1],
     "33-job-start.sh": keys("job"),
+    "33-shell-exec.sh": lambda answers: answers[0]["stdout"].splitlines() == ["it's one  word", "*", "$HOME"],
     "34-job-input.sh": nothing,
     "35-job-output.sh": lambda answers: (
         [answers[0][name]["data"] for name in ("stdout", "stderr")] == ["world\n", "oops\n"]

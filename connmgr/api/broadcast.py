@@ -116,7 +116,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     BroadcastRequest,
     lines=BroadcastLine(),
     action="shell.broadcast",
-    about=("connections", "session", "command"),
+    about=("connections", "session", "command", "argv"),
     selects=select,
     raises=[errors.IntegrityError],
     waits=True,

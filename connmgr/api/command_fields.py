@@ -1,11 +1,11 @@
-"""What all requests that run a command have in common."""
+"""What requests that run something have in common."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from marshmallow import ValidationError, validate, validates_schema
 
@@ -13,21 +13,48 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.schemas import Members
 from connmgr.engine.frame import Command
-from connmgr.fields import Number, Schema, Text
+from connmgr.fields import List, Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
 MAX_TIMEOUT = 86400
 MAX_COMMAND = 1 << 20
+"""Bytes of a command, or of all words of an argv."""
+
+MAX_WORDS = 4096
 
 
-class CommandFields(Schema):
+class WhatRuns(Schema):
+    """A request's ``command`` or ``argv``: one of its ``alternatives``, or none if it ``may_lack`` all."""
+
+    alternatives: ClassVar[Sequence[str]] = ("command", "argv")
+    may_lack: ClassVar[bool] = False
+    max_bytes: ClassVar[int] = MAX_COMMAND
+
+    command = Text(metadata={"description": "The command, in the language of the session's shell. This or `argv`."})
+    argv = List(
+        Text(),
+        validate=validate.Length(min=1, max=MAX_WORDS),
+        metadata={
+            "description": "A program and its arguments, run without a shell: every byte of each word arrives. The "
+            "program is found in `PATH`, unless it has a slash."
+        },
+    )
+
+    @validates_schema
+    def check_what_runs(self, data: dict[str, Any], **_: Any) -> None:
+        given = [name for name in self.alternatives if name in data]
+        if len(given) > 1:
+            raise ValidationError(f"Not together with {given[0]}.", given[1])
+        if not given and not self.may_lack:
+            raise ValidationError(f"Give {' or '.join(self.alternatives)}.", self.alternatives[0])
+        size = len(data.get("command", "").encode()) + sum(len(word) + 1 for word in words_of(data))
+        if size > self.max_bytes:
+            raise ValidationError(f"Longer than {self.max_bytes} bytes.", given[0])
+
+
+class CommandFields(WhatRuns):
     """The command, and the options that hold for it alone."""
 
-    command = Text(
-        required=True,
-        validate=validate.Length(max=MAX_COMMAND),
-        metadata={"description": "The command, in the language of the session's shell."},
-    )
     timeout = Number(
         validate=validate.Range(min=0, max=MAX_TIMEOUT, min_inclusive=False),
         metadata={"description": "Seconds until the command is killed. Without it: the daemon's `command-timeout`."},
@@ -72,11 +99,17 @@ def command_of(request: dict[str, Any]) -> Command:
     """Return the command of a loaded request."""
     stdin, cwd = request.get("stdin", ""), request.get("cwd")
     return Command(
-        request["command"].encode(),
+        request.get("command", "").encode(),
         base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
         directory=None if cwd is None else cwd.encode(),
         environment=request.get("env"),
+        argv=words_of(request),
     )
+
+
+def words_of(request: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """Return the words of a request's ``argv``; none where it has no argv."""
+    return tuple(word.encode() for word in request.get("argv", ()))
 
 
 def printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:

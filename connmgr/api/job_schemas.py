@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from marshmallow import ValidationError, fields, validate, validates_schema
+from marshmallow import fields, validate, validates_schema
 
-from connmgr.api.command_fields import ENCODINGS, MAX_COMMAND, CommandFields, check_base64
+from connmgr.api.command_fields import ENCODINGS, CommandFields, check_base64
 from connmgr.api.launch import KEEP_SECONDS, OPEN
 from connmgr.api.schemas import Filter, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
@@ -32,15 +32,6 @@ _ENCODING: dict[str, Any] = {"load_default": ENCODINGS[0], "validate": validate.
 
 class JobStartRequest(CommandFields, ShellNamed):
     connection = Id(required=True, metadata={"description": "The connection whose shell tells where the job runs."})
-    command = Text(
-        validate=validate.Length(max=MAX_COMMAND),
-        metadata={"description": "The command, in the language of the session's shell. This or `argv`."},
-    )
-    argv = List(
-        Text(),
-        validate=validate.Length(min=1, max=4096),
-        metadata={"description": "A program and its arguments, run without a shell. This or `command`."},
-    )
     stdin = Text(
         allow_nul=True,
         metadata={
@@ -65,11 +56,6 @@ class JobStartRequest(CommandFields, ShellNamed):
             "answers the first one, and starts nothing."
         },
     )
-
-    @validates_schema
-    def check_what_runs(self, data: dict[str, Any], **_: Any) -> None:
-        if ("command" in data) == ("argv" in data):
-            raise ValidationError("Give command or argv.", "command")
 
 
 class JobRequest(Schema):

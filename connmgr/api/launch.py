@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from connmgr.api.account import caller
+from connmgr.api.command_fields import words_of
 from connmgr.api.services import services
 from connmgr.engine.session import Session
 from connmgr.jobs import launch
@@ -50,7 +51,7 @@ def _launch(job: StoredJob, request: Mapping[str, Any], session: Session) -> lau
     return launch.Launch(
         id=job.id,
         text=None if command is None else command.encode(),
-        argv=tuple(word.encode() for word in request.get("argv", ())),
+        argv=words_of(request),
         surroundings=session.surroundings,
         cwd=None if cwd is None else cwd.encode(),
         environment=request.get("env") or {},

@@ -9,18 +9,20 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from marshmallow import ValidationError, validates_schema
+from marshmallow import ValidationError
 
 from connmgr import errors
 from connmgr.api.account import caller
+from connmgr.api.command_fields import WhatRuns
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
+from connmgr.engine.execution import become
 from connmgr.engine.kill import hang_up
 from connmgr.engine.script import Source, script_argv
-from connmgr.fields import Boolean, Integer, Length, List, Nested, Range, Schema, Text
+from connmgr.fields import Boolean, Integer, Length, Nested, Range, Schema, Text
 from connmgr.frames import MAX_SIDE
 from connmgr.links.process import start_over
 from connmgr.links.tcp_channel import TcpChannel
@@ -29,7 +31,7 @@ from connmgr.streams.opening import Opening
 from connmgr.streams.pipe import Pipe
 
 MAX_COMMAND = 64 * 1024
-"""Bytes of a command, which the far side's kernel takes as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
+"""Bytes of what runs, which the far side's kernel takes as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
 
 HANG_UP_SECONDS = 10.0
 _STREAM = Source("connmgr.engine", "stream")
@@ -68,30 +70,20 @@ class PtyFields(Schema):
     rows = Integer(load_default=24, validate=Range(min=1, max=MAX_SIDE), metadata={"description": "Its height."})
 
 
-class PipeRequest(PtyFields):
+class PipeRequest(WhatRuns, PtyFields):
+    alternatives = ("command", "argv", "tcp")
+    may_lack = True
+    max_bytes = MAX_COMMAND
+
     connection = Id(required=True, metadata={"description": "Where it runs."})
     command = Text(
-        validate=Length(max=MAX_COMMAND),
-        metadata={"description": "A command in the language of the login shell. Without all three: that shell itself."},
-    )
-    argv = List(
-        Text(),
-        validate=Length(min=1, max=4096),
-        metadata={"description": "A program and its arguments, run without a shell."},
+        metadata={"description": "A command in the language of the login shell. Without all three: that shell itself."}
     )
     tcp = Nested(Address, metadata={"description": "Where the far side is to open a TCP stream to, instead."})
     pty = Boolean(
         load_default=False,
         metadata={"description": "Whether it has a terminal, and its standard error comes with its output."},
     )
-
-    @validates_schema
-    def check_what_runs(self, data: dict[str, Any], **_: Any) -> None:
-        given = [name for name in ("command", "argv", "tcp") if name in data]
-        if len(given) > 1:
-            raise ValidationError(f"Not together with {given[0]}.", given[1])
-        if sum(len(word.encode()) for word in data.get("argv", ())) > MAX_COMMAND:
-            raise ValidationError(f"Longer than {MAX_COMMAND} bytes.", "argv")
 
 
 @group.endpoint(
@@ -149,7 +141,7 @@ def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeou
     else:
         words = ["login" if pty else "shell"]
     channel = transport.open_channel(
-        script_argv(_STREAM.text, [cookie, *words], own_locale=True), pty=pty, timeout=timeout
+        script_argv(become() + _STREAM.text, [cookie, *words], own_locale=True), pty=pty, timeout=timeout
     )
     channel.expect_bulk()
     return channel

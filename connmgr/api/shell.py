@@ -129,7 +129,7 @@ def start(request: dict[str, Any]) -> object:
     ExecResponse,
     lines=streaming.ExecLine(),
     action="shell.exec",
-    about=("connection", "session", "command"),
+    about=("connection", "session", "command", "argv"),
     raises=[
         *OPENING,
         errors.NoShell,
@@ -152,6 +152,9 @@ def start(request: dict[str, Any]) -> object:
 )
 def execute(request: dict[str, Any]) -> flask.Response:
     """Run a command in a shell of a connection and return what it printed.
+
+    An `argv` is executed as by execve(2), in the directory and with the exported variables of the shell, which it does
+    not change; no shell reads it. Its exit code is 127 where there is no such program, 126 where it is not executable.
 
     A command that fails is no error: the answer is 200 with its exit code. Commands in one shell run one after the
     other. The working directory and exported variables last from one to the next. A client that closes its connection

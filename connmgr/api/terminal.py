@@ -83,7 +83,7 @@ _INFO = {
     TerminalOpenRequest,
     TerminalInfo,
     action="terminal.open",
-    about=("connection", "session", "command"),
+    about=("connection", "session", "command", "argv"),
     raises=[*OPENING, errors.NoShell, errors.ShellLost, errors.ShellBusy, errors.TerminalLimit, errors.RecordingFailed],
     waits=True,
     example={"connection": EXAMPLE, "command": "htop", "columns": 80, "rows": 24},
@@ -103,7 +103,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
     wanted = Wanted(
         request["connection"],
         Pty(request["term"], request["columns"], request["rows"]),
-        command=request.get("command"),
+        command=tuple(request["argv"]) if "argv" in request else request.get("command"),
         session=session,
         surroundings=surroundings,
         record=request["record"],

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.command_fields import ENCODINGS, check_base64
+from connmgr.api.command_fields import ENCODINGS, WhatRuns, check_base64
 from connmgr.api.job_schemas import MAX_WAIT
 from connmgr.api.pipe import MAX_COMMAND, PtyFields
 from connmgr.api.schemas import Filter, Id, UtcTime
@@ -30,11 +30,16 @@ def _check_size(data: dict[str, Any]) -> None:
         raise ValidationError(f"A terminal has at most {MAX_CELLS} characters.", "columns")
 
 
-class TerminalOpenRequest(ShellNamed, PtyFields):
+class TerminalOpenRequest(WhatRuns, ShellNamed, PtyFields):
+    may_lack = True
+    max_bytes = MAX_COMMAND
+
     connection = Id(required=True, metadata={"description": "Where the terminal is opened."})
     command = Text(
-        validate=Length(min=1, max=MAX_COMMAND),
-        metadata={"description": "What runs on it, in the language of its shell. Without it: an interactive shell."},
+        validate=Length(min=1),
+        metadata={
+            "description": "What runs on it, in the language of its shell. Without it and `argv`: an interactive shell."
+        },
     )
     record = Boolean(
         load_default=False,
@@ -55,8 +60,14 @@ class TerminalInfo(TerminalRequest):
     session = fields.String(
         required=True, allow_none=True, metadata={"description": "The shell in whose state it began, or null."}
     )
-    command = fields.String(
-        required=True, allow_none=True, metadata={"description": "What runs on it; null: an interactive shell."}
+    command = fields.Raw(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "What runs on it: the text of the `command`, or the `argv` as a list; null: an interactive "
+            "shell.",
+            "type": "string",
+        },
     )
     term = fields.String(required=True, metadata={"description": "The value of TERM."})
     columns = fields.Integer(required=True, metadata={"description": _SIZE["columns"]})

@@ -161,8 +161,9 @@ class Shells(Group):
     def exec(
         self,
         connection: str,
-        command: str,
+        command: str | None = None,
         *,
+        argv: Sequence[str] | None = None,
         timeout: float | None = None,
         stdin: str | None = None,
         cwd: str | None = None,
@@ -173,17 +174,19 @@ class Shells(Group):
     ) -> Result:
         """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end.
 
+        With ``argv`` in place of ``command`` it is a program with its words, which no shell reads.
         With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
         With ``fresh`` the command has a shell of its own, which is stopped afterwards.
         """
         options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session, start=start, fresh=fresh)
-        return Result.read(self._post("/shell/exec", connection=connection, command=command, **options))
+        return Result.read(self._post("/shell/exec", connection=connection, **what_runs(command, argv), **options))
 
     def exec_bytes(
         self,
         connection: str,
-        command: str,
+        command: str | None = None,
         *,
+        argv: Sequence[str] | None = None,
         timeout: float | None = None,
         stdin: bytes | None = None,
         cwd: str | None = None,
@@ -194,14 +197,15 @@ class Shells(Group):
     ) -> RawResult:
         """As :meth:`exec`, with input and output byte by byte."""
         options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
-        fields = _bytewise(connection, command, stdin=stdin, **options)
+        fields = _bytewise(connection, command, argv, stdin=stdin, **options)
         return RawResult.read(self._post("/shell/exec", **fields))
 
     def stream(
         self,
         connection: str,
-        command: str,
+        command: str | None = None,
         *,
+        argv: Sequence[str] | None = None,
         timeout: float | None = None,
         stdin: bytes | None = None,
         cwd: str | None = None,
@@ -216,7 +220,7 @@ class Shells(Group):
         a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
         """
         options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
-        fields = _bytewise(connection, command, stdin=stdin, **options)
+        fields = _bytewise(connection, command, argv, stdin=stdin, **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 
     def pipe(
@@ -237,14 +241,15 @@ class Shells(Group):
         from connmgr.client.pipe import open_pipe
 
         to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
-        run = given(command=command, argv=None if argv is None else list(argv), tcp=to)
+        run = {**what_runs(command, argv), **given(tcp=to)}
         return open_pipe(self._http, {"connection": connection, **run, **terminal})
 
     def broadcast(
         self,
-        command: str,
+        command: str | None = None,
         connections: Sequence[str] | None = None,
         *,
+        argv: Sequence[str] | None = None,
         connection: str | None = None,
         category: str | None = None,
         type: str | None = None,
@@ -260,16 +265,22 @@ class Shells(Group):
         are those of :meth:`exec`.
         """
         filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
-        fields = {"command": command, "connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
-        return self._broadcast(Outcome.read, **fields, **filters, **options)
+        fields = {"connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
+        return self._broadcast(Outcome.read, **what_runs(command, argv), **fields, **filters, **options)
 
     def broadcast_bytes(
-        self, command: str, connections: Sequence[str], *, stdin: bytes | None = None, **options: Any
+        self,
+        command: str | None = None,
+        connections: Sequence[str] | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        stdin: bytes | None = None,
+        **options: Any,
     ) -> Broadcast[RawOutcome]:
         """As :meth:`broadcast`, with input and output byte by byte."""
         encoded = None if stdin is None else base64.b64encode(stdin).decode()
-        fields = {"command": command, "connections": connections, "encoding": "base64", "stdin": encoded}
-        return self._broadcast(RawOutcome.read, **fields, **options)
+        fields = {"connections": connections, "encoding": "base64", "stdin": encoded}
+        return self._broadcast(RawOutcome.read, **what_runs(command, argv), **fields, **options)
 
     def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
         response = self._http.open("/shell/broadcast", self._http.encoded(**given(**fields)))
@@ -357,11 +368,18 @@ class DaemonItself(Group):
         self._post("/daemon/stop")
 
 
-def _bytewise(connection: str, command: str, *, stdin: bytes | None, **options: Any) -> dict[str, Any]:
+def _bytewise(
+    connection: str, command: str | None, argv: Sequence[str] | None, *, stdin: bytes | None, **options: Any
+) -> dict[str, Any]:
     """Return the fields of a command whose input and output are bytes."""
     encoded = None if stdin is None else base64.b64encode(stdin).decode()
-    fields = {"connection": connection, "command": command, "encoding": "base64"}
+    fields = {"connection": connection, **what_runs(command, argv), "encoding": "base64"}
     return {**fields, **given(stdin=encoded, **options)}
+
+
+def what_runs(command: str | None, argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the fields of a command, or of a program with its words."""
+    return given(command=command, argv=None if argv is None else list(argv))
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from connmgr.client.endpoints import Group, Post, given
+from connmgr.client.endpoints import Group, Post, given, what_runs
 from connmgr.client.errors import Unreachable
 from connmgr.client.http import HttpSession
 from connmgr.client.job_results import JobInfo, JobOutput, Orphan
@@ -73,8 +73,8 @@ class Jobs(Group):
         The far side ends it after ``timeout`` seconds, and keeps it ``keep`` seconds after its end. Starting again with
         the same ``key`` returns the first job, so that a start with one may be repeated when its answer was lost.
         """
-        fields = given(command=command, session=session, cwd=cwd, env=env, timeout=timeout, keep=keep)
-        fields |= given(name=name, key=key, argv=None if argv is None else list(argv))
+        fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
+        fields |= what_runs(command, argv)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif stdin is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from connmgr.client.endpoints import Group, Post, given
+from connmgr.client.endpoints import Group, Post, given, what_runs
 from connmgr.client.http import HttpSession
 from connmgr.client.pipe import Pipe
 from connmgr.client.websocket import open_websocket
@@ -34,14 +35,16 @@ class Terminals(Group):
         *,
         session: str | None = None,
         command: str | None = None,
+        argv: Sequence[str] | None = None,
         columns: int | None = None,
         rows: int | None = None,
         term: str | None = None,
         record: bool | None = None,
     ) -> str:
-        """Open a terminal with the login shell, or ``command``, in it, and return its uuid."""
-        options = {"session": session, "command": command, "columns": columns, "rows": rows, "term": term}
-        return str(self._post("/terminal/open", connection=connection, **given(**options, record=record))["terminal"])
+        """Open a terminal with the login shell, ``command`` or the program ``argv`` in it, and return its uuid."""
+        options = given(session=session, columns=columns, rows=rows, term=term, record=record)
+        answer = self._post("/terminal/open", connection=connection, **what_runs(command, argv), **options)
+        return str(answer["terminal"])
 
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
         """Return a terminal's output, which begins with what draws its screen, and its input.

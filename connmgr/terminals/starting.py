@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from connmgr.engine.execution import become
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.script import Source, script_argv
 from connmgr.engine.surroundings import Surroundings
@@ -26,7 +27,7 @@ _BECOME = 'exec "$@"'
 
 @dataclass(frozen=True)
 class Program:
-    """What a terminal runs: ``command``, or an interactive shell. ``id`` marks it in its environment.
+    """What a terminal runs: the text or argv ``command``, or an interactive shell. ``id`` marks it in its environment.
 
     With ``surroundings`` it begins in the state of that session, in its shell; otherwise as after a login, in the shell
     that the words of ``shell`` start, by default the login shell.
@@ -34,13 +35,16 @@ class Program:
 
     id: str
     pty: Pty
-    command: str | None = None
+    command: str | tuple[str, ...] | None = None
     shell: str | None = None
     surroundings: Surroundings | None = None
 
     @property
     def _words(self) -> list[str]:
-        return [self.id, "shell" if self.command is None else "command", self.command or ""]
+        if isinstance(self.command, tuple):
+            return [self.id, "argv", "", *self.command]
+        shell = _split(self.shell) if self.surroundings is None else _interactive(self.surroundings)
+        return [self.id, "shell" if self.command is None else "command", self.command or "", *shell]
 
     def start(self, transport: Transport, timeout: float) -> tuple[Channel, bytes]:
         """Start it within ``timeout`` seconds; return its channel, and what it has printed already.
@@ -48,11 +52,11 @@ class Program:
         :raises connmgr.errors.OperationError: it could not be started.
         """
         if self.surroundings is None:
-            argv = script_argv(_LOGIN.text, [*self._words, *_split(self.shell)], own_locale=True)
+            argv = script_argv(become() + _LOGIN.text, self._words, own_locale=True)
             return transport.open_channel(argv, pty=self.pty, timeout=timeout), b""
         deadline, mark = Deadline(timeout), new_nonce()
         own = self.surroundings
-        words = [*own.argv, "-c", _SESSION.text, "sh", mark, *self._words, *_interactive(own)]
+        words = [*own.argv, "-c", become() + _SESSION.text, "sh", mark, *self._words]
         argv = script_argv(_BECOME, words, own_locale=True)
         channel = transport.open_channel(argv, pty=self.pty, timeout=timeout)
         try:

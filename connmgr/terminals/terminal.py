@@ -51,7 +51,7 @@ class Origin:
     id: str
     connection: str
     session: str | None
-    command: str | None
+    command: str | tuple[str, ...] | None
     term: str
     opened: datetime
     token: str | None = None

@@ -47,11 +47,11 @@ class TerminalLimits:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A terminal to open: its command, or an interactive shell, in the state of a session where that is given."""
+    """A terminal to open: its command or argv, or an interactive shell, in the state of a session if given."""
 
     connection: str
     pty: Pty
-    command: str | None = None
+    command: str | tuple[str, ...] | None = None
     session: str | None = None
     surroundings: Surroundings | None = None
     record: bool = False

@@ -17,5 +17,5 @@ export TERM CONNMGR_TERMINAL
 unset COLUMNS LINES
 _cm_kind=$3 _cm_command=$4
 shift 4
-case $_cm_kind in command) exec "$@" -c "$_cm_command";; esac
+case $_cm_kind in argv) become "$@";; command) exec "$@" -c "$_cm_command";; esac
 exec "$@" -i
