@@ -70,7 +70,8 @@ SECTIONS = {
 
         `connmgr exec web -- 'cd /srv && ls *.log'` quotes what your own shell is to leave alone. Blanks join the
         words after `--`, as with ssh, into one command of the far shell's language: quote a word that it is to see
-        as one.
+        as one. With `--argv` no shell reads the words: `connmgr exec web --argv -- rm 'a file' '*'` removes two files,
+        whatever their names hold.
 
         Output appears as it is printed. The command reads nothing without `--stdin`. Ctrl-C, or any
         other end of `connmgr exec`, kills the command with all that it started.

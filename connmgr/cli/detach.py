@@ -10,15 +10,13 @@ from connmgr.cli.output import print_json, visible
 from connmgr.client import Client
 
 
-def start_job(
-    client: Client, connection: str, command: str, *, open_input: bool | None, as_json: bool, **options: Any
-) -> None:
+def start_job(client: Client, connection: str, *, open_input: bool | None, as_json: bool, **options: Any) -> None:
     """Start a command as a job beside the connection's shell, and print the job's uuid."""
     if open_input:
         from connmgr.client.jobs import OPEN
 
         options["stdin"] = OPEN
-    started = client.jobs.start(connection, command, **options)
+    started = client.jobs.start(connection, **options)
     if started.warning is not None:
         click.echo(f"connmgr: {visible(started.warning)}", err=True)
     if as_json:

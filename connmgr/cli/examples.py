@@ -26,7 +26,7 @@ EXAMPLES = {
         "connmgr exec web1 -- 'cd /srv && ls *.log'",
         "connmgr exec --all 'fleet/**' --limit 3 --json -- uptime > outcomes",
         "connmgr exec --all --failed outcomes -- uptime",
-        "connmgr exec deploy@web9.example -- uptime",
+        "connmgr exec deploy@web9.example --argv -- rm 'a file' '*'",
     ],
     "shell": ["connmgr shell web1", "connmgr shell --attach web1 --watch", "connmgr shell web1 < commands"],
     "ssh": ["connmgr ssh web1 uname -a", "rsync -e 'connmgr ssh' -a site/ web1:/srv/site"],

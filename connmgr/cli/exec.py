@@ -106,6 +106,9 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
 @click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
+@click.option(
+    "--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments, which no shell reads."
+)
 @session_option
 @fresh_option
 @click.option("--store", is_flag=True, help="Store a connection to USER@HOST, under that name.")
@@ -135,6 +138,7 @@ def exec(
     timeout: float | None,
     cwd: str | None,
     reads: bool,
+    as_argv: bool,
     session: str | None,
     fresh: bool,
     store: bool,
@@ -145,7 +149,8 @@ def exec(
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
     Blanks join the words after --, as with ssh, into one command of that shell's language: quote a word that the far
-    shell is to see as one. Output comes as it is printed, byte by byte and without a limit, and the exit code is the
+    shell is to see as one. With --argv no shell reads them: the first is the program, each other one an argument,
+    whatever it holds. Output comes as it is printed, byte by byte and without a limit, and the exit code is the
     command's. After --timeout the command is killed. Ctrl-C kills it, and so does the end of what reads its output,
     when it prints more.
 
@@ -161,9 +166,10 @@ def exec(
     `connmgr job` looks after it.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store)
-    targets, joined = _parted(names, command, choice, everywhere=everywhere)
+    targets, words = _parted(names, command, choice, everywhere=everywhere)
     session = session_of(session, fresh=fresh)
-    options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
+    options: dict[str, Any] = {"argv": words} if as_argv else {"command": " ".join(words)}
+    options |= {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
     if fresh and not detach:
         options["fresh"] = True
     if reads:
@@ -172,7 +178,7 @@ def exec(
     if everywhere:
         from connmgr.cli.fan_out import run_everywhere
 
-        run_everywhere(client, chosen(client, targets, choice, usage="shell"), joined, options, jobs, as_json=as_json)
+        run_everywhere(client, chosen(client, targets, choice, usage="shell"), options, jobs, as_json=as_json)
         return
     connection = targets[0]
     id = reach(client, connection, store=store)
@@ -181,20 +187,20 @@ def exec(
 
         with own_session(client, id) if fresh else nullcontext(session) as options["session"]:
             ensure_shell(client, id, options["session"], connection)
-            start_job(client, id, joined, **options, **of_job, as_json=as_json)
+            start_job(client, id, **options, **of_job, as_json=as_json)
         return
     with waiting(connection, None if fresh else ahead_in(client, id, session)) as over:
         if as_json:
-            code = _print_object(client, id, joined, options, over)
+            code = _print_object(client, id, options, over)
         else:
-            code = _print_as_it_comes(client, id, connection, joined, options, over)
+            code = _print_as_it_comes(client, id, connection, options, over)
     raise click.exceptions.Exit(code)
 
 
 def _parted(
     names: tuple[str, ...], command: tuple[str, ...] | None, choice: Choice, *, everywhere: bool
-) -> tuple[tuple[str, ...], str]:
-    """Return the connections that are named, and the command.
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the connections that are named, and the words of the command.
 
     :raises click.UsageError: it cannot be told which is which, or one is missing.
     """
@@ -218,7 +224,7 @@ def _parted(
             raise click.UsageError("Missing argument 'CONNECTION'.")
     if not command:
         raise click.UsageError("Missing argument '-- COMMAND...'.")
-    return names, " ".join(command)
+    return names, command
 
 
 def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool, store: bool) -> None:
@@ -233,22 +239,20 @@ def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: boo
         raise click.UsageError("Give --stdin or --open-input.")
 
 
-def _print_as_it_comes(
-    client: Client, id: str, name: str, command: str, options: dict[str, Any], over: Callable[[], None]
-) -> int:
+def _print_as_it_comes(client: Client, id: str, name: str, options: dict[str, Any], over: Callable[[], None]) -> int:
     """Write the output of a command to ours while it runs, and return its exit code."""
-    with client.shell.stream(id, command, start=True, **options) as stream:
+    with client.shell.stream(id, start=True, **options) as stream:
         write_all(stream, name, over)
     assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
     return stream.exit_code
 
 
-def _print_object(client: Client, id: str, command: str, options: dict[str, Any], over: Callable[[], None]) -> int:
+def _print_object(client: Client, id: str, options: dict[str, Any], over: Callable[[], None]) -> int:
     """Print the outcome of a command as JSON, and return its exit code."""
     from connmgr.cli.output import print_json
 
     try:
-        result = client.shell.exec_bytes(id, command, start=True, **options)
+        result = client.shell.exec_bytes(id, start=True, **options)
     except ClientError as error:
         over()
         if error.code == KILLED:

@@ -26,10 +26,8 @@ GIST_CHARACTERS = 100
 """Characters of output shown in a line."""
 
 
-def run_everywhere(
-    client: Client, chosen: Chosen, command: str, options: dict[str, Any], jobs: int, *, as_json: bool
-) -> None:
-    """Run a command on the connections that were chosen, ``jobs`` at a time.
+def run_everywhere(client: Client, chosen: Chosen, options: dict[str, Any], jobs: int, *, as_json: bool) -> None:
+    """Run the command of ``options`` on the connections that were chosen, ``jobs`` at a time.
 
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
@@ -38,7 +36,7 @@ def run_everywhere(
     start = time.monotonic()
     width = max(map(len, told.values()), default=0)
     verdicts = []
-    for outcome in _outcomes(client, list(connections), command, {**options, "parallel": jobs}):
+    for outcome in _outcomes(client, list(connections), {**options, "parallel": jobs}):
         verdicts.append(_verdict(outcome))
         if as_json:
             print_json(_object(outcome, connections[outcome.connection]), indent=None)
@@ -49,12 +47,12 @@ def run_everywhere(
     _sum_up(verdicts, chosen.of, time.monotonic() - start)
 
 
-def _outcomes(client: Client, ids: list[str], command: str, options: dict[str, Any]) -> Iterator[RawOutcome]:
+def _outcomes(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[RawOutcome]:
     """Yield the outcome on each connection; where the answer breaks off, those that are missing are its error."""
     rest = iter(ids)
     while some := dict.fromkeys(islice(rest, CONNECTIONS_PER_REQUEST)):
         start = time.monotonic()
-        with _begun(client, list(some), command, options) as outcomes:
+        with _begun(client, list(some), options) as outcomes:
             try:
                 for outcome in outcomes:
                     del some[outcome.connection]
@@ -63,11 +61,11 @@ def _outcomes(client: Client, ids: list[str], command: str, options: dict[str, A
                 yield from (RawOutcome(id, (), time.monotonic() - start, error) for id in some)
 
 
-def _begun(client: Client, ids: list[str], command: str, options: dict[str, Any]) -> Broadcast[RawOutcome]:
+def _begun(client: Client, ids: list[str], options: dict[str, Any]) -> Broadcast[RawOutcome]:
     start = time.monotonic()
     while True:
         try:
-            return client.shell.broadcast_bytes(command, ids, **options)
+            return client.shell.broadcast_bytes(connections=ids, **options)
         except ClientError as error:
             if error.code != "busy" or time.monotonic() - start > BUSY_SECONDS:
                 raise

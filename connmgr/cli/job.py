@@ -16,7 +16,7 @@ from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.orphans import orphans
-from connmgr.cli.output import ago, json_option, lasting, print_json, print_table, visible
+from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table, visible
 from connmgr.client import ClientError
 from connmgr.client.names import is_text
 
@@ -91,7 +91,7 @@ def info(name: str, *, as_json: bool) -> None:
         ("key", one.key),
         ("connection", client.connection.info([one.connection])[0].path),
         ("session", one.session),
-        ("command", _command(one)),
+        ("command", command_text(one.command)),
         ("state", outcome(one)),
         ("begun", ago(one.created)),
         ("ended", None if one.ended is None else ago(one.ended)),
@@ -224,15 +224,7 @@ def _tell(error: ClientError) -> None:
 
 
 def _details(one: JobInfo) -> tuple[str, str]:
-    lines = _command(one).splitlines() or [""]
+    lines = command_text(one.command).splitlines() or [""]
     gist = visible(lines[0])
     cut = len(lines) > 1 or len(gist) > GIST_CHARACTERS
     return ago(one.created), f"{gist[: GIST_CHARACTERS - 1]}…" if cut else gist
-
-
-def _command(one: JobInfo) -> str:
-    if isinstance(one.command, str):
-        return one.command
-    import shlex
-
-    return shlex.join(one.command)

@@ -26,6 +26,16 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def command_text(command: str | Sequence[str]) -> str:
+    """Return a command, or an argv as the text of one."""
+    if isinstance(command, str):
+        return command
+    # Other commands need not load it.
+    import shlex
+
+    return shlex.join(command)
+
+
 def json_option(command: Command) -> Command:
     """Give a command the flag ``--json``, as its argument ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, callback=_asked_anywhere, help="Print JSON.")(command)

@@ -16,6 +16,7 @@ from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
 from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine, finish
 from tests.conftest import StartDaemon
+from tests.recorder import recorded, write_recorder
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -29,6 +30,21 @@ def test_words_are_joined_by_blanks_into_one_command(connmgr: CommandLine) -> No
     assert connmgr("exec", "local", "--", "echo", "$((1+1))", "a  b", "--", "-n", "|", "tr", "a-z", "A-Z").output == (
         "2 A B -- -N\n"
     )
+
+
+def test_with_argv_no_shell_reads_the_words(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    words = ["", "a  b", "it's", "$((1+1))", "*", "--", "-n", "new\nline", "ä", "|"]
+    sent = tuple(word.encode() for word in words)
+    recorder = str(write_recorder(tmp_path / "recorder"))
+    assert recorded(own_connmgr("exec", "local", "--argv", "--", recorder, *words).stdout).words == sent
+    shown = own_connmgr("exec", "--json", "--argv", "--env", "A=b", "local", "--", recorder, *words).json
+    assert shown["stdout"].split("\0")[1:11] == words
+    [line] = own_connmgr("exec", "--all", "--json", "--argv", "local*", "--", recorder, *words).output.splitlines()
+    assert json.loads(line)["stdout"].split("\0")[1:11] == words
+    job = own_connmgr("exec", "--detach", "--argv", "local", "--", recorder, *words).output.strip()
+    assert own_connmgr("job", "wait", job).code == 0
+    assert recorded(own_connmgr("job", "logs", job).stdout).words == sent
+    assert "/etc/hosts" in own_connmgr("exec", "local", "--argv", "--", "/etc/hosts", code=126).errors
 
 
 def test_the_shell_is_started_kept_and_started_again(own_connmgr: CommandLine) -> None:

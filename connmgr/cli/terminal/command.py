@@ -9,7 +9,7 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.group import Group
-from connmgr.cli.output import ago, json_option, print_json, print_table, visible
+from connmgr.cli.output import ago, command_text, json_option, print_json, print_table, visible
 from connmgr.cli.terminal.shell import find_terminal
 from connmgr.client import Client
 from connmgr.client.names import is_text
@@ -86,6 +86,6 @@ def _found(client: Client, name: str) -> str:
 def _details(one: dict[str, Any]) -> tuple[str, ...]:
     state = one["state"] if one["exitCode"] is None else f"{one['state']} {one['exitCode']}"
     attached = f"{one['clients']} attached" if one["clients"] else "-"
-    command = visible((one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    command = visible(command_text(one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
     opened = datetime.fromisoformat(one["opened"].replace("Z", "+00:00"))
     return state, attached, ago(opened), command
