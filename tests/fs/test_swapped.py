@@ -14,11 +14,24 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
+from connmgr.fs.archive import Tally, extract
 from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import Place
+from connmgr.fs.files import CHUNK_BYTES, Place
 from connmgr_local.transport import LocalTransport
 from tests.fs.conftest import Write
-from tests.fs.far_sides import Elsewhere, chosen_tools, content_of, litter, names_in, stored
+from tests.fs.far_sides import (
+    SHELLS,
+    Elsewhere,
+    chosen_tools,
+    content_of,
+    eventually,
+    litter,
+    names_in,
+    shell_called_sh,
+    stored,
+)
+from tests.fs.swapper import swapped
+from tests.fs.trees import archive_of
 
 STRANGER = 54321
 """Nobody's user id."""
@@ -128,6 +141,47 @@ def test_a_file_in_the_temporary_one_s_place_is_told(theirs: Path, blobs: Blobs)
         with pytest.raises(errors.FileOperationFailed, match="Somebody else replaced the file"):
             files.write(Place(transport, bytes(theirs)), b"file", blob, None)
     transport.close()
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_link_in_a_directory_s_place_gets_nothing_of_an_archive(
+    tmp_path: Path, folder: Path, theirs: Path, victim: Path, shell: str
+) -> None:
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), os.environ["PATH"], tmp_path)
+    place, content = Place(transport, bytes(folder)), archive_of(("sub/new", {}))
+    (theirs / "sub").mkdir()
+    (theirs / "other").symlink_to(victim)
+    with swapped(theirs / "sub", theirs / "other"):
+        for _ in range(WRITES):
+            with suppress(errors.ConnmgrError):
+                extract(place, b"theirs", [content], exact=False, tally=Tally())
+            assert names_in(victim) == [], "what was for the stranger's directory is in root's"
+    transport.close()
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("when", ["before", "afterwards"])
+def test_an_archive_s_files_come_from_the_directory_that_was_made_for_them(
+    here: Place, theirs: Path, victim: Path, when: str
+) -> None:
+    (victim / "file").write_bytes(b"root's")
+    content = archive_of(("new", {"content": bytes(3 * CHUNK_BYTES)}))
+
+    def swapping() -> Iterator[bytes]:
+        yield content[: 2 * CHUNK_BYTES]
+        if when == "afterwards":
+            (temporary,) = litter(theirs)
+            eventually((theirs / temporary / "new").exists, "nothing was unpacked")
+        (temporary,) = litter(theirs)
+        (theirs / temporary).rename(theirs / "away")
+        (theirs / temporary).symlink_to(victim)
+        yield content[2 * CHUNK_BYTES :]
+
+    with suppress(errors.ConnmgrError):
+        extract(here, b"theirs", swapping(), exact=False, tally=Tally())
+    assert (victim / "file").read_bytes() == b"root's"
+    assert not (theirs / "file").exists(), "what is root's went to the stranger"
 
 
 def test_a_mv_that_knows_no_options_of_other_systems_moves_nevertheless(

@@ -1,10 +1,11 @@
 # Everything is unpacked in a directory of its own, in the one that it is for, and moved from there to its place when all
 # has come: what is new with one step for a whole tree, what joins a directory that exists file by file. Directories are
 # entered before anything in them is looked at, and one that a link has led to elsewhere is left again: nothing goes
-# through a link below the directory that the caller has named.
+# through a link below the directory that the caller has named. The directory of its own is reached by its descriptor,
+# as somebody else may put another one, or a link, in its place.
 block=$3
 unpack() (
-  cd -P "$t" && [ "$(pwd -P)" = "$root/$t" ] && tar -x -p -o -f - && s=0 || s=$?
+  cd -P "$staged" && [ "$(physical)" = "$root/$t" ] && tar -x -p -o -f - && s=0 || s=$?
   cat >/dev/null
   exit $s
 )
@@ -13,12 +14,12 @@ exists() { [ -e "$1" ] || [ -L "$1" ]; }
 failed() { why=${2##*: }; printf '%s %s/%s' "$mark" "${why%%/*}" "$1"; }
 merge() {
   staged=$1 below=$2
-  where=$(pwd -P && echo x); where=${where%??}; [ "$where" != / ] || where=
+  where=$(physical && echo x); where=${where%??}; [ "$where" != / ] || where=
   set --
   for n in "$staged"/* "$staged"/.[!.]* "$staged"/..?*; do
     b=${n##*/}
     if is_directory "$n"; then
-      if is_directory "./$b"; then (enter); continue; fi
+      if is_directory "./$b"; then (descend); continue; fi
       if exists "./$b"; then failed "$below$b" "There is something else than a directory"; continue; fi
     elif ! exists "$n"; then continue
     elif is_directory "./$b"; then failed "$below$b" "There is a directory"; continue
@@ -28,9 +29,9 @@ merge() {
   done
   [ $# = 0 ] || put "$@"
 }
-enter() {
+descend() {
   if cd -P "./$b" 2>/dev/null; then
-    there=$(pwd -P && echo x)
+    there=$(physical && echo x)
     [ "${there%??}" = "$where/$b" ] || { failed "$below$b" "Somebody replaced the directory by a link"; return; }
     merge "$n" "$below$b/"
   else failed "$below$b" "Permission denied"; fi
@@ -47,7 +48,8 @@ if [ ! -d "$p" ]; then
   why=$(mkdir -- "$p" 2>&1) || [ -d "$p" ] || because "$why"
 fi
 cd -P "$p" 2>/dev/null || no permission_denied
-root=$(pwd -P && echo x); root=${root%??}; [ "$root" != / ] || root=
+root=$(physical && echo x); root=${root%??}
+[ "$root" != / ] || root=
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 clear_litter
 { read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
@@ -57,16 +59,28 @@ trap tidy EXIT
 trap 'exit 1' HUP INT TERM PIPE
 mask=$(umask); umask 077
 why=$(mkdir -- "./$t" 2>&1) || because "$why"
-receiving=1
-exec 5>&1
-say ok "$mask" "$exact"
-why=$(chunks 2>/dev/null | unpack 2>&1) && bad= || bad=1
-read -r n || exit 1
-receiving=0
-[ "$n" = end ] || no transfer_failed
-[ ! "$bad" ] || { set -f; IFS='
+unpacked() {
+  staged=/proc/self/fd/8
+  if [ -d "$staged" ]; then
+    there=$(readlink "$staged" && echo x)
+    [ "${there%??}" = "$root/$t" ] || swapped
+  else
+    staged=$root/$t
+  fi
+  receiving=1
+  exec 5>&1
+  say ok "$mask" "$exact"
+  why=$(chunks 2>/dev/null | unpack 2>&1) && bad= || bad=1
+  read -r n || exit 1
+  receiving=0
+  [ "$n" = end ] || no transfer_failed
+  [ ! "$bad" ] || { set -f; IFS='
 '; set -- $why; because "$1"; }
-say ok
-merge "$root/$t" ""
-tidy
-printf '%s end' "$mark"
+  say ok
+  merge "$staged" ""
+  tidy
+  printf '%s end' "$mark"
+  exit 0
+}
+unpacked 8<"./$t"
+no permission_denied

@@ -1,6 +1,9 @@
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
 # directory. No other directory is stayed in, since the user might not enter it again. What takes another's name never
 # goes into a directory that somebody has put there meanwhile: GNU's and busybox's mv know -T for that, BSD's -h.
+#
+# `physical` tells the directory that the shell is in, as the kernel knows it. A shell's own pwd tells what the shell
+# believes: some work that out before they enter a directory, and somebody may have put a link there in between.
 unset CDPATH
 resolve() {
   cd /
@@ -10,6 +13,8 @@ resolve() {
     *) cd -P "$dir" 2>/dev/null || no no_such_directory; p=./$1;;
   esac
 }
+physical() { if [ -x /bin/pwd ]; then /bin/pwd -P; else readlink /proc/self/cwd; fi; }
+swapped() { no file_operation_failed "Somebody else replaced the file or its directory meanwhile."; }
 trim() { p=${p%"${p##*[!/]}"}; p=${p:-/}; }
 parent() {
   d=${p%/*}; d=${d:-/}; b=${p##*/}

@@ -34,7 +34,6 @@ in_place() {
   dated "$to"
   flush "$to"; tidy; say ok; exit 0
 }
-swapped() { no file_operation_failed "Somebody else replaced the file or its directory meanwhile."; }
 arrived() {
   if [ "$f" = "$t" ]; then [ "$(stat -f %d:%i <&3)" = "$(stat -f %d:%i -- "$p")" ] && return
   else [ "$f" -ef "$p" ] && return; fi
