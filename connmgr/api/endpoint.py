@@ -122,7 +122,7 @@ class Endpoint:
         return response
 
     @cached_property
-    def _subjects(self) -> frozenset[str]:
+    def subjects(self) -> frozenset[str]:
         """The fields that name what a request is about, as far as they hold ids, paths or data of connections."""
         declared = self.request.fields if self.request else {}
         return frozenset(name for name in NAMES if name in declared and _is_subject(declared[name]))
@@ -131,7 +131,7 @@ class Endpoint:
         """Return the loaded request as its caller may have it carried out."""
         known = account()
         try:
-            permitted = services().authorisation.check(caller(), self.action, request, self._subjects)
+            permitted = services().authorisation.check(caller(), self.action, request, self.subjects)
         except PolicyDenied as error:
             known.authority |= {"rule": error.details.get("rule")}
             raise

@@ -5,15 +5,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import flask
 from marshmallow import ValidationError, fields
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
+from connmgr.api.body import load
+from connmgr.api.endpoint import Endpoint
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, UtcTime
 from connmgr.api.services import services
+from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Integer, Length, List, Range, Schema, Text
 from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS, Grant
+from connmgr.rights.rules import rule_of
 from connmgr.rights.scopes import SCOPES
 from connmgr.vault.documents import Document
 from connmgr.vault.tables import now
@@ -134,6 +139,29 @@ class TokenRenewRequest(TokenRequest):
     expires = Expiry(required=True, metadata={"description": "As in `/token/create`."})
 
 
+class TokenCheckRequest(Schema):
+    path = Text(required=True, metadata={"description": "The endpoint that the request would be sent to."})
+    request = fields.Dict(required=True, metadata={"description": "Its body, as it would be sent."})
+    id = Id(metadata={"description": "The token that it would be sent with. Without it: the caller's own."})
+
+
+class TokenCheckResponse(Schema):
+    effect = fields.String(
+        required=True,
+        metadata={"description": "What would become of it.", "enum": ["allow", "ask", "deny"]},
+    )
+    code = fields.String(metadata={"description": "The code of the error, if it would be refused for another reason."})
+    message = fields.String(metadata={"description": "The message of that error."})
+    rule = fields.Raw(
+        allow_none=True,
+        metadata={
+            "type": ["integer", "string", "null"],
+            "description": "The rule that decides: its name, or its place among the token's rules, from 0; null: none.",
+        },
+    )
+    argv = fields.List(fields.String(), metadata={"description": "What would be run in place of what was asked for."})
+
+
 _INFO = {
     "id": TOKEN,
     "name": "nightly backup",
@@ -206,6 +234,40 @@ def revoke(request: dict[str, Any]) -> None:
 def renew(request: dict[str, Any]) -> dict[str, Any]:
     """Let a token expire later, or sooner. No token renews itself."""
     return _info(*services().grants.renew(request["id"], request["expires"], caller().grant))
+
+
+@group.endpoint(
+    "/check",
+    TokenCheckRequest,
+    TokenCheckResponse,
+    action="token.check",
+    about=("path", "id"),
+    raises=[errors.UnknownToken, errors.NotFound],
+    example={"path": "/shell/exec", "request": {"connection": EXAMPLE, "argv": ["systemctl", "status", "nginx"]}},
+    answer={"effect": "allow", "rule": 0, "argv": ["/usr/bin/systemctl", "status", "nginx"]},
+)
+def check(request: dict[str, Any]) -> dict[str, Any]:
+    """Tell what would become of a request, and by which rule, without doing it.
+
+    Nobody is asked to approve it, and plugins are not asked. Paths count as they are written; on the far side they may
+    lead elsewhere.
+    """
+    endpoint = flask.current_app.view_functions.get(request["path"])
+    if not isinstance(endpoint, Endpoint) or endpoint.public or endpoint.request is None:
+        raise errors.NotFound("There is no such endpoint that takes a request.")
+    grant = services().grants.get(request["id"], caller().grant) if "id" in request else caller().grant
+    asked = load(endpoint.request, request["request"])
+    if endpoint.selects is not None:
+        asked = endpoint.selects(asked)
+    if grant is None:
+        return {"effect": "allow", "rule": None}
+    try:
+        grant.require_valid(now())
+        decision = services().authorisation.foretold(grant, endpoint.action, asked, endpoint.subjects)
+    except errors.RequestError as error:
+        return {"effect": "deny", "rule": None, "code": error.code, "message": error.message}
+    argv = {} if decision.argv is None else {"argv": list(decision.argv)}
+    return {"effect": decision.effect, "rule": rule_of(decision), **argv}
 
 
 def _info(document: Document, grant: Grant) -> dict[str, Any]:

@@ -49,6 +49,7 @@ COMMANDS = {
     "doctor": "doctor",
     "service": "service",
     "api-key": "api_key",
+    "token": "token",
     "completion": "completion",
 }
 """Each command and its module in this package, loaded when the command is used."""
@@ -132,6 +133,12 @@ def _told(error: click.ClickException) -> int:
     type=click.Path(exists=True, dir_okay=False),
     help="Authenticate with the API key in this file, instead of the auth file. "
     "With --url the daemon may be another user's.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Authenticate with the token in this file; so does CONNMGR_TOKEN with the token itself.",
 )
 @click.option("--unlock", metavar="USER", help="Unlock a vault user for this command; asks for the passphrase.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, where the command has any.")

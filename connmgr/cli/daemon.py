@@ -37,12 +37,14 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     options = context.find_root().params
     url, auth_file = _address(options["url"])
     user = options["unlock"]
-    key = _api_key(options["api_key_file"])
+    shown = _token(options["token_file"])
+    key = shown or _api_key(options["api_key_file"])
     if offers_start and options["url"] is None and key is None and _started(auth_file):
         url, auth_file = _address(None)
     session = KeptSession(auth_file.parent, url)
     # Without its auth file the daemon has ended, and its sessions with it.
-    kept = session.token() if not user and (key or auth_file.exists()) else None
+    # Who shows a token means to do no more than that may.
+    kept = session.token() if not user and not shown and (key or auth_file.exists()) else None
     # A given address with a given key may be another user's daemon.
     foreign = key is not None and options["url"] is not None
     try:
@@ -108,6 +110,15 @@ def address(settings: Settings, *, named: bool) -> str:
     """Return the URL of the daemon with these ``settings``; if host and port are not ``named``, where it says it is."""
     running = None if named else find(settings.auth_file)
     return running.url if running else url_of(settings.host, settings.port)
+
+
+def _token(path: str | None) -> str | None:
+    if path is None:
+        return os.environ.get("CONNMGR_TOKEN") or None
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError as error:
+        raise Failure(f"The token in {path} cannot be read: {error.strerror}", DENIED) from error
 
 
 def _api_key(path: str | None) -> str | None:

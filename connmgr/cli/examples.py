@@ -42,6 +42,14 @@ EXAMPLES = {
     "terminal close": ["connmgr terminal close web1"],
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
     "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],
+    "token create": [
+        "connmgr token create --for ci --only 'web*' --may 'argv:/usr/bin/systemctl status *' --expires 1h",
+        "connmgr token create --for backup --only db --may 'read:/var/backups/**' --expires 30d > token",
+        "connmgr token create --for metrics --scope metrics.read --expires 90d",
+    ],
+    "token ls": ["connmgr token ls", "connmgr token ls --json"],
+    "token renew": ["connmgr token renew ci --expires 7d"],
+    "token revoke": ["connmgr token revoke ci"],
     "trust": ["connmgr trust web1", "connmgr trust web1 --forget"],
     "cp": [
         "connmgr cp site.conf web1:/etc/site.conf",

@@ -111,6 +111,9 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 )
 @session_option
 @fresh_option
+@click.option(
+    "--dry-run", is_flag=True, help="Run nothing; print whether the daemon would, and by which rule of the token."
+)
 @click.option("--store", is_flag=True, help="Store a connection to USER@HOST, under that name.")
 @click.option("--detach", is_flag=True, help="Begin it as a job, which runs on by itself, and print the job's uuid.")
 @click.option("--name", metavar="NAME", help="With --detach: what the job is called.")
@@ -143,6 +146,7 @@ def exec(
     fresh: bool,
     store: bool,
     detach: bool,
+    dry_run: bool,
     as_json: bool,
     **of_job: Any,
 ) -> None:
@@ -165,7 +169,7 @@ def exec(
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     `connmgr job` looks after it.
     """
-    _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store)
+    _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
     targets, words = _parted(names, command, choice, everywhere=everywhere)
     session = session_of(session, fresh=fresh)
     options: dict[str, Any] = {"argv": words} if as_argv else {"command": " ".join(words)}
@@ -182,6 +186,11 @@ def exec(
         return
     connection = targets[0]
     id = reach(client, connection, store=store)
+    if dry_run:
+        from connmgr.cli.foretold import foretell
+
+        foretell(client, {"connection": id, **options, "stdin": "" if reads else None}, as_json=as_json)
+        return
     if detach:
         from connmgr.cli.detach import start_job
 
@@ -227,10 +236,12 @@ def _parted(
     return names, command
 
 
-def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool, store: bool) -> None:
+def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool, store: bool, dry_run: bool) -> None:
     """Raise UsageError for options that do not go together."""
     if everywhere and store:
         raise click.UsageError("--store is for one address, not for --all.")
+    if everywhere and dry_run:
+        raise click.UsageError("--dry-run is for one connection, not for --all.")
     if everywhere and detach:
         raise click.UsageError("--detach is for one connection, not for --all.")
     if not detach and any(value is not None for value in of_job.values()):

@@ -26,7 +26,8 @@ MEANINGS = {
     "or the answer to a question was no or Ctrl-D",
     USAGE: "the command line is wrong",
     UNREACHABLE: "no daemon answers",
-    DENIED: "the daemon does not accept the credential, a passphrase is wrong, or a secret is locked",
+    DENIED: "the daemon does not accept the credential, a passphrase is wrong, a secret is locked, or the token is not "
+    "for this",
     NOT_FOUND: "no connection, category or job has that name, or several do",
     TIMED_OUT: "`exec`, `job wait`: the command ran longer than `--timeout` and was killed",
     NOT_RUN: "`exec`, `job wait`: connmgr itself failed, for any of the reasons above; "
@@ -37,6 +38,7 @@ MEANINGS = {
 
 FROM_THE_COMMAND = "`connmgr exec` exits with any other code if the command did: 128 + N if signal N ended it."
 
+_FORBIDDEN = {"scope_denied", "policy_denied", "quota_exceeded", "approval_required", "approval_denied"}
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
 _UNKNOWN = {"unknown_connection", "unknown_category", "unknown_job"}
 
@@ -74,7 +76,7 @@ def _code(error: ClientError) -> int:
 
     if isinstance(error, Unreachable):
         return FAILED if error.sent else UNREACHABLE
-    if isinstance(error, AccessDenied) or error.code in _LOCKED:
+    if isinstance(error, AccessDenied) or error.code in _LOCKED | _FORBIDDEN:
         return DENIED
     return NOT_FOUND if error.code in _UNKNOWN else FAILED
 

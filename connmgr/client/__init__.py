@@ -91,8 +91,9 @@ class Client:
 
     Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, or else to where the daemon says that it
     listens, by ``daemon.json`` beside the auth file, or else to 127.0.0.1:21721. It prefers the Unix socket there.
-    It authenticates with ``api_key``, or else with the auth file: ``auth_file``, ``CONNMGR_AUTH_FILE``, or the one of
-    this user's daemon. ``session_token`` continues another client's session.
+    It authenticates with ``api_key``, which may be a token of ``/token/create``, or else with the auth file:
+    ``auth_file``, ``CONNMGR_AUTH_FILE``, or the one of this user's daemon. ``session_token`` continues another client's
+    session.
 
     It sends nothing to a program of another user on this machine, which may have taken a dead daemon's port; only Linux
     tells who owns a port. ``foreign`` allows a daemon of another user, whose API key you have.

@@ -61,7 +61,7 @@ def from_member(error: dict[str, Any]) -> ClientError:
     return ClientError(str(error["message"]), str(error["code"]), 200, details)
 
 
-_DENIED = {"invalid_credential", "invalid_token", "not_authenticated"}
+_DENIED = {"invalid_credential", "invalid_token", "not_authenticated", "token_expired", "token_revoked"}
 
 
 def from_answer(status: int, content: bytes, retry_after: str | None = None) -> ClientError:

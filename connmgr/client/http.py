@@ -24,6 +24,9 @@ BYTES = "application/octet-stream"
 
 LOOPBACK = {"localhost", "::1"}
 
+TOKEN_PREFIX = "cmgr_"  # noqa: S105 - no token
+"""What tokens of ``/token/create`` begin with, and no API key does."""
+
 Remedy = Callable[[ClientError, bytes], bool]
 """Is told the error of a request and its body; returns whether to send it again."""
 
@@ -166,10 +169,15 @@ class HttpSession:
         :raises ClientError: the credential is refused, or the daemon cannot be reached.
         """
         self.token = None
-        auth = {"type": "apiKey", "key": self.api_key} if self.api_key else self._local_auth()
+        auth = self._credential()
         body = self.encoded(auth=auth, client={"type": "api", "name": self.name})
         answer = self._object(self._content(self._request("/handshake", body, JSON)))
         self.token = str(answer["sessionToken"])
+
+    def _credential(self) -> dict[str, str]:
+        if self.api_key and self.api_key.startswith(TOKEN_PREFIX):
+            return {"type": "token", "token": self.api_key}
+        return {"type": "apiKey", "key": self.api_key} if self.api_key else self._local_auth()
 
     def _local_auth(self) -> dict[str, str]:
         try:

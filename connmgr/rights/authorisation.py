@@ -12,7 +12,8 @@ from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen, joined
-from connmgr.rights.rules import Decision, Wanted, combined
+from connmgr.rights.path_rules import ACTIONS, PathRules
+from connmgr.rights.rules import Decision, Wanted, combined, rule_of
 from connmgr.rights.scopes import ARGV, RUNS_COMMANDS, TEXT
 from connmgr.rights.sight import Sight
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
@@ -72,6 +73,17 @@ class Authorisation:
             self._hook(caller=caller, action=action, subjects=self.subjects(about))
         return permitted
 
+    def path_rules(self, caller: Caller, connection: str, asked: Mapping[str, Any] | None) -> PathRules | None:
+        """Return the rules over paths of the caller's token for one request, or None if there are none.
+
+        ``asked`` is as in :class:`PathRules`.
+        """
+        grant = caller.grant
+        if grant is None or not any(one.rules.over_paths(action) for one in grant.lineage for action in ACTIONS):
+            return None
+        [seen] = self.sight.require(grant, [connection])
+        return PathRules(grant, seen, self._approvals, asked)
+
     def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
         grant = caller.grant
@@ -99,8 +111,12 @@ class Authorisation:
         return len(self.visible(caller, named)) == len(named)
 
     def _by_grant(self, grant: Grant, action: str, request: Mapping[str, Any], about: Mapping[str, Any]) -> Permitted:
-        runs = action in RUNS_COMMANDS
-        grant.require_scope(action, *(_needed_to_run(request) if runs else ()))
+        seen = self._admitted(grant, action, request, about)
+        return self._by_rules(grant, action, request, seen) if action in RUNS_COMMANDS else Permitted(request, {})
+
+    def _admitted(self, grant: Grant, action: str, request: Mapping[str, Any], about: Mapping[str, Any]) -> list[Seen]:
+        """Return the connections that a request is about, as far as scopes and sight let a token do it at all."""
+        grant.require_scope(action, *(_needed_to_run(request) if action in RUNS_COMMANDS else ()))
         if "data" in about and "secret.decrypt" not in grant.scopes and next(within(about["data"]), None):
             # Else a sealed secret could be sent to a machine of the caller's.
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
@@ -111,7 +127,27 @@ class Authorisation:
                 raise _UNKNOWN[name](about[name])
             seen += self.sight.require(grant, [work.connection])
         self._require_places(grant, action, request)
-        return self._by_rules(grant, action, request, seen) if runs else Permitted(request, {})
+        return seen
+
+    def foretold(self, grant: Grant, action: str, request: Mapping[str, Any], names: Collection[str]) -> Decision:
+        """Return what :meth:`check` would decide for a token, without asking anybody; plugins are not asked either.
+
+        Paths are taken as they are in the request; the far side may find that they lead elsewhere.
+
+        :raises ConnmgrError: as :meth:`check`, but for what a rule denies or asks about.
+        """
+        about = {name: request[name] for name in names if name in request}
+        seen = self._admitted(grant, action, request, about)
+        if action in RUNS_COMMANDS:
+            return _decision(grant, request, seen) or Decision("allow")
+        decisions = [
+            one.rules.decide_path(action, path if isinstance(path, bytes) else str(path).encode(), on.names, on.user)
+            for one in grant.lineage
+            for on in seen
+            for path in self.subjects(about).paths
+            if action in ACTIONS and one.rules.over_paths(action)
+        ]
+        return combined(decisions) if decisions else Decision("allow")
 
     def _require_places(self, grant: Grant, action: str, request: Mapping[str, Any]) -> None:
         """Refuse to put something out of sight, or to remove or move what is."""
@@ -140,11 +176,10 @@ class Authorisation:
         self.sight.require_place(grant, path, request.get("category", stored.category))
 
     def _by_rules(self, grant: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> Permitted:
-        ruled = [one for one in grant.lineage if one.rules.over_commands]
-        if "tcp" in request or not ruled:
+        decision = _decision(grant, request, seen)
+        if decision is None:
             return Permitted(request, {})
-        decision = combined([one.rules.decide_command(_wanted(request, on)) for one in ruled for on in seen])
-        rule = decision.rule if decision.name is None else decision.name
+        rule = rule_of(decision)
         if decision.effect == "deny":
             what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
             raise PolicyDenied(what, rule=rule)
@@ -155,6 +190,14 @@ class Authorisation:
             asked |= {"action": action, "connections": [one.id for one in seen], "names": [one.path for one in seen]}
             reasons["approval"] = self._approvals.require(grant, asked, request.get("wait", 0))
         return Permitted(decided, reasons)
+
+
+def _decision(grant: Grant, request: Mapping[str, Any], seen: list[Seen]) -> Decision | None:
+    """Return what the rules over commands decide, or None where there are none."""
+    ruled = [one for one in grant.lineage if one.rules.over_commands]
+    if "tcp" in request or not ruled or not seen:
+        return None
+    return combined([one.rules.decide_command(_wanted(request, on)) for one in ruled for on in seen])
 
 
 def _is_open(grant: Grant | None, work: Work) -> bool:

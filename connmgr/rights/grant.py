@@ -18,6 +18,7 @@ from connmgr.vault.path import SEPARATOR
 from connmgr.vault.tables import now
 
 MAX_DAYS = 90
+LOOPBACK = "127.0.0.1"
 GRACE = timedelta(minutes=1)
 """By so much a request may be late that asks for the longest time that there is."""
 
@@ -125,8 +126,16 @@ class Grant:
         return None
 
     def require_address(self, address: str | None) -> None:
-        """Raise :class:`ScopeDenied` unless the token may be used from ``address``; None is this machine's own."""
-        from_ = ip_address(address or "127.0.0.1")
+        """Raise :class:`ScopeDenied` unless the token may be used from ``address``.
+
+        What is no IP address is the Unix socket of this machine, which counts as 127.0.0.1.
+        """
+        if not any(one.networks for one in self.lineage):
+            return
+        try:
+            from_ = ip_address(address or LOOPBACK)
+        except ValueError:
+            from_ = ip_address(LOOPBACK)
         for one in self.lineage:
             if one.networks and not any(from_ in network for network in one.networks):
                 raise ScopeDenied("The token may not be used from this address.")

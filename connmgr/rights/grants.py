@@ -108,6 +108,13 @@ class Grants:
         found = [(one, self._grant(one, documents)) for one in documents.values()]
         return [(one, grant) for one, grant in found if _is_below(grant, creator)]
 
+    def get(self, id: str, creator: Grant | None) -> Grant:
+        """Return a token that ``creator`` has made, or is; raise :class:`UnknownToken` if there is none.
+
+        It need not be valid any more.
+        """
+        return creator if creator is not None and creator.id == id else self._require(id, creator)
+
     def revoke(self, id: str, creator: Grant | None) -> None:
         """Make a token, and all that were made with it, invalid from now on; end what runs by them here.
 

@@ -213,6 +213,11 @@ def combined(decisions: Sequence[Decision]) -> Decision:
     return replace(strictest, argv=argv, path=path, exact=True)
 
 
+def rule_of(decision: Decision) -> int | str | None:
+    """Return what a rule is called that decided: its name, or its place among the token's rules."""
+    return decision.rule if decision.name is None else decision.name
+
+
 def load_rules(raw: object, as_argv: AsArgv) -> Rules:
     """Return the rules that a token is given as JSON.
 

@@ -101,6 +101,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "terminal.resize": _one("terminal"),
     "terminal.screen": _one("terminal"),
     "terminal.ticket": _one("terminal"),
+    "token.check": (),
     "token.create": _one("token.create"),
     "token.query": _one("token.create"),
     "token.renew": _one("token.create"),

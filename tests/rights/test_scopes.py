@@ -89,6 +89,7 @@ def test_a_token_without_any_scope_may_do_next_to_nothing(quiet: Daemon) -> None
         "/command/query",
         "/connection/types",
         "/daemon/version",
+        "/token/check",
         "/vault/lock",
         "/vault/status",
         "/vault/unlock",

@@ -1,0 +1,75 @@
+"""A token's rules over paths, for the moment in which the far side uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from connmgr.errors import PolicyDenied
+from connmgr.rights.approvals import Approvals
+from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.rules import Decision, combined, rule_of
+
+ACTIONS = ("fs.read", "fs.write")
+
+
+class PathRules:
+    """Decides for one request about the real paths on ``seen`` that it turns out to be about.
+
+    ``asked`` is what an approval of the request is bound to beside its path; None where nothing can be approved,
+    because what it brings is not known before.
+    """
+
+    def __init__(self, grant: Grant, seen: Seen, approvals: Approvals, asked: Mapping[str, Any] | None) -> None:
+        self._grant, self._seen, self._approvals, self._asked = grant, seen, approvals, asked
+        self._approved = False
+        self.reasons: dict[str, Any] = {}
+        """What decided, for the audit trail."""
+
+    def check(self, action: str, path: bytes) -> None:
+        """Return if ``action`` may be done to a real, absolute ``path``.
+
+        :raises PolicyDenied: a rule denies it, or none allows it.
+        :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
+        """
+        decision = combined(
+            [
+                one.rules.decide_path(action, path, self._seen.names, self._seen.user)
+                for one in self._grant.lineage
+                if one.rules.over_paths(action)
+            ]
+            or [Decision("allow")]
+        )
+        rule = rule_of(decision)
+        if decision.effect == "deny":
+            raise _denied(rule)
+        self.reasons |= {} if rule is None else {"rule": rule}
+        if decision.effect == "ask":
+            self._ask(action, path)
+
+    def covers(self, action: str, directory: bytes) -> None:
+        """Return if ``action`` may be done to a real, absolute ``directory`` and to all that is below it.
+
+        :raises PolicyDenied: something below it is denied, asked about, or not allowed.
+        """
+        for one in self._grant.lineage:
+            rules = one.rules
+            if rules.over_paths(action) and not rules.covers(action, directory, self._seen.names, self._seen.user):
+                raise _denied(None)
+
+    def _ask(self, action: str, path: bytes) -> None:
+        shown = path.decode("utf-8", "backslashreplace")
+        if self._asked is None:
+            raise PolicyDenied("A rule asks about this: send the content as a blob first, and write that.", rule=None)
+        if self._approved:
+            if shown in self._asked.values():
+                return
+            raise PolicyDenied("One path of a request can be approved, and this one leads to another.", rule=None)
+        asked = {**self._asked, "action": action, "connections": [self._seen.id], "names": [self._seen.path]}
+        self.reasons["approval"] = self._approvals.require(self._grant, {**asked, "realPath": shown})
+        self._approved = True
+
+
+def _denied(rule: int | str | None) -> PolicyDenied:
+    text = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
+    return PolicyDenied(text, rule=rule)

@@ -1,0 +1,110 @@
+"""``connmgr token``, and commands of who has one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.api.wire import LOCAL
+from tests.cli.program import Done, run
+from tests.daemon import Daemon
+
+MINE = "local machine"
+
+
+def connmgr(daemon: Daemon, *words: str, token: str | None = None) -> Done:
+    environment = daemon.environment | ({"CONNMGR_TOKEN": token} if token else {})
+    return run(*words, environment=environment)
+
+
+def create(daemon: Daemon, *options: str) -> str:
+    done = connmgr(daemon, "token", "create", "--for", "ci", "--expires", "1h", *options)
+    assert done.code == 0, done.errors
+    token = done.output.strip()
+    assert token.startswith("cmgr_")
+    return token
+
+
+@pytest.mark.parametrize(
+    ("may", "words", "runs"),
+    [
+        ("argv:/bin/echo hello *", ["/bin/echo", "hello", "you"], True),
+        ("argv:/bin/echo hello *", ["echo", "hello", "you"], True),
+        ("argv:/bin/echo hello *", ["/bin/echo", "hello", "-n"], False),
+        ("argv:/bin/echo hello *", ["/bin/echo", "hello", "you", "there"], False),
+        ("argv:/bin/echo hello ...", ["/bin/echo", "hello", "you", "there"], True),
+        ("argv:/bin/echo 'a b' x*z", ["/bin/echo", "a b", "xyz"], True),
+        ("argv:/bin/echo 'a b' x*z", ["/bin/echo", "a b", "x/z"], False),
+        ("argv:/bin/echo hello", ["/bin/cat", "/etc/passwd"], False),
+    ],
+)
+def test_a_token_runs_what_it_may(daemon: Daemon, may: str, words: Sequence[str], *, runs: bool) -> None:
+    token = create(daemon, "--only", MINE, "--may", may)
+    foretold = connmgr(daemon, "exec", "--dry-run", "--argv", MINE, "--", *words, token=token)
+    done = connmgr(daemon, "exec", "--argv", MINE, "--", *words, token=token)
+    if runs:
+        assert (done.code, done.output) == (0, " ".join(words[1:]) + "\n"), done.errors
+        assert foretold.code == 0
+        assert foretold.output.startswith("It would run by rule 0: /bin/echo")
+    else:
+        assert done.code == 125
+        assert "No rule of the token allows it" in done.errors
+        assert (foretold.code, foretold.output) == (125, "It would be refused\n")
+
+
+def test_a_text_runs_where_it_is_an_argv(daemon: Daemon) -> None:
+    token = create(daemon, "--only", MINE, "--may", "argv:/bin/echo *")
+    assert connmgr(daemon, "exec", MINE, "--", "/bin/echo you", token=token).output == "you\n"
+    for text in ("/bin/echo you; id", "/bin/echo $(id)", "/bin/echo you >/tmp/x", "cd /", "/bin/echo you\nid"):
+        done = connmgr(daemon, "exec", MINE, "--", text, token=token)
+        assert (done.code, done.output) == (125, ""), shlex.quote(text)
+
+
+def test_a_token_may_stand_in_a_file(daemon: Daemon, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(create(daemon, "--scope", "connection.read", "--only", MINE) + "\n")
+    done = connmgr(daemon, "ls", "--json", "--token-file", str(file))
+    assert done.code == 0, done.errors
+    assert [one["connection"] for one in json.loads(done.output)] == [LOCAL]
+    assert connmgr(daemon, "token", "ls", "--token-file", str(file)).code == 4
+
+
+def test_tokens_are_listed_renewed_and_revoked(own_daemon: Daemon) -> None:
+    token = create(own_daemon, "--scope", "job", "--quota", "5", "--at-once", "2", "--from", "127.0.0.0/8")
+    listed = connmgr(own_daemon, "token", "ls")
+    assert listed.output.split()[1:3] == ["ci", "valid"]
+    [one] = json.loads(connmgr(own_daemon, "token", "ls", "--json").output)
+    assert (one["quotaPerDay"], one["maxConcurrent"], one["from"]) == (5, 2, ["127.0.0.0/8"])
+    assert token not in listed.output
+    assert connmgr(own_daemon, "token", "renew", "ci", "--expires", "2h").code == 0
+    assert connmgr(own_daemon, "token", "revoke", "nobody").code == 1
+    assert connmgr(own_daemon, "token", "revoke", one["id"][:8]).code == 0
+    assert connmgr(own_daemon, "token", "ls").output.split()[1:3] == ["ci", "revoked"]
+    done = connmgr(own_daemon, "job", "ls", token=token)
+    assert done.code == 4
+    assert "revoked" in done.errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--may", "rm -rf"], "does not begin with"),
+        (["--may", "text:rm"], "does not begin with"),
+        (["--may", "argv:"], "does not begin with"),
+        (["--may", "argv:'x"], "No closing quotation"),
+        (["--may", "argv:sh ..."], "mayRunOthers"),
+        (["--scope", "root"], "There is no scope"),
+        (["--only", "[x"], "connections[0]"),
+        (["--expires", "91d"], "is no time"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_malformed_creates_no_token(daemon: Daemon, options: list[str], message: str) -> None:
+    done = connmgr(daemon, "token", "create", "--for", "x", "--expires", "1h", *options)
+    assert done.code != 0
+    assert done.output == ""
+    assert message in done.errors
