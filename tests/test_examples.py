@@ -154,6 +154,8 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "63-vault-user-passphrase.sh": nothing,
     "64-vault-lock.sh": nothing,
     "65-vault-user-remove.sh": keys("connections"),
+    "66-approval-query.sh": lambda answers: [one["state"] for one in answers[0]["approvals"]] == ["pending"],
+    "67-approval-decide.sh": lambda answers: [answers[0]["state"], answers[1]["stdout"]] == ["once", "approved"],
     "70-shell-stop.sh": nothing,
     "71-connection-remove.sh": nothing,
     "72-category-remove.sh": nothing,

@@ -9,6 +9,7 @@ import flask
 
 from connmgr.api import (
     apply,
+    approval,
     archive,
     broadcast,
     category,
@@ -56,6 +57,7 @@ GROUPS = tuple(
         secret,
         hostkey,
         token,
+        approval,
         vault,
         daemon,
         metrics,

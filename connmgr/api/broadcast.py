@@ -15,7 +15,7 @@ from connmgr.api.answer import as_lines
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
-from connmgr.api.schemas import Filter, Id, Ids
+from connmgr.api.schemas import AwaitsApproval, Filter, Id, Ids
 from connmgr.api.services import services
 from connmgr.api.shell import client_is_gone
 from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
@@ -33,7 +33,7 @@ group = Group("broadcast", "Commands on many connections at once.", prefix="/she
 Stored = dict[str, Connection | errors.IntegrityError]
 
 
-class BroadcastRequest(CommandFields, OwnShell):
+class BroadcastRequest(CommandFields, OwnShell, AwaitsApproval):
     session = ShellName(
         metadata={"description": "The name of a further shell of each connection. Without it: the connection's own."}
     )

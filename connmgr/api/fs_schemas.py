@@ -7,7 +7,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from connmgr.api.schemas import FilePath, Id, UtcTime
+from connmgr.api.schemas import AwaitsApproval, FilePath, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Schema, Text
 
@@ -141,7 +141,7 @@ class ScriptRequest(ShellNamed):
     blob = Id(required=True, metadata={"description": "A blob that this session has stored."})
 
 
-class WriteRequest(PathRequest, ScriptRequest):
+class WriteRequest(PathRequest, ScriptRequest, AwaitsApproval):
     mode = Mode(metadata={"description": "The permissions of a new file, in octal. An existing file keeps its own."})
 
 
@@ -180,11 +180,11 @@ class ListResponse(Schema):
     )
 
 
-class RemovePathRequest(PathRequest):
+class RemovePathRequest(PathRequest, AwaitsApproval):
     recursive = Boolean(load_default=False, metadata={"description": "True removes a directory with its content."})
 
 
-class MkdirRequest(PathRequest):
+class MkdirRequest(PathRequest, AwaitsApproval):
     mode = Mode(metadata={"description": "The permissions of the new directory, in octal."})
     parents = Boolean(
         load_default=False,
@@ -192,7 +192,7 @@ class MkdirRequest(PathRequest):
     )
 
 
-class MoveRequest(ShellNamed):
+class MoveRequest(ShellNamed, AwaitsApproval):
     source = FilePath(required=True, metadata={"description": "The file or directory to move."})
     target = FilePath(required=True, metadata={"description": "The new path, not the directory to move into."})
     overwrite = Boolean(load_default=False, metadata={"description": "True replaces a file at `target`."})

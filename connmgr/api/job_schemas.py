@@ -9,7 +9,7 @@ from marshmallow import fields, validate, validates_schema
 
 from connmgr.api.command_fields import ENCODINGS, CommandFields, check_base64
 from connmgr.api.launch import KEEP_SECONDS, OPEN
-from connmgr.api.schemas import Filter, Id, UtcTime
+from connmgr.api.schemas import AwaitsApproval, Filter, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Integer, List, Number, Schema, Text
 from connmgr.vault.jobs import ENDED, UNDER_WAY
@@ -30,7 +30,7 @@ _WAIT: dict[str, Any] = {
 _ENCODING: dict[str, Any] = {"load_default": ENCODINGS[0], "validate": validate.OneOf(ENCODINGS)}
 
 
-class JobStartRequest(CommandFields, ShellNamed):
+class JobStartRequest(CommandFields, ShellNamed, AwaitsApproval):
     connection = Id(required=True, metadata={"description": "The connection whose shell tells where the job runs."})
     stdin = Text(
         allow_nul=True,

@@ -12,11 +12,13 @@ from typing import Any
 from marshmallow import ValidationError, fields
 
 from connmgr.errors import InvalidRequest
-from connmgr.fields import Text
+from connmgr.fields import Number, Range, Schema, Text
 from connmgr.vault import glob
 
 MAX_ID = 100
 MAX_PATH = 8192
+MAX_APPROVAL_WAIT = 60
+"""Seconds that a request waits for somebody to approve it."""
 
 
 class Id(Text):
@@ -78,6 +80,19 @@ class Members(fields.Dict):
                 raise
             parts: dict[Any, dict[str, Any]] = error.messages
             raise ValidationError({name: list(wrong.values()) for name, wrong in parts.items()}) from None
+
+
+class AwaitsApproval(Schema):
+    """A request about which a rule of its token may ask."""
+
+    wait = Number(
+        load_default=0,
+        validate=Range(min=0, max=MAX_APPROVAL_WAIT),
+        metadata={
+            "description": "Where a rule of the token asks for an approval: seconds to wait for it, before "
+            "`approval_required` is answered."
+        },
+    )
 
 
 class UtcTime(fields.String):

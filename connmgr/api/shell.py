@@ -16,7 +16,7 @@ from connmgr.api import detach, output, streaming
 from connmgr.api.account import account, caller, detail
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id
+from connmgr.api.schemas import AwaitsApproval, Id
 from connmgr.api.services import services
 from connmgr.api.shell_schemas import (
     ListRequest,
@@ -64,7 +64,7 @@ group = Group(
 )
 
 
-class ExecRequest(CommandFields, ShellNamed, OwnShell):
+class ExecRequest(CommandFields, ShellNamed, OwnShell, AwaitsApproval):
     connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
     start = Boolean(
         load_default=False,

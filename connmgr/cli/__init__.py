@@ -42,6 +42,7 @@ COMMANDS = {
     "import-ansible-inventory": "import_ansible_inventory",
     "export": "export",
     "apply": "apply",
+    "approve": "approve",
     "encrypt": "secret",
     "decrypt": "secret",
     "vault": "vault",

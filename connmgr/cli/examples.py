@@ -61,6 +61,7 @@ EXAMPLES = {
     "export": ["connmgr export > vault.yaml", "connmgr export --json"],
     "apply": ["connmgr apply -f vault.yaml", "connmgr apply -f vault.yaml --prune --yes"],
     "import-ansible-inventory": ["connmgr import-ansible-inventory hosts.ini --apply"],
+    "approve": ["connmgr approve", "connmgr approve c8a3a5d4", "connmgr approve c8a3a5d4 --grant 1h"],
     "encrypt": ["connmgr encrypt < password", "connmgr encrypt --principal alice < password"],
     "decrypt": ["connmgr decrypt < sealed.json"],
     "vault backup": ["connmgr vault backup vault-today.db"],

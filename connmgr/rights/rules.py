@@ -98,8 +98,8 @@ class Rules:
 
     @property
     def over_commands(self) -> bool:
-        """Whether any rule is over commands: a text is then run as the argv that it is, where it is one."""
-        return bool(self._run)
+        """Whether any rule is over commands; where one is over argvs, a text that is an argv is run as that."""
+        return bool(self._run or self._texts)
 
     def over_paths(self, action: str) -> bool:
         """Whether any rule is over the paths of ``fs.read`` or ``fs.write``."""
@@ -202,7 +202,10 @@ def combined(decisions: Sequence[Decision]) -> Decision:
     """Return what becomes of a request about which several ``decisions`` were made: by connections, and by tokens.
 
     The strictest holds. Where two would have different programs run, the request is denied: it can run one alone.
+    Without any decision it is denied too.
     """
+    if not decisions:
+        return Decision("deny")
     strictest = max(decisions, key=lambda one: ("allow", "ask", "deny").index(one.effect))
     exact = {(one.argv, one.path) for one in decisions if one.exact}
     if strictest.effect == "deny" or not exact:

@@ -27,6 +27,7 @@ GROUPS = [
     "job",
     "fs",
     "secret",
+    "approval",
     "vault",
     "daemon",
 ]

@@ -209,6 +209,8 @@ def test_an_asking_rule_closes_its_kind_and_a_rule_over_texts_none() -> None:
     assert asks.over_paths("fs.read")
     assert not asks.over_paths("fs.write")
     assert not asks.over_commands
+    assert load({"effect": "deny", "text": "rm"}).over_commands
+    assert load({"effect": "deny", "argv": ["rm"]}).over_commands
 
 
 def test_a_rule_over_texts_stands_before_what_allows_and_opens_nothing() -> None:
@@ -320,7 +322,7 @@ def test_of_several_decisions_the_strictest_holds_and_two_programs_are_none() ->
         return combined([decide(rules, *argv, names=here), decide(others, *argv, names=there)])
 
     assert both("ls") == Decision("allow", 2, None, ("ls",), FIXED, exact=True)
-    assert both("tool") == Decision("deny")
+    assert both("tool") == combined([]) == Decision("deny")
     assert both("/opt/web/tool") == Decision("deny")
     absolute = load({**ALLOW, "argv": ["/opt/web/tool"]})
     assert both("tool", others=absolute).argv == ("/opt/web/tool",)

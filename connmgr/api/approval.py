@@ -1,0 +1,155 @@
+"""``/approval``: what tokens may do once somebody has approved it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import ValidationError, fields, validates_schema
+
+from connmgr.api.account import caller, detail
+from connmgr.api.group import Group
+from connmgr.api.schemas import Id
+from connmgr.api.services import services
+from connmgr.errors import UnknownApproval
+from connmgr.fields import Integer, List, OneOf, Range, Schema, Text
+from connmgr.rights.approvals import MAX_GRANT_SECONDS, MINUTES, PENDING, STATES, VERDICTS, Approval, shown
+
+APPROVAL = "c8a3a5d4-3f0e-4b1a-9d53-5d1d9e0b6c11"
+
+group = Group(
+    "approval",
+    "What a rule of a token asks about is answered `approval_required`, and waits here for a decision about just that: "
+    "the same token, connections, words or text, directory, variables and input. Daemons that share a vault share its "
+    "approvals.",
+)
+
+
+class QueryRequest(Schema):
+    states = List(
+        Text(validate=OneOf(STATES)),
+        load_default=[PENDING],
+        metadata={"description": f"In one of these states: {', '.join(f'`{state}`' for state in STATES)}."},
+    )
+
+
+class ApprovalInfo(Schema):
+    approval = fields.String(required=True, metadata={"format": "uuid", "description": "The approval."})
+    state = fields.String(
+        required=True,
+        metadata={
+            "description": "`pending`; `once`: approved for one request; `granted`: for the same again; `denied`; "
+            "`used`: the one request came.",
+            "enum": STATES,
+        },
+    )
+    token = fields.String(required=True, metadata={"format": "uuid", "description": "The token that asks."})
+    tokenName = fields.String(required=True, metadata={"description": "What it is called."})
+    asked = fields.Dict(
+        required=True,
+        metadata={
+            "description": "What would be done, whole: the `action`, the uuids of the `connections` and their `names`, "
+            "and the members of the request that decide what is done. Empty when it was used."
+        },
+    )
+    created = fields.String(required=True, metadata={"format": "date-time", "description": "When it was asked for."})
+    expires = fields.String(
+        required=True, metadata={"format": "date-time", "description": "When it, or what was decided, is over."}
+    )
+    decidedBy = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"format": "uuid", "description": "The token that decided; null: the owner, or nobody yet."},
+    )
+
+
+class QueryResponse(Schema):
+    approvals = fields.List(
+        fields.Nested(ApprovalInfo), required=True, metadata={"description": "The oldest first, without those over."}
+    )
+
+
+class DecideRequest(Schema):
+    approval = Id(required=True, metadata={"description": "The approval."})
+    decision = Text(
+        required=True,
+        validate=OneOf(VERDICTS),
+        metadata={
+            "description": f"`once`: the request may come once, within {MINUTES} minutes. `grant`: it may come again "
+            f"and again, for `seconds`. `deny`: it is answered `approval_denied`, for {MINUTES} minutes."
+        },
+    )
+    seconds = Integer(
+        validate=Range(min=1, max=MAX_GRANT_SECONDS), metadata={"description": "Of `grant`: how long it lasts."}
+    )
+
+    @validates_schema
+    def check_seconds(self, data: dict[str, Any], **_: Any) -> None:
+        if ("seconds" in data) != (data["decision"] == "grant"):
+            raise ValidationError("Given with the decision grant, and with no other.", "seconds")
+
+
+_INFO = {
+    "approval": APPROVAL,
+    "state": "pending",
+    "token": "5b1f4f0c-52c7-4f0e-9a53-0d6f5a1be5a4",
+    "tokenName": "nightly backup",
+    "asked": {
+        "action": "shell.exec",
+        "connections": ["f0ec68aa-63f5-405c-b178-9a4454556d6b"],
+        "names": ["local machine"],
+        "argv": ["systemctl", "restart", "nginx"],
+        "encoding": "utf-8",
+        "fresh": False,
+    },
+    "created": "2026-01-31T08:15:00.000000Z",
+    "expires": "2026-01-31T08:25:00.000000Z",
+    "decidedBy": None,
+}
+
+
+@group.endpoint(
+    "/query",
+    QueryRequest,
+    QueryResponse,
+    action="approval.query",
+    about=("states",),
+    example={"states": ["pending"]},
+    answer={"approvals": [_INFO]},
+)
+def query(request: dict[str, Any]) -> dict[str, Any]:
+    """List what tokens ask for, and what was decided.
+
+    A token sees what is about connections that it sees.
+    """
+    return {"approvals": [shown(one) for one in services().approvals.query(request["states"]) if _is_visible(one)]}
+
+
+@group.endpoint(
+    "/decide",
+    DecideRequest,
+    ApprovalInfo,
+    action="approval.decide",
+    about=("approval", "decision", "seconds"),
+    raises=[UnknownApproval],
+    example={"approval": APPROVAL, "decision": "once"},
+    answer=_INFO | {"state": "once"},
+)
+def decide(request: dict[str, Any]) -> dict[str, Any]:
+    """Decide about an approval; until it is over, also otherwise than before.
+
+    No token decides about what it asks for itself, nor about what a token asks for that it was created with.
+    """
+    approvals = services().approvals
+    found = approvals.get(request["approval"])
+    if not _is_visible(found):
+        raise UnknownApproval(request["approval"])
+    detail(ofToken=found.token)
+    decided = approvals.decide(found.id, request["decision"], caller().grant, request.get("seconds", 0))
+    return shown(decided)
+
+
+def _is_visible(one: Approval) -> bool:
+    grant, named = caller().grant, one.asked.get("connections", [])
+    if grant is None or grant.sees_all:
+        return True
+    return bool(named) and len(services().authorisation.visible(caller(), named)) == len(named)

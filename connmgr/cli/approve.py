@@ -1,0 +1,157 @@
+"""``connmgr approve``: decides about what tokens ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.exits import FAILED, Failure
+from connmgr.cli.output import ago, json_option, print_json, print_table, visible
+
+GIST_CHARACTERS = 60
+LEAST_OF_AN_ID = 4
+DAY = 86400
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY}
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A time such as 90s, 30m, 1h or 1d; loaded as seconds, at most a day."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([0-9]{1,6})([smhd])", str(value), re.ASCII)
+        seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+        if not 1 <= seconds <= DAY:
+            self.fail(f"{value!r} is no time from 1s to 1d, such as 30m or 1h.", param, ctx)
+        return seconds
+
+
+@click.command()
+@click.argument("name", metavar="[APPROVAL]", required=False)
+@click.option("--once", is_flag=True, help="Approve it for one request.")
+@click.option("--grant", metavar="TIME", type=Duration(), help="Approve it for as long as this: 90s, 30m, 1h, 1d.")
+@click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
+@json_option
+def approve(name: str | None, grant: int | None, *, once: bool, deny: bool, as_json: bool) -> None:
+    """Decide about what a token asks for; without APPROVAL list what waits.
+
+    Name an APPROVAL by its uuid or the beginning of that. Everything that would be done is shown. Without --once,
+    --grant or --deny a terminal is needed: connmgr asks.
+    """
+    if sum((once, grant is not None, deny)) > 1:
+        raise click.UsageError("Give one of --once, --grant and --deny.")
+    decided = once or grant is not None or deny
+    if name is None and decided:
+        raise click.UsageError("Name what to decide about; `connmgr approve` lists what waits.")
+    client = connect()
+    if name is None:
+        _list(client.post("/approval/query")["approvals"], as_json=as_json)
+        return
+    found = _find(client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"], name)
+    if not as_json:
+        click.echo("\n".join(_described(found)), err=decided)
+    if not decided and not as_json:
+        once, grant, deny = _ask()
+        decided = once or grant is not None or deny
+    if decided:
+        verdict: dict[str, Any] = {"decision": "once" if once else "deny" if deny else "grant"}
+        verdict |= {} if grant is None else {"seconds": grant}
+        found = client.post("/approval/decide", approval=found["approval"], **verdict)
+    if as_json:
+        print_json(found)
+
+
+def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(approvals)
+        return
+    print_table(
+        [
+            (
+                one["approval"],
+                visible(one["tokenName"]),
+                _age(one),
+                ", ".join(one["asked"]["names"]),
+                _gist(one["asked"]),
+            )
+            for one in approvals
+        ]
+    )
+
+
+def _find(approvals: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    begins = name.lower()
+    found = [one for one in approvals if one["approval"].startswith(begins)]
+    if len(found) != 1 or len(begins) < LEAST_OF_AN_ID:
+        raise Failure(
+            f"No approval begins with {name!r}." if not found else f"{name!r} does not tell which approval is meant.",
+            FAILED,
+        )
+    return found[0]
+
+
+def _ask() -> tuple[bool, int | None, bool]:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Say --once, --grant or --deny: there is no terminal to ask on.")
+    answer = click.prompt(
+        "Approve this? (once, a time such as 1h, deny, nothing)", default="nothing", show_default=False, err=True
+    ).strip()
+    if answer in ("nothing", "n", "no", ""):
+        return False, None, False
+    if answer in ("once", "deny"):
+        return answer == "once", None, answer == "deny"
+    return False, Duration().convert(answer, None, None), False
+
+
+def _age(one: Mapping[str, Any]) -> str:
+    return ago(datetime.fromisoformat(one["created"].replace("Z", "+00:00")))
+
+
+def _gist(asked: Mapping[str, Any]) -> str:
+    what = asked.get("argv") or asked.get("command") or asked.get("path") or asked["action"]
+    text = " ".join(map(quoted, what)) if isinstance(what, list) else quoted(str(what))
+    return text if len(text) <= GIST_CHARACTERS else f"{text[: GIST_CHARACTERS - 1]}…"
+
+
+def _described(one: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that show an approval whole."""
+    asked = dict(one["asked"])
+    yield f"{quoted(one['tokenName'])} asks, {_age(one)} ({one['state']}):"
+    yield f"  {asked.pop('action', 'something')} on {', '.join(map(quoted, asked.pop('names', [])))}"
+    for id in asked.pop("connections", []):
+        yield f"    {visible(id)}"
+    for member, value in asked.items():
+        yield f"  {visible(member)}"
+        yield from (f"    {line}" for line in _lines(value))
+    beyond = sorted({c for c in json.dumps(one, ensure_ascii=False) if not c.isascii()})
+    if beyond:
+        yield "  characters beyond ASCII, which may look like others"
+        yield from (f"    U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in beyond)
+
+
+def _lines(value: object) -> Iterator[str]:
+    """Yield the lines of one member, each word quoted."""
+    if isinstance(value, Mapping):
+        yield from (f"{quoted(str(name))} = {quoted(one)}" for name, one in value.items())
+    elif isinstance(value, list):
+        yield from map(quoted, value)
+    elif isinstance(value, str) and "\n" in value:
+        yield from map(quoted, value.splitlines(keepends=True))
+    else:
+        yield quoted(value)
+
+
+def quoted(value: object) -> str:
+    """Return a value as JSON, in which what controls or reorders a terminal's text is written as an escape."""
+    return visible(json.dumps(value, ensure_ascii=False))

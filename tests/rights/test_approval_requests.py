@@ -1,0 +1,223 @@
+"""What a rule asks about, at a daemon: refused, waiting, approved, denied, and by whom."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.wire import LOCAL, NOBODY, Answer
+from tests.daemon import Daemon
+from tests.plugins.strangers import install
+from tests.rights.wire import Holder, add, create
+
+ASKS = [{"effect": "ask", "text": "."}]
+SCOPES = ("shell.any", "job")
+
+PLUGIN = """
+import json, os
+from connmgr.plugin import hookimpl
+
+@hookimpl
+def connmgr_approval_requested(approval):
+    with open(os.environ["HOME"] + "/requested", "a") as file:
+        print(json.dumps(approval), file=file)
+    raise OSError("the pager is away")
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with a plugin that takes note of what is asked for, and fails then."""
+    site, home = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("asked")
+    install(site, PLUGIN, "connmgr-pager")
+    (home / "requested").touch()
+    daemon = Daemon(home, environment={"PYTHONPATH": str(site)})
+    daemon.client.shell.start(LOCAL)
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def holder(asked: Daemon) -> Holder:
+    return create(asked, *SCOPES, rules=ASKS)
+
+
+def requested(daemon: Daemon, count: int) -> list[Any]:
+    """Wait until the plugin was told of ``count`` approvals in all, and return them."""
+    waited = threading.Event()
+    for _ in range(400):
+        lines = (daemon.home / "requested").read_text().splitlines()
+        if len(lines) >= count:
+            return list(map(json.loads, lines))
+        waited.wait(0.05)
+    raise AssertionError(f"{count} approvals were not asked for")
+
+
+def pending(holder: Holder, command: str, **more: Any) -> str:
+    """Ask, and return the id of what is pending then."""
+    answer = holder.send("/shell/exec", connection=LOCAL, command=command, **more)
+    assert (answer.status, answer.code) == (403, "approval_required")
+    return str(answer.json["approval"])
+
+
+def waiting(pool: ThreadPoolExecutor, daemon: Daemon, send: Callable[[], Answer]) -> tuple[Future[Answer], Any]:
+    """Send a request that waits, and return its answer to come and what it asks for."""
+    before = len(requested(daemon, 0))
+    future = pool.submit(send)
+    return future, requested(daemon, before + 1)[-1]
+
+
+def decide(daemon: Daemon, approval: str, decision: str, **more: Any) -> Any:
+    return daemon.client.post("/approval/decide", approval=approval, decision=decision, **more)
+
+
+def test_nothing_is_run_before_it_is_approved_and_then_just_that(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
+    command = f"echo run >> {tmp_path}/marks"
+    options = {"cwd": "/", "env": {"A": "b"}, "stdin": "x"}
+    id = pending(holder, command, **options)
+    assert pending(holder, command, **options) == id
+    assert not (tmp_path / "marks").exists()
+    [shown] = [one for one in asked.client.post("/approval/query")["approvals"] if one["approval"] == id]
+    assert (shown["token"], shown["tokenName"]) == (holder.id, "test")
+    assert shown["asked"] == {
+        "action": "shell.exec",
+        "connections": [LOCAL],
+        "names": ["local machine"],
+        "command": command,
+        "encoding": "utf-8",
+        "fresh": False,
+        **options,
+    }
+    assert requested(asked, 1)[-1] == shown
+    assert decide(asked, id, "once")["state"] == "once"
+    for other in ({"stdin": "y"}, {"env": {"A": "c"}}, {"cwd": "/tmp"}, {"stdin": "eA==", "encoding": "base64"}):
+        assert pending(holder, command, **{**options, **other}) != id
+    assert create(asked, *SCOPES, rules=ASKS).refused("/shell/exec", connection=LOCAL, command=command, **options) == (
+        "approval_required"
+    )
+    assert holder.ok("/shell/exec", connection=LOCAL, command=command, **options)["exitCode"] == 0
+    assert pending(holder, command, **options) != id
+    assert (tmp_path / "marks").read_text() == "run\n"
+
+
+@pytest.mark.parametrize(("decision", "more"), [("once", {}), ("grant", {"seconds": 60}), ("deny", {})])
+def test_a_request_waits_for_the_decision(asked: Daemon, holder: Holder, decision: str, more: dict[str, Any]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        body = {"connection": LOCAL, "command": f"echo {decision}", "wait": 60}
+        future, shown = waiting(pool, asked, lambda: holder.send("/shell/exec", **body))
+        decide(asked, shown["approval"], decision, **more)
+        answer = future.result(30)
+    if decision == "deny":
+        assert (answer.status, answer.code, answer.json["approval"]) == (403, "approval_denied", shown["approval"])
+        assert holder.refused("/shell/exec", **body) == "approval_denied"
+    else:
+        assert answer.json["stdout"] == decision
+    if decision == "grant":
+        assert holder.ok("/shell/exec", **body)["stdout"] == "grant"
+
+
+def test_more_requests_wait_than_the_daemon_has_threads(asked: Daemon, holder: Holder) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        body = {"connection": LOCAL, "command": "echo many", "wait": 60}
+        first, shown = waiting(pool, asked, lambda: holder.send("/shell/exec", **body))
+        others = [pool.submit(holder.send, "/shell/exec", **body) for _ in range(39)]
+        decide(asked, shown["approval"], "grant", seconds=60)
+        assert [one.result(60).json["stdout"] for one in (first, *others)] == ["many"] * 40
+
+
+def test_a_command_that_becomes_a_job_is_asked_about_once(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        body = {"connection": LOCAL, "command": f"echo x >> {tmp_path}/marks; sleep 0.5; echo end", "detachAfter": 30}
+        future, shown = waiting(pool, asked, lambda: holder.send("/shell/exec", **body, wait=60))
+        decide(asked, shown["approval"], "once")
+        assert future.result(30).json["stdout"] == "end"
+    assert (tmp_path / "marks").read_text() == "x\n"
+
+
+def test_broadcasts_and_jobs_are_asked_about_with_all_that_they_concern(asked: Daemon, holder: Holder) -> None:
+    second = add(asked.client, "second", type="ssh", host="127.0.0.1", port=1, user="nobody")
+    with ThreadPoolExecutor(1) as pool:
+        body: dict[str, Any] = {"connections": [LOCAL, second], "command": "echo all", "wait": 60}
+        future, shown = waiting(pool, asked, lambda: holder.send("/shell/broadcast", **body))
+        assert shown["asked"]["connections"] == [LOCAL, second]
+        decide(asked, shown["approval"], "once")
+        lines = list(map(json.loads, future.result(30).body.splitlines()))
+        assert sorted(line["connection"] for line in lines[:-1]) == sorted([LOCAL, second])
+        assert [line["stdout"] for line in lines if line.get("connection") == LOCAL] == ["all"]
+        assert holder.refused("/shell/broadcast", **{**body, "connections": [LOCAL], "wait": 0}) == "approval_required"
+        future, shown = waiting(
+            pool, asked, lambda: holder.send("/job/start", connection=LOCAL, argv=["true"], wait=60)
+        )
+        assert shown["asked"]["argv"] == ["true"]
+        decide(asked, shown["approval"], "once")
+        assert future.result(30).json["job"]
+
+
+def test_a_token_decides_about_others_that_it_sees(asked: Daemon, holder: Holder) -> None:
+    decider = create(asked, "approval.decide")
+    id = pending(holder, "echo decided")
+    assert id in [one["approval"] for one in decider.ok("/approval/query")["approvals"]]
+    assert decider.ok("/approval/decide", approval=id, decision="once")["decidedBy"] == decider.id
+    assert holder.ok("/shell/exec", connection=LOCAL, command="echo decided")["stdout"] == "decided"
+    blind = create(asked, "approval.decide", connections=["elsewhere/*"])
+    id = pending(holder, "echo unseen")
+    assert blind.ok("/approval/query")["approvals"] == []
+    assert blind.refused("/approval/decide", approval=id, decision="once") == "unknown_approval"
+    assert holder.refused("/approval/query") == "scope_denied"
+    assert holder.refused("/approval/decide", approval=id, decision="once") == "scope_denied"
+
+
+def test_no_token_decides_about_itself_or_about_what_it_comes_from(asked: Daemon) -> None:
+    asking = create(asked, *SCOPES, "approval.decide", "token.create", rules=ASKS)
+    child = asking.create("approval.decide")
+    grandchild = asking.create("approval.decide", "token.create").create("approval.decide")
+    id = pending(asking, "echo myself")
+    for one in (asking, child, grandchild):
+        for decision in ({"decision": "once"}, {"decision": "deny"}, {"decision": "grant", "seconds": 60}):
+            assert one.refused("/approval/decide", approval=id, **decision) == "policy_denied"
+    assert pending(asking, "echo myself") == id
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"approval": NOBODY, "decision": "once"}, "unknown_approval"),
+        ({"approval": NOBODY, "decision": "always"}, "invalid_request"),
+        ({"approval": NOBODY, "decision": "grant"}, "invalid_request"),
+        ({"approval": NOBODY, "decision": "grant", "seconds": 86401}, "invalid_request"),
+        ({"approval": NOBODY, "decision": "once", "seconds": 1}, "invalid_request"),
+        ({"decision": "once"}, "invalid_request"),
+    ],
+)
+def test_a_decision_that_cannot_be_is_refused(asked: Daemon, body: dict[str, Any], code: str) -> None:
+    assert create(asked, "approval.decide").refused("/approval/decide", **body) == code
+
+
+def test_what_is_asked_for_outlives_the_daemon(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = Daemon(home)
+    token = create(first, *SCOPES, rules=ASKS)
+    id = pending(token, "echo later")
+    first.client.post("/approval/decide", approval=id, decision="grant", seconds=600)
+    first.stop()
+    again = Daemon(home)
+    try:
+        holder = Holder(again.url, token.id, token.secret)
+        assert holder.ok("/shell/exec", connection=LOCAL, command="echo later", start=True)["stdout"] == "later"
+    finally:
+        again.stop()
+
+
+def test_the_audit_trail_names_rule_and_approval(asked: Daemon, holder: Holder) -> None:
+    id = pending(holder, "echo audited")
+    decide(asked, id, "once")
+    holder.ok("/shell/exec", connection=LOCAL, command="echo audited")
+    entries = [json.loads(line) for line in (asked.data_dir / "audit.log").read_text().splitlines()]
+    decided = [one for one in entries if one.get("path") == "/approval/decide" and one.get("approval") == id]
+    assert [(one["decision"], one["ofToken"]) for one in decided] == [("once", holder.id)]
