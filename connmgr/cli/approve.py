@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -13,38 +12,23 @@ from typing import Any
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.duration import Duration
 from connmgr.cli.exits import FAILED, Failure
 from connmgr.cli.output import ago, json_option, print_json, print_table, visible
 
 GIST_CHARACTERS = 60
 LEAST_OF_AN_ID = 4
 DAY = 86400
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY}
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A time such as 90s, 30m, 1h or 1d; loaded as seconds, at most a day."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"([0-9]{1,6})([smhd])", str(value), re.ASCII)
-        seconds = int(found[1]) * _UNITS[found[2]] if found else 0
-        if not 1 <= seconds <= DAY:
-            self.fail(f"{value!r} is no time from 1s to 1d, such as 30m or 1h.", param, ctx)
-        return seconds
 
 
 @click.command()
 @click.argument("name", metavar="[APPROVAL]", required=False)
 @click.option("--once", is_flag=True, help="Approve it for one request.")
-@click.option("--grant", metavar="TIME", type=Duration(), help="Approve it for as long as this: 90s, 30m, 1h, 1d.")
+@click.option("--grant", metavar="TIME", type=Duration(DAY), help="Approve it for as long as this: 90s, 30m, 1h, 1d.")
 @click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
 @json_option
-def approve(name: str | None, grant: int | None, *, once: bool, deny: bool, as_json: bool) -> None:
-    """Decide about what a token asks for; without APPROVAL list what waits.
+def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
+    """Decide about what tokens ask for, or list it.
 
     Name an APPROVAL by its uuid or the beginning of that. Everything that would be done is shown. Without --once,
     --grant or --deny a terminal is needed: connmgr asks.
@@ -101,7 +85,7 @@ def _find(approvals: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return found[0]
 
 
-def _ask() -> tuple[bool, int | None, bool]:
+def _ask() -> tuple[bool, float | None, bool]:
     if not sys.stdin.isatty():
         raise click.UsageError("Say --once, --grant or --deny: there is no terminal to ask on.")
     answer = click.prompt(
@@ -111,7 +95,7 @@ def _ask() -> tuple[bool, int | None, bool]:
         return False, None, False
     if answer in ("once", "deny"):
         return answer == "once", None, answer == "deny"
-    return False, Duration().convert(answer, None, None), False
+    return False, Duration(DAY).convert(answer, None, None), False
 
 
 def _age(one: Mapping[str, Any]) -> str:

@@ -43,8 +43,8 @@ EXAMPLES = {
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
     "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],
     "token create": [
-        "connmgr token create --for ci --only 'web*' --may 'argv:/usr/bin/systemctl status *' --expires 1h",
-        "connmgr token create --for backup --only db --may 'read:/var/backups/**' --expires 30d > token",
+        "connmgr token create --for ci --expires 1h --may 'argv:/bin/df -h *'",
+        "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**'",
         "connmgr token create --for metrics --scope metrics.read --expires 90d",
     ],
     "token ls": ["connmgr token ls", "connmgr token ls --json"],

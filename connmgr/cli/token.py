@@ -59,7 +59,7 @@ def _element(word: str) -> Any:
 
 @click.group(name="token")
 def token() -> None:
-    """Create and revoke tokens, which may do just what they are for."""
+    """Give others tokens, for just what they are for."""
 
 
 @token.command(name="create")

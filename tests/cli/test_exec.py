@@ -44,7 +44,7 @@ def test_with_argv_no_shell_reads_the_words(own_connmgr: CommandLine, tmp_path: 
     job = own_connmgr("exec", "--detach", "--argv", "local", "--", recorder, *words).output.strip()
     assert own_connmgr("job", "wait", job).code == 0
     assert recorded(own_connmgr("job", "logs", job).stdout).words == sent
-    assert "/etc/hosts" in own_connmgr("exec", "local", "--argv", "--", "/etc/hosts", code=126).errors
+    assert "/etc/passwd" in own_connmgr("exec", "local", "--argv", "--", "/etc/passwd", code=126).errors
 
 
 def test_the_shell_is_started_kept_and_started_again(own_connmgr: CommandLine) -> None:
