@@ -1,22 +1,83 @@
-"""Reads the text of a command as an argv, where every shell would read it as that."""
+"""The strict reading of a command's text as an argv.
+
+Rules over argvs must not be deceived by a text that a shell would read in another way. So a text counts as an argv only
+if every shell that a session may have (sh, bash, dash, ash, zsh, ksh, fish, csh) executes exactly these words.
+"""
 
 from __future__ import annotations
 
 import re
 
-_WORDS = re.compile(r"[A-Za-z0-9_./+-][A-Za-z0-9_@%+:,./-]*(?: +[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*)*")
-_BUILTINS = """
-    . : alias bg break builtin case cd command continue coproc declare dirs do done elif else end enable esac eval
-    exec exit export fg fi for foreach function getopts hash history if in jobs let local logout nocorrect noglob
-    onintr popd pushd read readonly rehash repeat return select set setenv shift shopt source suspend switch then time
-    times trap typeset ulimit umask unalias unset unsetenv until wait while
+# An unquoted tilde is literal behind a letter, as in `HEAD~1`, and expanded at a beginning, behind `=` and behind `:`.
+_PLAIN = re.compile(r"(?:[\w./:@%+,=-]|(?<=\w)~)+", re.ASCII)
+_ESCAPED = re.compile(r"""\\([ *?\[\](){};&|<>$"'#])""")
+# fish takes `\\` and `\'` for one character, and zsh may take two quotes in a row for one.
+_SINGLE = re.compile(r"'((?:[^'\\!]|\\(?![\\'!]))*)'(?!')")
+_DOUBLE = re.compile(r'"([^"\\$`!]*)"')
+_PIECES = (_PLAIN, _ESCAPED, _SINGLE, _DOUBLE)
+_BLANKS = re.compile(" +")
+
+_EXPANDED_AT_A_BEGINNING = ("=", "%")
+"""``=ls`` is a path for zsh, ``=1`` a directory for tcsh, ``%self`` a number for fish."""
+
+_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)
+# csh takes what ends in a colon for a label.
+_PATH = re.compile(r"[\w./][^=]*(?<!:)", re.ASCII)
+
+_SHELLS_OWN = b"""
+alias autoload bg bind bindkey break builtin bye caller case cd chdir command compadd comparguments compcall compctl
+compdescribe compfiles compgen compgroups complete compopt compound compquote compset comptags comptry compvalues
+continue coproc declare dirs disable disown do done echotc echoti elif else emulate enable end enum esac eval exec
+exit export fc fg fi float for foreach function functions getln getopts global hash help hist history if in integer
+jobs let limit local log login logout mapfile nameref namespace nocorrect noglob popd print private pushd pushln r
+read readarray readonly redirect rehash repeat return sched select set setopt shift shopt source stop suspend then
+time times trap ttyctl type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt until vared wait
+whence where while zcompile zformat zle zmodload zparseopts zregexparse zstyle
+
+abbr and argparse begin block cdh commandline contains count dirh emit funced funcsave isatty math nextd not or path
+prevd psub random set_color setenv status string switch
+
+alloc breaksw builtins default endif endsw filetest glob goto hashstat hup ls-F newgrp notify onintr rootnode setpath
+setspath settc setty telltc termname unsetenv ver warp watchlog
 """
-_NO_PROGRAMS = frozenset(_BUILTINS.split())
+SHELLS_OWN = frozenset(_SHELLS_OWN.decode().split())
+"""Words that are a shell's own, and no program that does the same: those of sh to zsh, of fish alone, of csh alone."""
 
 
 def as_argv(text: str) -> tuple[str, ...] | None:
-    """Return the words of ``text`` if it is one program with literal words, None for anything else or in doubt."""
-    words = tuple(text.split(" "))
-    if not _WORDS.fullmatch(text) or words[0] in _NO_PROGRAMS:
-        return None
-    return tuple(filter(None, words))
+    """Return the program and its words that ``text`` is in every shell; None if it is anything else, or may be.
+
+    It is one simple command of literal words. Quotes are taken off. In doubt the answer is None.
+    """
+    words: list[str] = []
+    position = _past_blanks(text, 0)
+    while position < len(text):
+        end, word = _word(text, position)
+        if word is None or text.startswith(_EXPANDED_AT_A_BEGINNING, position):
+            return None
+        words.append(word)
+        position = _past_blanks(text, end)
+    return tuple(words) if words and _is_program(words[0]) else None
+
+
+def _past_blanks(text: str, position: int) -> int:
+    found = _BLANKS.match(text, position)
+    return found.end() if found else position
+
+
+def _word(text: str, position: int) -> tuple[int, str | None]:
+    """Return the end of the word at ``position``, and the word without quotes; None if it is not literal."""
+    word = ""
+    while position < len(text) and text[position] != " ":
+        found = next((match for piece in _PIECES if (match := piece.match(text, position))), None)
+        if found is None or not found[0].isprintable():
+            return position, None
+        word += found[found.lastindex or 0]
+        position = found.end()
+    return position, word
+
+
+def _is_program(word: str) -> bool:
+    if "/" in word:
+        return _PATH.fullmatch(word) is not None
+    return _NAME.fullmatch(word) is not None and word not in SHELLS_OWN
