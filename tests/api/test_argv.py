@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import Job
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, bearer, client_of, send
+from tests.components import program
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.recorder import Recorded, recorded, write_recorder
 
 WORDS = ["", "a b", "it's", '"$HOME"', "new\nline", "*", "~", "-n", "A=b", "!x", "\\0101", "ä😀"]
 SENT = tuple(word.encode() for word in WORDS)
+
+CHARACTER = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 ENDPOINTS = {
     "/shell/exec": ({"connection": LOCAL}, 1 << 20),
@@ -77,6 +82,32 @@ def test_exec_runs_exactly_the_argv(client: Client, recorder: str, tmp_path: Pat
         )
         assert recorded(result.stdout).environment[b"KEPT"] == b"2"
         assert client.shell.exec(LOCAL, argv=["cat"], stdin="in", session=session).stdout == "in"
+
+
+@pytest.fixture(scope="module", params=["bash", "dash", "zsh", "fish"])
+def shell(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[tuple[Client, str]]:
+    """A client, and a connection whose shell runs."""
+    if program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with client_of(daemon) as client:
+        data = {"type": "local", "shell": request.param}
+        connection = client.connection.add(f"argv in {request.param}", data)
+        client.shell.start(connection)
+        yield client, connection
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    words=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9), max_size=5)
+)
+def test_whatever_argv_is_sent_is_executed(
+    shell: tuple[Client, str], tmp_path_factory: pytest.TempPathFactory, words: list[str]
+) -> None:
+    client, connection = shell
+    path = tmp_path_factory.getbasetemp() / "recorder"
+    path = path if path.exists() else write_recorder(path)
+    found = recorded(client.shell.exec_bytes(connection, argv=[str(path), *words]).stdout)
+    assert found.words == tuple(word.encode() for word in words)
 
 
 def test_output_comes_as_lines_too(client: Client, recorder: str) -> None:

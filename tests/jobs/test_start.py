@@ -67,6 +67,19 @@ def test_a_program_gets_its_arguments_as_they_are(any_shell: Session, jobs: Jobs
     assert done.stdout == b"<a  b><-n><it's><$HOME\n>"
 
 
+def test_a_program_is_no_builtin(any_shell: Session, jobs: Jobs, tmp_path: Path) -> None:
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for name in ("cd", "-x"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "program $1"\n')
+        (tmp_path / name).chmod(0o755)
+        argv = (name.encode(), b"/usr")
+        done = jobs.done(Launch(new_id(), argv=argv, surroundings=any_shell.surroundings, environment=path))
+        assert (done.stdout, done.stderr) == (b"program /usr\n", b"")
+    done = jobs.done(Launch(new_id(), argv=(b"export", b"A=b"), surroundings=any_shell.surroundings))
+    assert done.seen.exit_code == 127
+    assert b"export" in done.stderr
+
+
 def test_a_job_without_a_session_runs_in_the_user_s_home(jobs: Jobs) -> None:
     done = jobs.done(Launch(new_id(), b'[ "$PWD" -ef "$HOME" ] && echo "$CONNMGR_JOB$CONNMGR_SPOOL"'))
     assert done.seen.exit_code == 0

@@ -129,6 +129,38 @@ def test_it_begins_in_the_state_of_a_session(dialect: str, desk: Desk, running_w
             client.post("/shell/stop", connection=connection, session="state")
 
 
+@pytest.mark.parametrize("dialect", dialects())
+def test_an_argv_is_executed_in_the_state_of_a_session(
+    dialect: str, desk: Desk, running_world: World, tmp_path: Path
+) -> None:
+    connection = running_world.connection(LOCAL, dialect)
+    for name in ("echo", "-x", "program"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nprintf \'<%s>\' {name} "$@" "$PWD"\necho\n')
+        (tmp_path / name).chmod(0o755)
+    words = ["a  b", "", "it's", "$HOME", "*", "-n"]
+    shown = "".join(f"<{word}>" for word in [*words, str(tmp_path)])
+    with running_world.client() as client:
+        client.shell.start(connection, session="argv")
+        path = f"set -gx PATH {tmp_path} $PATH" if dialect == "fish" else f"export PATH={tmp_path}:$PATH"
+        client.shell.exec(connection, f"cd {tmp_path}; {path}", session="argv")
+        try:
+            for name in ("echo", "-x", "./program"):
+                terminal = desk.open(connection, argv=[name, *words], session="argv", columns=200)
+                assert terminal.until_ended()["exitCode"] == 0
+                assert terminal.lines() == [f"<{name.removeprefix('./')}>{shown}"]
+            missing = desk.open(connection, argv=["export"], session="argv")
+            assert missing.until_ended()["exitCode"] == 127
+        finally:
+            client.post("/shell/stop", connection=connection, session="argv")
+
+
+def test_an_argv_is_executed_after_a_login(place: str, desk: Desk) -> None:
+    terminal = desk.open(place, argv=["printf", "<%s>", "a  b", "", "it's", "$HOME", "*", "-n"], columns=200)
+    assert terminal.until_ended()["exitCode"] == 0
+    assert terminal.lines() == ["<a  b><><it's><$HOME><*><-n>"]
+    assert desk.open(place, argv=["export"]).until_ended()["exitCode"] == 127
+
+
 def test_secrets_of_a_session_stand_in_no_argv(desk: Desk, running_world: World) -> None:
     connection = running_world.connection(LOCAL, "bash")
     with running_world.client() as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,14 @@ def test_terminals_are_listed(connmgr: CommandLine, opened: str) -> None:
     assert listed.endswith("exec sleep 1000")
     assert opened in [one["terminal"] for one in connmgr("terminal", "ls", "loc*", "--json").json]
     assert connmgr("terminal", "ls", "nothing").output == ""
+
+
+def test_an_argv_is_listed_as_it_would_be_typed(connmgr: CommandLine) -> None:
+    client = connmgr.daemon.client
+    terminal = client.terminal.open(LOCAL_MACHINE, argv=["sleep", "1000", "it's"])
+    listed = next(line for line in connmgr("terminal", "ls").output.splitlines() if terminal in line)
+    client.terminal.close(terminal)
+    assert listed.endswith(shlex.join(["sleep", "1000", "it's"]))
 
 
 def test_a_screen_is_printed(connmgr: CommandLine, opened: str) -> None:
