@@ -134,15 +134,15 @@ def pipe(request: dict[str, Any]) -> Begin:
 
 def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeout: float) -> Channel:
     pty = Pty(request["term"], request["columns"], request["rows"]) if request["pty"] else None
+    script = _STREAM.text
     if "argv" in request:
-        words = ["argv", *request["argv"]]
+        script, words = become() + script, ["argv", *request["argv"]]
     elif "command" in request:
         words = ["command", request["command"]]
     else:
         words = ["login" if pty else "shell"]
-    channel = transport.open_channel(
-        script_argv(become() + _STREAM.text, [cookie, *words], own_locale=True), pty=pty, timeout=timeout
-    )
+    argv = script_argv(script, [cookie, *words], own_locale=True)
+    channel = transport.open_channel(argv, pty=pty, timeout=timeout)
     channel.expect_bulk()
     return channel
 

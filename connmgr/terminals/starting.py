@@ -46,17 +46,20 @@ class Program:
         shell = _split(self.shell) if self.surroundings is None else _interactive(self.surroundings)
         return [self.id, "shell" if self.command is None else "command", self.command or "", *shell]
 
+    def _script(self, source: Source) -> str:
+        return become() + source.text if isinstance(self.command, tuple) else source.text
+
     def start(self, transport: Transport, timeout: float) -> tuple[Channel, bytes]:
         """Start it within ``timeout`` seconds; return its channel, and what it has printed already.
 
         :raises connmgr.errors.OperationError: it could not be started.
         """
         if self.surroundings is None:
-            argv = script_argv(become() + _LOGIN.text, self._words, own_locale=True)
+            argv = script_argv(self._script(_LOGIN), self._words, own_locale=True)
             return transport.open_channel(argv, pty=self.pty, timeout=timeout), b""
         deadline, mark = Deadline(timeout), new_nonce()
         own = self.surroundings
-        words = [*own.argv, "-c", become() + _SESSION.text, "sh", mark, *self._words]
+        words = [*own.argv, "-c", self._script(_SESSION), "sh", mark, *self._words]
         argv = script_argv(_BECOME, words, own_locale=True)
         channel = transport.open_channel(argv, pty=self.pty, timeout=timeout)
         try:
