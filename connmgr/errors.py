@@ -93,6 +93,7 @@ ConnmgrError
 │   ├── TokenLimit                     token_limit
 │   ├── UnlockThrottled                unlock_throttled
 │   ├── VaultUnavailable               vault_unavailable
+│   ├── AuditUnavailable               audit_unavailable
 │   └── Stopping                       stopping
 └── StartupError                       the daemon refuses to start (exit 1, one line)
 """
@@ -725,6 +726,12 @@ class VaultUnavailable(Unavailable):
     """The vault's database does not answer, or cannot be written to."""
 
     code = "vault_unavailable"
+
+
+class AuditUnavailable(Unavailable):
+    """The audit trail cannot be written, and without it nothing may be done."""
+
+    code = "audit_unavailable"
 
 
 class Stopping(Unavailable):

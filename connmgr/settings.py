@@ -21,6 +21,7 @@ MEBIBYTE = 1024 * 1024
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 KEY_STORES = ("file", "keyring")
+AUDITS = ("on", "required")
 
 
 def _option(
@@ -111,6 +112,12 @@ class Settings:
     blob_ttl: float = _option(3600.0, "Seconds after which a blob is dropped.", at_least=1)
     log_level: str = _option("info", "What is logged to stderr; info has one line a request.", choices=LOG_LEVELS)
     log_format: str = _option("text", "How it is logged: lines for people, or JSON objects.", choices=LOG_FORMATS)
+    audit: str = _option(
+        "on",
+        "What is done where the audit trail cannot be written: everything (on), or nothing that changes or runs "
+        "something (required).",
+        choices=AUDITS,
+    )
     audit_commands: bool = _option(
         False, "Put the text of commands into the audit trail, with the secrets that they may hold."
     )

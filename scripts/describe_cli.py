@@ -135,8 +135,10 @@ def commands() -> Iterator[Described]:
 
 
 def _below(command: click.Command, context: click.Context) -> Iterator[Described]:
-    if not isinstance(command, click.Group):
+    alone = not isinstance(command, click.Group) or command.invoke_without_command
+    if alone and command is not main:
         yield _described(command, context)
+    if not isinstance(command, click.Group):
         return
     for name in command.list_commands(context):
         inner = command.get_command(context, name)

@@ -22,6 +22,7 @@ class Account:
 
     id: str
     began: float
+    action: str | None = None
     audited: bool = False
     about: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
@@ -30,6 +31,9 @@ class Account:
 
     parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
     """What it did to a connection or a category each, with details, for an entry of its own in the audit trail."""
+
+    begun: int | None = None
+    """The number of the entry of the audit trail that said that it begins."""
 
     held: ExitStack = field(default_factory=ExitStack)
     """What is held until it is answered: until the answer is sent, where that is streamed."""

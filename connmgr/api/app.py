@@ -11,6 +11,7 @@ from connmgr.api import (
     apply,
     approval,
     archive,
+    audit,
     broadcast,
     category,
     connection,
@@ -59,6 +60,7 @@ GROUPS = tuple(
         token,
         approval,
         vault,
+        audit,
         daemon,
         metrics,
     )

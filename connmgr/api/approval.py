@@ -112,6 +112,7 @@ _INFO = {
     QueryRequest,
     QueryResponse,
     action="approval.query",
+    reads=True,
     about=("states",),
     example={"states": ["pending"]},
     answer={"approvals": [_INFO]},

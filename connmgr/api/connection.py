@@ -41,6 +41,7 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     ConnectionQueryRequest,
     ConnectionQueryResponse,
     action="connection.query",
+    reads=True,
     dumped=True,
     audited=False,
     raises=[errors.IntegrityError],
@@ -80,6 +81,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     ConnectionInfoRequest,
     ConnectionInfoResponse,
     action="connection.info",
+    reads=True,
     dumped=True,
     about=("connections",),
     audited=False,
@@ -230,6 +232,7 @@ def refresh(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/types",
     action="connection.types",
+    reads=True,
     audited=False,
     response=TypesResponse,
     answer={

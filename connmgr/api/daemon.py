@@ -72,6 +72,7 @@ class DaemonStatusResponse(Schema):
 @group.endpoint(
     "/version",
     action="daemon.version",
+    reads=True,
     audited=False,
     response=VersionResponse,
     methods=("GET", "POST"),
@@ -97,6 +98,7 @@ def version() -> dict[str, Any]:
 @group.endpoint(
     "/status",
     action="daemon.status",
+    reads=True,
     audited=False,
     response=DaemonStatusResponse,
     answer={

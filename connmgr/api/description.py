@@ -155,6 +155,8 @@ def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
     """Return for each status the codes of the errors that lead to it, in the order in which they are declared."""
     by_status: dict[int, list[type[ConnmgrError]]] = defaultdict(list)
     common = (*ALWAYS, *(WITH_BODY if method == "POST" else ()), *(() if endpoint.public else NEEDS_TOKEN))
+    if not (endpoint.public or endpoint.reads):
+        common += (errors.AuditUnavailable,)
     kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits else ()))
     for kind in dict.fromkeys(kinds):
         by_status[kind.status].append(kind)

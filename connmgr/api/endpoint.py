@@ -15,6 +15,7 @@ from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import read
 from connmgr.api.parking import Parked, turns
+from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
 from connmgr.errors import ConnmgrError, PolicyDenied
@@ -47,6 +48,9 @@ class Endpoint:
 
     Authorisation is asked about that.
     """
+
+    reads: bool = False
+    """Whether it changes and runs nothing; what does is not done without the audit trail, where that is required."""
 
     audited: bool = True
     described: bool = True
@@ -86,7 +90,7 @@ class Endpoint:
     """A request and its response, for the description."""
 
     def __call__(self) -> flask.Response:
-        account().audited = self.audited
+        account().audited, account().action = self.audited, self.action
         if not self.public:
             self._find_caller(services())
         return self._carry_out(read(flask.request, self.request, raw=bool(self.raw_body)), self._respond)
@@ -106,6 +110,7 @@ class Endpoint:
                     request = _awaited(lambda: self._permitted(request))
                 if self.waits:
                     held.enter_context(found.slots.taken(stops=self.stops))
+                announce(reads=self.reads)
                 response = respond(_awaited(lambda: self.view(request) if self.request else self.view()))
             except Parked as parked:
                 # The frames that its traceback holds would wait with it.

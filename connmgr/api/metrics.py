@@ -21,7 +21,9 @@ EXEC = "/shell/exec"
 group = Group("metrics", "Counts and times for Prometheus.", prefix="")
 
 
-@group.endpoint("/metrics", action="metrics.read", audited=False, described=False, methods=("GET",), scraped=True)
+@group.endpoint(
+    "/metrics", action="metrics.read", reads=True, audited=False, described=False, methods=("GET",), scraped=True
+)
 def metrics() -> flask.Response:
     """Return all counts in the format that Prometheus asks for; its library is loaded at the first request."""
     from prometheus_client import CollectorRegistry

@@ -19,28 +19,38 @@ from connmgr.api.services import Services, services
 
 logger = logging.getLogger("connmgr.request")
 
+REQUIRED = "required"
+REFUSALS = (401, 403, 429)
 LONGEST_PATH = 200
+_BEGUN = "begun"
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
+
+
+def announce(*, reads: bool) -> None:
+    """Have the audit trail say that this request begins, where nothing may be done that it does not have.
+
+    What only ``reads`` is recorded when it is answered.
+
+    :raises connmgr.errors.AuditUnavailable: it cannot be written.
+    """
+    known, kept = account(), turns().kept
+    if reads or services().settings.audit != REQUIRED or known.caller is None:
+        return
+    if _BEGUN not in kept:
+        facts = {name: value for name, value in _facts(known).items() if name != "status"}
+        kept[_BEGUN] = services().audit.begin(facts | _further(known), _without_connection(known))
+    known.begun = kept[_BEGUN]
 
 
 def finish(response: flask.Response) -> flask.Response:
     """Close the account of the request that ``response`` answers, once it is sent where it is streamed."""
     known, request = account(), flask.request
     response.headers["X-Request-Id"] = known.id
+    facts = {**_facts(known), "status": response.status_code, "code": None}
     rule = request.url_rule.rule if request.url_rule else ""
-    caller = known.caller
-    facts = {
-        "id": known.id,
-        "client": caller.name if caller else known.client,
-        "session": caller.id if caller else None,
-        "method": request.method,
-        "path": rule or request.path[:LONGEST_PATH],
-        "connection": known.about.get("connection") or known.details.pop("connection", None),
-        "status": response.status_code,
-        "code": None,
-    }
-    about = known.about if known.audited and caller is not None else None
-    record = partial(_record, services(), facts, rule, about, known, turns().parked is not None)
+    # A refusal has an entry, whatever was asked for; a stranger has none, who could fill the trail.
+    audited = known.caller is not None and (known.audited or response.status_code in REFUSALS)
+    record = partial(_record, services(), facts, rule, known, audited, turns().parked is not None)
     if response.is_streamed:
         response.call_on_close(record)
     else:
@@ -48,14 +58,29 @@ def finish(response: flask.Response) -> flask.Response:
     return response
 
 
-def _record(
-    services: Services,
-    facts: dict[str, Any],
-    rule: str,
-    about: Mapping[str, Any] | None,
-    known: Account,
-    parked: bool,
-) -> None:
+def _facts(known: Account) -> dict[str, Any]:
+    request, caller = flask.request, known.caller
+    return {
+        "id": known.id,
+        "client": caller.name if caller else known.client,
+        "session": caller.id if caller else None,
+        "method": request.method,
+        "path": request.url_rule.rule if request.url_rule else request.path[:LONGEST_PATH],
+        "connection": known.about.get("connection") or known.details.pop("connection", None),
+        "status": None,
+    }
+
+
+def _further(known: Account) -> dict[str, Any]:
+    """Return the facts that the audit trail has beyond the log."""
+    return {"action": known.action, **known.authority}
+
+
+def _without_connection(known: Account) -> dict[str, Any]:
+    return {name: value for name, value in known.about.items() if name != "connection"}
+
+
+def _record(services: Services, facts: dict[str, Any], rule: str, known: Account, audited: bool, parked: bool) -> None:
     try:
         # Of an answer that is streamed.
         known.held.close()
@@ -70,11 +95,11 @@ def _record(
         return
     facts["ms"] = round(seconds * 1000, 3)
     services.counts.add(rule, facts["status"], seconds)
-    if about is not None:
-        about = {name: value for name, value in about.items() if name != "connection"}
-        services.audit.record(facts, about, known.details)
+    if audited:
+        told = facts | _further(known)
+        services.audit.record(told, _without_connection(known), known.details, known.begun)
         for what, details in known.parts:
-            services.audit.record({**facts, **what}, {}, details)
+            services.audit.record({**told, **what}, {}, details, known.begun)
     if logger.isEnabledFor(logging.INFO):
         # By hand, because the logger would look through the stack for the caller, which takes longer than all the rest.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)

@@ -14,6 +14,7 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
 
     :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
     """
+    services().subject_names.remember(removed.paths)
     for connection in removed.connections:
         if connection not in named:
             part({"connection": connection}, removed=True)

@@ -22,6 +22,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grants import Grants
+from connmgr.rights.subject_names import SubjectNames
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -57,6 +58,7 @@ class Services:
     slots: RequestSlots
     blobs: Blobs
     audit: AuditTrail
+    subject_names: SubjectNames
     counts: Counts
     stopping: Callable[[], bool]
     stop: Callable[[], None]

@@ -192,6 +192,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
     ListRequest,
     ShellListResponse,
     action="shell.list",
+    reads=True,
     about=("connection",),
     raises=[errors.UnknownConnection],
     example={"connection": EXAMPLE},

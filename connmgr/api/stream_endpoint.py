@@ -46,7 +46,7 @@ class StreamEndpoint(Endpoint):
     """Returns the caller whose ticket the client shows for what the path names, where tickets are taken."""
 
     def __call__(self, **in_path: Any) -> flask.Response:
-        account().audited = self.audited
+        account().audited, account().action = self.audited, self.action
         opening = Opening(flask.request.headers.get)
         self._admit(services(), opening, in_path)
         if not self.first_message:

@@ -198,7 +198,7 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
     return {**_info(document, grant), "token": secret}
 
 
-@group.endpoint("/query", None, TokenQueryResponse, action="token.query", answer={"tokens": [_INFO]})
+@group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})
 def query() -> dict[str, Any]:
     """List the tokens, those too that are no longer valid, for 30 days; a token lists those that were made with it."""
     return {"tokens": [_info(*one) for one in services().grants.all(caller().grant)]}

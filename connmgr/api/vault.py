@@ -118,6 +118,7 @@ class RemoveResponse(Schema):
 @group.endpoint(
     "/status",
     action="vault.status",
+    reads=True,
     response=StatusResponse,
     raises=[IntegrityError],
     answer={"hasUsers": True, "user": "alice", "principals": ["alice", "vault"], "users": ["alice", "bob"]},

@@ -46,6 +46,7 @@ COMMANDS = {
     "encrypt": "secret",
     "decrypt": "secret",
     "vault": "vault",
+    "audit": "audit",
     "plugins": "plugins",
     "doctor": "doctor",
     "service": "service",

@@ -17,7 +17,8 @@ def take_common_options(command: click.Command, root: click.Group) -> None:
     if isinstance(command, click.Group):
         for one in command.commands.values():
             take_common_options(one, root)
-        return
+        if not command.invoke_without_command:
+            return
     own = {name for parameter in command.params for name in parameter.opts}
     for option in root.params:
         if isinstance(option, click.Option) and not option.is_eager and not own.intersection(option.opts):

@@ -73,6 +73,12 @@ EXAMPLES = {
     "vault user add": ["connmgr vault user add alice"],
     "vault user passphrase": ["connmgr vault user passphrase alice"],
     "vault user rm": ["connmgr vault user rm alice"],
+    "audit": [
+        "connmgr audit --since 2h",
+        "connmgr audit --connection web1 --action shell.exec --json",
+        "connmgr audit --code policy_denied -n 20",
+    ],
+    "audit verify": ["connmgr audit verify", "connmgr audit verify --json"],
     "plugins": ["connmgr plugins", "connmgr plugins --json"],
     "doctor": ["connmgr doctor", "connmgr doctor --json"],
     "service install": ["connmgr service install"],
@@ -89,5 +95,5 @@ def give_examples(command: click.Command, words: str) -> None:
     if isinstance(command, click.Group):
         for name, one in command.commands.items():
             give_examples(one, f"{words} {name}")
-    elif words in EXAMPLES:
+    if words in EXAMPLES:
         command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in EXAMPLES[words])])

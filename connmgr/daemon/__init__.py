@@ -49,8 +49,11 @@ from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
+from connmgr.rights.chain import open_chain
 from connmgr.rights.grants import Grants
+from connmgr.rights.subject_names import SubjectNames
 from connmgr.rights.subjects import SubjectsOf, Work
+from connmgr.rights.trail_files import FILE_NAME
 from connmgr.secrets.keyfile import load_from
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
@@ -105,10 +108,13 @@ def serve(settings: Settings) -> None:
         found_by.callback(socket_file.remove)
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
         cleanup.callback(blobs.close)
+        subject_names = SubjectNames(vault)
         audit = AuditTrail(
-            settings.data_dir / "audit.log",
+            settings.data_dir / FILE_NAME,
+            *open_chain(vault.principals, vault.database),
             vault.audit_mac,
             commands=settings.audit_commands,
+            names=subject_names.of,
             ship=registry.plugins.hook.connmgr_audit,
         )
         cleanup.callback(audit.close)
@@ -145,6 +151,7 @@ def serve(settings: Settings) -> None:
             slots=slots,
             blobs=blobs,
             audit=audit,
+            subject_names=subject_names,
             counts=Counts(),
             stopping=lambda: stop.requested,
             stop=stop.request,

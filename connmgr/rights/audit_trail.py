@@ -1,4 +1,4 @@
-"""The audit trail: who has done what to which machine, in a file that is only ever appended to."""
+"""The audit trail: who has done what to which machine, in files that are only ever appended to."""
 
 from __future__ import annotations
 
@@ -6,68 +6,159 @@ import errno
 import json
 import logging
 import os
+import secrets
 import shlex
-import stat
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from connmgr.errors import StartupError
+from connmgr.errors import AuditUnavailable, IntegrityError, VaultUnavailable
+from connmgr.rights.chain import Chain
+from connmgr.rights.trail_files import (
+    FILES,
+    End,
+    drop_half_a_line,
+    find_end,
+    first_number,
+    older,
+    open_for_writing,
+    reaches,
+)
+from connmgr.rights.trail_query import text_of
+from connmgr.vault.anchors import Anchor
 
 logger = logging.getLogger("connmgr.audit")
 
 MAX_BYTES = 16 * 1024 * 1024
-FILES = 8
-"""Beyond so many bytes a file is put aside as ``audit.log.1``, and of those so many in all are kept."""
+"""Beyond so many bytes a file is put aside."""
+
+ANCHOR_SECONDS = 1.0
+"""The trail's end is anchored in the vault so long after an entry."""
+
+RESUMED = "resumed"
+"""The ``event`` of an entry that a daemon writes at its start, where the trail was not as the last one left it.
+
+It has ``dropped``, half a line; ``unanchored``; or ``gone``, earlier trails in this place.
+"""
 
 # Made once: making it takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _COMMANDS = {"command", "argv"}
-_MEMBERS = {"path": "file", "session": "shell"}
-# Bytes at the end of a trail in which its last entry is looked for.
-LAST_BYTES = 1024 * 1024
+# Of a request; the names that they would have are those of facts.
+_MEMBERS = {"path": "file", "session": "shell", "id": "subject"}
+
+
+class Anchors(Protocol):
+    """Where trails are anchored: :class:`connmgr.vault.anchors.Anchors`."""
+
+    def all(self) -> Mapping[str, Anchor]: ...
+    def put(self, anchor: Anchor) -> None: ...
+    def remove(self, trail: str) -> None: ...
 
 
 class AuditTrail:
     """Appends entries to ``path``, one JSON object a line. Safe to use from several threads.
 
-    ``mac`` is the keyed hash that stands for a command's text; with ``commands`` the text is kept too. Entries are
-    numbered without a gap, from one daemon to the next. One that cannot be written is ``lost``: the request is answered
-    all the same, the log says so, and its number is missing from the trail. ``ship`` is given each entry afterwards.
+    ``mac`` is the keyed hash that stands for a command's text; with ``commands`` the text is kept too. ``names`` tells
+    what the subjects of a request are called. Entries are numbered and chained from one daemon to the next. One that
+    cannot be written is ``lost``: the log says so, and its number is missing from the trail. ``ship`` is given each
+    entry afterwards.
     """
 
     def __init__(
         self,
         path: Path,
+        chain: Chain,
+        anchors: Anchors,
         mac: Callable[[bytes], bytes],
         *,
         commands: bool,
+        names: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {},
         max_bytes: int = MAX_BYTES,
         ship: Callable[..., object] = lambda **_: None,
     ) -> None:
-        """Open the trail.
+        """Open the trail, and anchor it.
 
-        :raises StartupError: the file cannot be written, is not ours, or is open to others.
+        :raises connmgr.errors.StartupError: a file cannot be written, is not ours, or is open to others.
         """
-        self._path = path
-        self._mac = mac
+        self.path, self.chain, self.anchors = path, chain, anchors
+        self._mac, self._names, self._ship = mac, names, ship
         self._commands = commands
         self._max_bytes = max_bytes
-        self._ship = ship
         self._lock = threading.Lock()
-        self._descriptor = _open(path)
-        self._size = os.fstat(self._descriptor).st_size
-        self._number = _last_number(path) or _last_number(_older(path, 1))
-        self._failing = False
+        self._syncing = threading.Lock()
+        self._synced = 0
+        self._failing = self._adrift = False
+        self._closing, self._news = threading.Event(), threading.Event()
+        self._place = place_of(path)
+        self._first = 0
         self.lost = 0
+        self._descriptor = open_for_writing(path)
+        remarks = self._resume()
+        # Before the first entry: without an anchor a trail was tampered with.
+        self.anchor()
+        if remarks:
+            self._remark(remarks)
+        self._anchoring = threading.Thread(target=self._anchor_regularly, name="audit-anchor", daemon=True)
+        self._anchoring.start()
 
-    def record(self, facts: Mapping[str, Any], about: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-        """Append an entry on the request that ``facts`` tell of: what it was ``about``, and how it went."""
-        moment = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        entry: dict[str, Any] = {"time": moment.replace("+00:00", "Z")}
+    def record(
+        self, facts: Mapping[str, Any], about: Mapping[str, Any], details: Mapping[str, Any], begun: int | None = None
+    ) -> None:
+        """Append an entry on the request that ``facts`` tell of: what it was ``about``, and how it went.
+
+        ``begun`` is the number of the entry that said that it begins.
+        """
+        entry = self._entry(facts, about, details)
+        with suppress(OSError):
+            self._append(entry if begun is None else {**entry, "begun": begun})
+
+    def begin(self, facts: Mapping[str, Any], about: Mapping[str, Any]) -> int:
+        """Append an entry on a request that begins, and return its number when it is on the disk.
+
+        :raises AuditUnavailable: that failed.
+        """
+        try:
+            number = self._append({**self._entry(facts, about, {}), "phase": "begun"})
+            self._sync(number)
+        except OSError as error:
+            raise AuditUnavailable("The audit trail cannot be written, so nothing was done.") from error
+        return number
+
+    def anchor(self) -> None:
+        """Put into the vault how far the trail has come; one that cannot be stored is logged, and left to the next."""
+        self._news.clear()
+        with self._lock:
+            now, descriptor = self._now(), os.dup(self._descriptor)
+        try:
+            # What is anchored must outlast a power failure.
+            os.fsync(descriptor)
+            self.anchors.put(now)
+            self._remove_oldest(now.first)
+            self._adrift = False
+        except (OSError, VaultUnavailable) as error:
+            if not self._adrift:
+                logger.warning("The end of the audit trail is not anchored in the vault: %s", error)
+            self._adrift = True
+            self._news.set()
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Anchor the end and close the file; nothing can be recorded afterwards."""
+        self._closing.set()
+        self._news.set()
+        self._anchoring.join()
+        self.anchor()
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _entry(self, facts: Mapping[str, Any], about: Mapping[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
+        entry: dict[str, Any] = {"time": moment()}
         entry |= {name: value for name, value in facts.items() if value is not None and name != "method"}
         entry |= {_MEMBERS.get(name, name): _printable(about[name]) for name in about if name not in _COMMANDS}
         command = shlex.join(about["argv"]) if "argv" in about else about.get("command")
@@ -77,76 +168,148 @@ class AuditTrail:
             if self._commands:
                 entry["command"] = command
         entry |= details
+        return {**entry, **self._names(entry)}
+
+    def _append(self, entry: Mapping[str, Any]) -> int:
+        """Write an entry, ship it, and return its number.
+
+        :raises OSError: it is lost.
+        """
         with self._lock:
             self._number += 1
-            numbered = {"seq": self._number, **entry}
-            self._append(_ENCODER.encode(numbered).encode() + b"\n")
+            numbered: dict[str, Any] = {"seq": self._number, "previous": self._hash, **entry}
+            try:
+                self._write(numbered)
+                self._failing = False
+            except OSError as error:
+                self.lost += 1
+                if not self._failing:
+                    logger.error("The audit trail cannot be written, entries are lost: %s", error.strerror or error)  # noqa: TRY400
+                self._failing = True
+                raise
+            finally:
+                if not self._news.is_set():
+                    self._news.set()
         try:
             self._ship(entry=numbered)
         except Exception:
             # A plugin may raise anything, and the trail itself is whole.
             logger.exception("A plugin failed to take note of entry %d.", numbered["seq"])
+        return int(numbered["seq"])
 
-    def close(self) -> None:
-        """Close the file; nothing can be recorded afterwards."""
-        with self._lock:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _append(self, line: bytes) -> None:
-        try:
-            if self._size + len(line) > self._max_bytes:
-                self._rotate()
-            self._write(line)
-            self._failing = False
-        except OSError as error:
-            self.lost += 1
-            if not self._failing:
-                logger.error("The audit trail cannot be written, entries are lost: %s", error.strerror or error)  # noqa: TRY400
-            self._failing = True
-
-    def _write(self, line: bytes) -> None:
+    def _write(self, numbered: dict[str, Any]) -> None:
+        line = _ENCODER.encode(numbered).encode() + b"\n"
+        if self._size and self._size + len(line) > self._max_bytes:
+            self._rotate()
+        if not self._size:
+            # Each file tells whose it is.
+            link = {"seq": numbered["seq"], "previous": numbered["previous"], "trail": self._trail}
+            line = _ENCODER.encode({**link, **numbered}).encode() + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
             # Half a line must not stand before the next one.
             os.ftruncate(self._descriptor, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
+        self._last, self._hash = numbered["seq"], self.chain.hash(line)
+
+    def _sync(self, number: int) -> None:
+        """Return when the entry ``number`` is on the disk; threads that wait here are served by one flush."""
+        with self._syncing:
+            if self._synced >= number:
+                return
+            with self._lock:
+                last, descriptor = self._last, os.dup(self._descriptor)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._synced = last
 
     def _rotate(self) -> None:
-        for number in range(FILES - 1, 0, -1):
+        os.fsync(self._descriptor)
+        for number in range(FILES, 0, -1):
             with suppress(FileNotFoundError):
-                (_older(self._path, number - 1) if number > 1 else self._path).replace(_older(self._path, number))
-        fresh = _open(self._path)
+                older(self.path, number - 1).replace(older(self.path, number))
+        fresh = open_for_writing(self.path)
         os.close(self._descriptor)
         self._descriptor, self._size = fresh, os.fstat(fresh).st_size
+        if older(self.path, FILES).exists():
+            self._first = max(self._first, first_number(older(self.path, FILES - 1)))
+
+    def _remove_oldest(self, first: int) -> None:
+        """Remove the file beyond those that are kept, if the vault knows that the trail begins at ``first`` now."""
+        surplus = older(self.path, FILES)
+        with self._lock:
+            if first_number(surplus) < first:
+                surplus.unlink(missing_ok=True)
+
+    def _now(self) -> Anchor:
+        return Anchor(self._trail, self._place, self._first, self._last, self._hash, moment())
+
+    def _anchor_regularly(self) -> None:
+        while self._news.wait() and not self._closing.wait(ANCHOR_SECONDS):
+            self.anchor()
+
+    def _resume(self) -> dict[str, Any]:
+        """Go on where the trail ends, or begin one; return what is to be remarked about that."""
+        remarks: dict[str, Any] = {}
+        dropped = drop_half_a_line(self._descriptor)
+        if dropped:
+            remarks["dropped"] = dropped.decode(errors="backslashreplace")
+        self._size = os.fstat(self._descriptor).st_size
+        known = self._known()
+        end = find_end(self.path)
+        here = [one for one in known.values() if one.place == self._place]
+        trail = end.trail or (here[0].trail if end.line and here else None)
+        if trail is None:
+            remarks |= self._start(end, [one for one in here if one.seq])
+        else:
+            anchor = known.get(trail)
+            self._trail, self._first, self._last = trail, end.number, end.number
+            self._hash = self.chain.hash(end.line)
+            if anchor is None:
+                remarks["unanchored"] = True
+            else:
+                self._first, self._last = anchor.first, max(anchor.seq, end.number)
+                if anchor.seq > end.number or not reaches(self.path, self.chain, anchor.hash):
+                    # What the vault knows holds: the next entry does not follow what stands in the file.
+                    self._hash = anchor.hash
+        self._number = self._last
+        return remarks
+
+    def _start(self, end: End, gone: list[Anchor]) -> dict[str, Any]:
+        """Start a trail, after entries of a time before chains where there are any."""
+        self._trail = secrets.token_hex(8)
+        self._last, self._hash = end.number, self.chain.beginning(self._trail)
+        self._first = self._last + 1
+        if self._size:
+            self._rotate()
+        return {"gone": [{"trail": one.trail, "seq": one.seq, "time": one.time} for one in gone]} if gone else {}
+
+    def _known(self) -> Mapping[str, Anchor]:
+        try:
+            return self.anchors.all()
+        except (IntegrityError, VaultUnavailable) as error:
+            logger.warning("How far the audit trail had come is not known: %s", error)
+            return {}
+
+    def _remark(self, remarks: Mapping[str, Any]) -> None:
+        """Record what was found at the start, where it was not as the last daemon left it."""
+        logger.warning("The audit trail is not as it was left; `connmgr audit verify` tells more.")
+        self._append({"time": moment(), "event": RESUMED, **remarks})
+        for one in remarks.get("gone", ()):
+            self.anchors.remove(one["trail"])
 
 
-def _older(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.{number}")
+def moment() -> str:
+    """Return the time, as entries have it."""
+    return text_of(datetime.now(timezone.utc))
 
 
-def _open(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise StartupError(f"The audit trail {path} cannot be written: {error.strerror}.") from error
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        os.close(descriptor)
-        raise StartupError(f"The audit trail {path} must be a file of your own, closed to others: run chmod 600 {path}")
-    return descriptor
-
-
-def _last_number(path: Path) -> int:
-    """Return the number of the last whole entry in ``path``, or 0."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
-        for line in reversed(file.read().splitlines()):
-            with suppress(ValueError, KeyError, TypeError):
-                return int(json.loads(line)["seq"])
-    return 0
+def place_of(path: Path) -> str:
+    """Return where the files of the trail ``path`` are: the machine and the directory."""
+    return f"{os.uname().nodename}:{path.parent}"
 
 
 def _printable(value: object) -> object:

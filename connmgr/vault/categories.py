@@ -127,7 +127,8 @@ class Categories:
             _move_up(tx, going, self._key)
             for some in chunks(going):
                 tx.execute(table.delete().where(table.c.id.in_(some)))
-            return replace(removed, categories=list(going))
+            paths = {id: str(row["path"]) for id, row in going.items()}
+            return replace(removed, categories=list(going), paths={**removed.paths, **paths})
 
         return self._database.write(work, erases=contents)
 

@@ -50,10 +50,11 @@ def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Removed:
-    """The ids of all that was removed; jobs by the connections that they went with."""
+    """The ids of all that was removed; jobs by the connections that they went with; the paths by the ids."""
 
     connections: list[str] = field(default_factory=list)
     jobs: Mapping[str, list[str]] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
     categories: list[str] = field(default_factory=list)
 
 
@@ -286,7 +287,7 @@ class Connections:
         removed = dependents(tx, ids)
         if LOCAL in removed:
             raise ProtectedEntry("The local machine cannot be removed.")
-        return Removed(removed, rows.delete(tx, removed))
+        return Removed(removed, *rows.delete(tx, removed))
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
         """Move what is in ``categories`` to the category ``to``, within a larger change."""

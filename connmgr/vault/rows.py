@@ -155,8 +155,11 @@ def use(tx: sa.Connection, ids: Iterable[str]) -> None:
         tx.execute(category_table.update().where(category_table.c.id.in_(categories)).values(last_used=at))
 
 
-def delete(tx: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Delete rows; the caller includes all that run over them. Return the jobs that went with them, by connection."""
+def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Delete rows; the caller includes all that run over them.
+
+    Return the jobs that went with them, by connection, and their paths.
+    """
     jobs: dict[str, list[str]] = {}
     for some in chunks(ids):
         tx.execute(reference.delete().where(reference.c.source.in_(some)))
@@ -164,11 +167,11 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
         for connection, job in tx.execute(sa.select(job_table.c.connection, job_table.c.id).where(of_these)):
             jobs.setdefault(connection, []).append(job)
         tx.execute(job_table.delete().where(of_these))
-    depths = {id: row["depth"] for id, row in _by_id(tx, ids, _PLACES).items()}
+    places = _by_id(tx, ids, _PLACES)
     # Parents are referred to by their children, so children go first.
-    for some in chunks(sorted(ids, key=depths.__getitem__, reverse=True)):
+    for some in chunks(sorted(ids, key=lambda id: places[id]["depth"], reverse=True)):
         tx.execute(table.delete().where(table.c.id.in_(some)))
-    return jobs
+    return jobs, {id: str(row["path"]) for id, row in places.items()}
 
 
 def _by_id(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:

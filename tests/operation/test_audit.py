@@ -7,18 +7,19 @@ import json
 import os
 import stat
 import threading
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connmgr.errors import StartupError
-from connmgr.rights.audit_trail import FILES, AuditTrail
+from connmgr.rights.trail_files import FILES
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, DaemonExitedError
+from tests.rights.trails import opened_trail
 
 FACTS = {"id": "1", "path": "/shell/exec", "status": 200, "method": "POST"}
 
@@ -29,10 +30,6 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 def _trail(daemon: Daemon) -> list[dict[str, Any]]:
     return _entries(daemon.data_dir / "audit.log")
-
-
-def _mac(text: bytes) -> bytes:
-    return blake2b(text, digest_size=32).digest()
 
 
 def test_a_command_is_recorded_with_its_outcome_and_without_its_text(own_daemon: Daemon) -> None:
@@ -191,13 +188,13 @@ def test_a_trail_that_is_open_to_others_or_a_link_keeps_the_daemon_from_starting
 
 
 def test_files_are_put_aside_and_their_number_is_bounded(tmp_path: Path) -> None:
-    trail = AuditTrail(tmp_path / "audit.log", _mac, commands=False, max_bytes=500)
+    trail = opened_trail(tmp_path, max_bytes=1000)
     for _ in range(100):
         trail.record(FACTS, {"command": "true"}, {"exitCode": 0})
     trail.close()
     kept = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix != ".log" else 0)
     assert len(kept) == FILES
-    assert all(path.stat().st_size <= 500 for path in kept)
+    assert all(path.stat().st_size <= 1000 for path in kept)
     numbers = [entry["seq"] for path in reversed(kept) for entry in _entries(path)]
     assert numbers == list(range(numbers[0], 101))
 
@@ -207,14 +204,14 @@ def test_numbers_survive_a_file_that_was_just_put_aside_and_half_a_line(tmp_path
     path.write_text("")
     path.chmod(0o600)
     path.with_name("audit.log.1").write_text('{"seq":41}\n{"seq":4')
-    trail = AuditTrail(path, _mac, commands=False)
+    trail = opened_trail(tmp_path)
     trail.record(FACTS, {}, {})
     trail.close()
     assert _entries(path)[0]["seq"] == 42
 
 
 def test_threads_write_whole_lines_with_numbers_of_their_own(tmp_path: Path) -> None:
-    trail = AuditTrail(tmp_path / "audit.log", _mac, commands=False)
+    trail = opened_trail(tmp_path)
 
     def write() -> None:
         for _ in range(50):
@@ -235,7 +232,7 @@ def test_threads_write_whole_lines_with_numbers_of_their_own(tmp_path: Path) -> 
 def test_a_full_disk_loses_entries_visibly_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trail = AuditTrail(tmp_path / "audit.log", _mac, commands=False)
+    trail = opened_trail(tmp_path)
     trail.record(FACTS, {}, {})
     usual, full = trail._descriptor, os.open("/dev/full", os.O_WRONLY)
     trail._descriptor = full
@@ -254,4 +251,4 @@ def test_a_full_disk_loses_entries_visibly_and_stops_nothing(
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.log").mkdir()
     with pytest.raises(StartupError, match="audit trail"):
-        AuditTrail(tmp_path / "audit.log", _mac, commands=False)
+        opened_trail(tmp_path)

@@ -1,0 +1,45 @@
+"""What the audit trail costs a command: the daemon as it is beside one that does without a part of it.
+
+Run it with ``python -m benchmarks.audit``. Each daemon that does without is the same program, in which one function was
+replaced before it began.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from benchmarks.daemon import local_connection, temporary_daemon
+from benchmarks.timing import interleaved, print_timings
+from tests.daemon import Daemon
+
+START = "import sys; from connmgr.__main__ import main; sys.argv[0] = 'connmgr'; main()"
+AS_IT_IS = "as it is"
+TRAIL, CHAIN = "from connmgr.rights.audit_trail import AuditTrail", "from connmgr.rights.chain import Chain"
+WITHOUT = {
+    "without the chain": f"{CHAIN}; Chain.hash = lambda self, line: '0' * 64",
+    "without names": "from connmgr.rights.subject_names import SubjectNames; SubjectNames.of = lambda self, entry: {}",
+    "without anchors": f"{TRAIL}; AuditTrail._anchor_regularly = lambda self: None",
+    "without a trail": f"{TRAIL}; AuditTrail.record = lambda self, *_: None",
+}
+
+
+def main() -> None:
+    """Measure ``true`` in a local shell with and without each part of the trail, and with all of it required."""
+    with ExitStack() as stack:
+        daemons = {AS_IT_IS: stack.enter_context(temporary_daemon())}
+        for name, patch in WITHOUT.items():
+            daemons[name] = stack.enter_context(temporary_daemon(program=(sys.executable, "-c", f"{patch}; {START}")))
+        daemons["audit = required"] = stack.enter_context(temporary_daemon("--audit", "required"))
+        taken = interleaved({name: _true(daemon) for name, daemon in daemons.items()}, calls=200, rounds=15)
+    print_timings("The command true, local", taken, base=AS_IT_IS, repeat="python -m benchmarks.audit")
+
+
+def _true(daemon: Daemon) -> Callable[[], object]:
+    connection = local_connection(daemon, "dash")
+    return lambda: daemon.client.post("/shell/exec", connection=connection, command="true")
+
+
+if __name__ == "__main__":
+    main()

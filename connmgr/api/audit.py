@@ -1,0 +1,191 @@
+"""``/audit``: what the audit trail has, and whether it is whole."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from marshmallow import fields, validate
+
+from connmgr import errors
+from connmgr.api.account import caller
+from connmgr.api.group import Group
+from connmgr.api.services import services
+from connmgr.fields import Integer, Schema, Text
+from connmgr.rights.trail_query import Wanted, search
+from connmgr.rights.trail_verification import KINDS, Verdict, verify
+
+MAX_ENTRIES = 1000
+# Beyond these the arithmetic of times ends.
+_TIMES = validate.Range(datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(9000, 1, 1, tzinfo=timezone.utc))
+
+group = Group("audit", "The audit trail: who has done what, on which machine, and how it ended.")
+
+
+class AuditQueryRequest(Schema):
+    since = fields.AwareDateTime(
+        format="iso",
+        validate=_TIMES,
+        metadata={"description": "Only entries of this time or later; ISO 8601, with a time zone."},
+    )
+    until = fields.AwareDateTime(
+        format="iso", validate=_TIMES, metadata={"description": "Only entries of this time or earlier."}
+    )
+    token = Text(metadata={"description": "Only requests with this token: its id."})
+    connection = Text(
+        metadata={"description": "Only entries on this connection: its uuid, or the name that they have."}
+    )
+    caller = Text(metadata={"description": "Only requests of this client: its name, or the id of its session."})
+    action = Text(metadata={"description": "Only this action, such as `shell.exec`."})
+    code = Text(metadata={"description": "Only requests that were answered with this error code."})
+    limit = Integer(
+        load_default=100,
+        validate=validate.Range(min=1, max=MAX_ENTRIES),
+        metadata={"description": f"How many entries at most; {MAX_ENTRIES:,} can be asked for. Without it: 100."},
+    )
+    before = Integer(
+        validate=validate.Range(min=1),
+        metadata={"description": "Only entries with lower numbers: `next` of the answer before."},
+    )
+
+
+class AuditQueryResponse(Schema):
+    entries = fields.List(
+        fields.Dict(),
+        required=True,
+        metadata={"description": "The entries, the newest first, with the members that OPERATIONS.md lists."},
+    )
+    next = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "Given as `before`, it brings what follows; null: there is nothing more. An answer that "
+            "would take longer than two seconds has fewer entries than asked for, even none, and a `next`."
+        },
+    )
+
+
+class AuditFault(Schema):
+    kind = fields.String(
+        required=True,
+        validate=validate.OneOf(tuple(KINDS)),
+        metadata={"description": "What is wrong: `lost` is what the daemon could not write; all else is tampering."},
+    )
+    message = fields.String(required=True, metadata={"description": "The same in a sentence."})
+    file = fields.String(allow_none=True, metadata={"description": "The file; null: that of no file."})
+    seq = fields.Integer(allow_none=True, metadata={"description": "The number of the first entry; null: of none."})
+    last = fields.Integer(allow_none=True, metadata={"description": "The number of the last entry."})
+    line = fields.Integer(allow_none=True, metadata={"description": "The line of the file, of what is no entry."})
+
+
+class AuditVerifyResponse(Schema):
+    sound = fields.Boolean(required=True, metadata={"description": "Whether there are no faults."})
+    trail = fields.String(
+        required=True, allow_none=True, metadata={"description": "The trail's id; null if there are no entries."}
+    )
+    entries = fields.Integer(required=True, metadata={"description": "How many chained entries there are."})
+    first = fields.Integer(required=True, allow_none=True, metadata={"description": "The number of the oldest one."})
+    last = fields.Integer(required=True, allow_none=True, metadata={"description": "The number of the newest one."})
+    anchored = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The newest one that the vault knows of; what is cut off after it is not found."},
+    )
+    faults = fields.List(
+        fields.Nested(AuditFault), required=True, metadata={"description": "What is wrong: the first 100 faults."}
+    )
+    number = fields.Integer(required=True, metadata={"description": "How many faults there are."})
+    remarks = fields.List(
+        fields.String(), required=True, metadata={"description": "What is no fault, such as what a crash left."}
+    )
+
+
+@group.endpoint(
+    "/query",
+    AuditQueryRequest,
+    AuditQueryResponse,
+    action="audit.query",
+    reads=True,
+    audited=False,
+    dumped=True,
+    example={"connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "action": "shell.exec", "limit": 1},
+    answer={
+        "entries": [
+            {
+                "seq": 812,
+                "previous": "5d0f2c07a4d1f1f6a64a3c8d1b8f4b2c9e7d6a5f4c3b2a190817263544536271",
+                "time": "2026-01-31T08:15:00.123Z",
+                "id": "5f0c21d8",
+                "client": "my script",
+                "session": "9b1e77a0",
+                "path": "/shell/exec",
+                "connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b",
+                "status": 200,
+                "ms": 1.9,
+                "action": "shell.exec",
+                "exitCode": 0,
+                "connectionName": "local machine",
+            }
+        ],
+        "next": 812,
+    },
+    raises=[errors.AuditUnavailable],
+)
+def query(request: dict[str, Any]) -> dict[str, Any]:
+    """Return entries of the audit trail, the newest first.
+
+    A client with a token sees the entries of its own token, and those of connections that it may see.
+    """
+    asked = {name: value for name, value in request.items() if name not in ("limit", "before")}
+    found = services()
+    sees = partial(found.authorisation.sees, caller())
+    try:
+        entries, following = search(found.audit.path, Wanted(**asked), sees, request["limit"], request.get("before"))
+    except OSError as error:
+        raise errors.AuditUnavailable(f"The audit trail cannot be read: {error.strerror}.") from error
+    return {"entries": entries, "next": following}
+
+
+@group.endpoint(
+    "/verify",
+    response=AuditVerifyResponse,
+    action="audit.verify",
+    reads=True,
+    audited=False,
+    answer={
+        "sound": False,
+        "trail": "0f3a9c5be1d24786",
+        "entries": 811,
+        "first": 1,
+        "last": 812,
+        "anchored": 812,
+        "faults": [
+            {
+                "kind": "missing",
+                "message": "Entry 640 was taken away (audit.log).",
+                "file": "audit.log",
+                "seq": 640,
+                "last": 640,
+                "line": None,
+            }
+        ],
+        "number": 1,
+        "remarks": [],
+    },
+    raises=[errors.AuditUnavailable],
+)
+def verify_() -> dict[str, Any]:
+    """Look whether the audit trail is as the daemon wrote it: nothing changed, taken away, put in, moved or cut off."""
+    trail = services().audit
+    trail.anchor()
+    try:
+        found = verify(trail.path, trail.chain, trail.anchors)
+    except OSError as error:
+        raise errors.AuditUnavailable(f"The audit trail cannot be read: {error.strerror}.") from error
+    return shown(found)
+
+
+def shown(verdict: Verdict) -> dict[str, Any]:
+    """Return ``verdict`` as it is answered."""
+    return {**vars(verdict), "sound": not verdict.faults}

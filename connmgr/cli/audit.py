@@ -1,0 +1,158 @@
+"""``connmgr audit``: what was done, by whom, on which machine, and whether the trail of it is whole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.daemon import connect
+from connmgr.cli.exits import FAILED
+from connmgr.cli.group import Group
+from connmgr.cli.names import ConnectionName, find_exactly
+from connmgr.cli.options import read_settings, setting_options
+from connmgr.cli.output import counted, json_option, print_json, print_table, visible
+
+if TYPE_CHECKING:
+    from connmgr.client import Client
+    from connmgr.rights.trail_verification import Verdict
+    from connmgr.settings import Settings
+
+PAGE = 1000
+SUBJECTS = ("command", "file", "source", "target", "name", "user", "job", "terminal")
+_AGE = re.compile(r"(\d{1,9})\s*(s|min|m|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class Moment(click.types.StringParamType):
+    """A time: so long ago (``2h``), or a date, with a time or without; without a zone it is local."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        age = _AGE.fullmatch(value)
+        try:
+            if age:
+                at = datetime.now(timezone.utc) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+            else:
+                at = datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone(timezone.utc)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither an age, such as 2h or 3d, nor a time, such as 2026-01-31T08:15.")
+        return at.isoformat()
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.option("--since", metavar="TIME", type=Moment(), help="Only what is younger: 30min, 2h, 3d, 2026-01-31T08:15.")
+@click.option("--until", metavar="TIME", type=Moment(), help="Only what is older.")
+@click.option("--connection", metavar="CONNECTION", type=ConnectionName(), help="Only what was done on this one.")
+@click.option("--token", metavar="ID", help="Only requests with this token.")
+@click.option("--caller", metavar="NAME", help="Only requests of this client, or of the session with this id.")
+@click.option("--action", metavar="ACTION", help="Only this action, such as shell.exec.")
+@click.option("--code", metavar="CODE", help="Only requests that were answered with this error code.")
+@click.option(
+    "-n", "--limit", metavar="NUMBER", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+)
+@json_option
+@click.pass_context
+def audit(
+    context: click.Context, /, limit: int, connection: str | None, *, as_json: bool, **wanted: str | None
+) -> None:
+    """Show the audit trail, the newest entries first.
+
+    Each comes with its time, who it was, what was asked, on which connection, how it was answered, and what it was
+    about. CONNECTION may be the name of one that was removed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    client = connect()
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if connection is not None:
+        given["connection"] = find_exactly(client, connection) or connection
+    found = _entries(client, limit, given)
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table([_row(entry) for entry in found])
+
+
+@audit.command()
+@json_option
+@setting_options("data_dir", "database_url", "key_store")
+def verify(*, as_json: bool, **given: Any) -> None:
+    """Look whether the audit trail is as the daemon wrote it.
+
+    It reads the files and the vault themselves, whether a daemon runs or not. What was changed, taken away, put in,
+    moved or cut off is named by its number and its file, and the exit code is 1. Whoever has the vault's key can write
+    a trail that passes.
+    """
+    verdict = _verified(read_settings(given))
+    if as_json:
+        faults = [{**asdict(fault), "message": fault.message} for fault in verdict.faults]
+        print_json({**vars(verdict), "faults": faults, "sound": not faults})
+    else:
+        _tell(verdict)
+    if verdict.faults:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _entries(client: Client, limit: int, given: dict[str, str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    before: dict[str, int] = {}
+    while len(found) < limit:
+        answer = client.post("/audit/query", **given, **before, limit=min(PAGE, limit - len(found)))
+        found += answer["entries"]
+        if answer["next"] is None:
+            break
+        before = {"before": answer["next"]}
+    return found
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    who = [entry.get("client", "-"), *([f"({entry.get('tokenName') or entry['token']})"] if "token" in entry else [])]
+    names = entry.get("connectionNames")
+    where = entry.get("connectionName") or entry.get("connection") or entry.get("categoryName")
+    where = where or (f"{counted(len(names), 'connection')}" if names else "-")
+    outcome = [str(entry.get("code") or entry.get("phase") or entry.get("status", "-"))]
+    outcome += [f"exit {entry['exitCode']}"] if "exitCode" in entry else []
+    subject = next((str(entry[name]) for name in SUBJECTS if name in entry), "")
+    shown = (str(entry["seq"]), entry["time"], " ".join(who), entry.get("action") or entry.get("path") or "-")
+    return (*shown, where, " ".join(outcome), subject)
+
+
+def _verified(settings: Settings) -> Verdict:
+    from connmgr.daemon.storage import database_url, key_store
+    from connmgr.errors import StartupError
+    from connmgr.rights.chain import open_chain
+    from connmgr.rights.trail_files import FILE_NAME
+    from connmgr.rights.trail_verification import verify as look
+    from connmgr.secrets.process import harden
+    from connmgr.vault import open_database
+    from connmgr.vault.principals import Principals
+
+    harden()
+    database = open_database(database_url(settings))
+    try:
+        if database.empty:
+            raise StartupError("There is no vault yet, and so no trail.")
+        store = key_store(settings)
+        keys = [key for key in (store.read(), store.read_next()) if key and key.matches(database.key_verifier or b"")]
+        if not keys:
+            raise StartupError("The vault's key is missing or another vault's: put back the right one.")
+        return look(settings.data_dir / FILE_NAME, *open_chain(Principals(database, keys[0]), database))
+    finally:
+        database.close()
+
+
+def _tell(verdict: Verdict) -> None:
+    number = "1 entry" if verdict.entries == 1 else f"{verdict.entries:,} entries"
+    numbers = f", {verdict.first} to {verdict.last}" if verdict.entries else ""
+    click.echo(f"{number}{numbers}")
+    for remark in (*(fault.message for fault in verdict.faults), *verdict.remarks):
+        click.echo(visible(remark))
+    if verdict.number > len(verdict.faults):
+        click.echo(f"and {verdict.number - len(verdict.faults):,} faults more")
+    if not verdict.faults:
+        click.echo("nothing was changed, taken away, put in, moved or cut off")

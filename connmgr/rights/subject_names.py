@@ -1,0 +1,87 @@
+"""What the subjects of a request are called, for whoever reads the audit trail when they are gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from connmgr.errors import VaultUnavailable
+from connmgr.vault import Vault
+from connmgr.vault.path import SEPARATOR
+from connmgr.vault.paths import paths_of
+
+FRESH_SECONDS = 1.0
+"""A name is looked up again when it is so old."""
+
+MAX_NAMES = 20_000
+MAX_CHARACTERS = 256
+"""Characters of a name in an entry: a request may be about a thousand connections."""
+
+_ONE = {"connection": "connectionName", "category": "categoryName"}
+_MANY = {"connection": ("connections", "connectionNames"), "category": ("categories", "categoryNames")}
+
+
+class SubjectNames:
+    """Names of connections and categories, at most a second old; safe to use from several threads.
+
+    Of what was removed it knows the last name. The rows are not verified: a name stands beside the uuid, for people.
+    """
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, str | None]] = {}
+
+    def of(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the members that name what ``entry`` is about.
+
+        ``connectionName`` for ``connection``, ``connectionNames`` for ``connections``, with None for those that nobody
+        knows, and likewise for categories.
+        """
+        told: dict[str, Any] = {}
+        for kind, member in _ONE.items():
+            id = entry.get(kind)
+            if id is not None and (name := self._name(kind, id)) is not None:
+                told[member] = name
+        for kind, (several, member) in _MANY.items():
+            if several in entry:
+                told[member] = self._names(kind, entry[several])
+        return told
+
+    def remember(self, names: Mapping[str, str | None]) -> None:
+        """Take note of ``names`` as they are now, or were last."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._known) + len(names) > MAX_NAMES:
+                self._known = {}
+            self._known.update({id: (now, name) for id, name in names.items()})
+
+    def _name(self, kind: str, id: str) -> str | None:
+        known = self._known.get(id)
+        if known is not None and time.monotonic() - known[0] <= FRESH_SECONDS:
+            return known[1]
+        return self._names(kind, [id])[0]
+
+    def _names(self, kind: str, ids: list[str]) -> list[str | None]:
+        now = time.monotonic()
+        found = {id: self._known.get(id, (-FRESH_SECONDS, None)) for id in ids}
+        stale = [id for id, (at, _) in found.items() if now - at > FRESH_SECONDS]
+        if stale:
+            stored = self._look_up(kind, stale)
+            renewed = {id: stored.get(id, found[id][1]) for id in stale}
+            self.remember(renewed)
+            return [renewed[id] if id in renewed else found[id][1] for id in ids]
+        return [found[id][1] for id in ids]
+
+    def _look_up(self, kind: str, ids: list[str]) -> dict[str, str]:
+        kept = self._vault.connections.temporary.those_of(ids) if kind == "connection" else {}
+        # The entry does without names where the database is away.
+        with suppress(VaultUnavailable):
+            paths = paths_of(self._vault.database, kind, ids) | {
+                id: SEPARATOR.join(one.path) for id, one in kept.items()
+            }
+            return {id: path[:MAX_CHARACTERS] for id, path in paths.items()}
+        return {}

@@ -1,0 +1,150 @@
+"""Entries of an audit trail that somebody looks for, the newest first, read without holding a file in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from connmgr.rights.chain import link_of
+from connmgr.rights.trail_files import backwards, opened
+
+SEARCH_SECONDS = 2.0
+"""A search that takes longer answers with what it has, and where it goes on."""
+
+CLOCK_STEP = timedelta(hours=1)
+"""Entries are in the order of their numbers; the clock may have been put back by so much between two of them."""
+
+HEAD_BYTES = 250
+"""Bytes at the beginning of an entry in which its time stands."""
+
+_TIME = re.compile(rb'"time":"([0-9T:.Z-]{24})"')
+
+Sees = Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked for: entries of which all that is given is true. Times are aware."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    token: str | None = None
+    connection: str | None = None
+    """A uuid, or the name that the entry has."""
+    caller: str | None = None
+    """A client's name, or the id of its session."""
+    action: str | None = None
+    code: str | None = None
+
+    def __call__(self, entry: Mapping[str, Any]) -> bool:
+        """Whether ``entry`` is looked for."""
+        members = {
+            "token": ("token",),
+            "connection": ("connection", "connectionName", "connections", "connectionNames"),
+            "caller": ("client", "session"),
+            "action": ("action",),
+            "code": ("code",),
+        }
+        return all(
+            any(value == entry.get(member) or _is_among(value, entry.get(member)) for member in members[name])
+            for name, value in self.texts()
+        )
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield the texts that must occur in an entry, by what they are."""
+        for name in ("token", "connection", "caller", "action", "code"):
+            value = getattr(self, name)
+            if value is not None:
+                yield name, value
+
+
+def search(
+    path: Path, wanted: Wanted, sees: Sees, limit: int, before: int | None = None
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Return at most ``limit`` entries with numbers below ``before``, and the ``before`` with which it goes on.
+
+    That is None where nothing is left. It may come with fewer entries than ``limit``, even none.
+    :raises OSError: a file cannot be read.
+    """
+    deadline = time.monotonic() + SEARCH_SECONDS
+    # As the encoder of entries writes them.
+    needles = [json.dumps(value).encode() for _, value in wanted.texts()]
+    since, until = (text_of(at) if at else "" for at in (wanted.since, wanted.until))
+    earliest = text_of(wanted.since - CLOCK_STEP) if wanted.since else ""
+    found: list[dict[str, Any]] = []
+    last = b""
+    for line in _lines(path, before):
+        at = _time_of(line)
+        if at is None:
+            continue
+        if len(found) == limit or time.monotonic() > deadline:
+            return found, _number_of(last)
+        if at < earliest:
+            break
+        last = line
+        if since <= at and (not until or at <= until) and all(needle in line for needle in needles):
+            entry = _entry(line)
+            if entry and (before is None or entry["seq"] < before) and wanted(entry) and sees(entry):
+                found.append(entry)
+    return found, None
+
+
+def text_of(moment: datetime) -> str:
+    """Return ``moment``, which is aware, as entries have it: in UTC, in ISO 8601 with milliseconds."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _lines(path: Path, before: int | None) -> Iterator[bytes]:
+    with opened(path) as files:
+        for file in files:
+            file.seek(0)
+            first = link_of(file.readline())
+            if before is not None and first and first.seq >= before:
+                continue
+            yield from backwards(file, _end(file, before))
+
+
+def _end(file: BinaryIO, before: int | None) -> int:
+    """Return the offset of a line feed that no entry below the number ``before`` stands behind."""
+    low, high = 0, file.seek(0, os.SEEK_END)
+    end = high
+    while before is not None and high - low > 1:
+        middle = (low + high) // 2
+        file.seek(middle)
+        file.readline()
+        at, link = file.tell(), link_of(file.readline())
+        if link is None or link.seq >= before:
+            end, high = (at, middle) if link else (end, middle)
+        else:
+            low = middle
+    return end
+
+
+def _time_of(line: bytes) -> str | None:
+    """Return when an entry was written, without reading the rest of it; None for what is no entry."""
+    found = _TIME.search(line, 0, HEAD_BYTES)
+    return found and found[1].decode()
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("seq"), int) else None
+
+
+def _number_of(line: bytes) -> int | None:
+    entry = _entry(line)
+    return entry["seq"] if entry else None
+
+
+def _is_among(value: str, several: object) -> bool:
+    return isinstance(several, list) and value in several

@@ -1,0 +1,457 @@
+"""The chain of the audit trail: tampering is found and named, and what a crash leaves is not taken for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.errors import VaultUnavailable
+from connmgr.rights import audit_trail
+from connmgr.rights.trail_files import FILE_NAME, FILES
+from connmgr.rights.trail_query import Wanted, search
+from connmgr.rights.trail_verification import Verdict, verify
+from connmgr.vault.anchors import Anchor
+from tests.rights.trails import CHAIN, KeptAnchors, opened_trail
+
+STATUS = b'"status":200'
+FACTS = {"id": "1", "path": "/shell/exec", "status": 200}
+
+
+class Trail:
+    """A trail in a directory, with what the vault knows of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / FILE_NAME
+        self.anchors = KeptAnchors()
+
+    def write(self, entries: int, **options: Any) -> None:
+        """Run a daemon that writes so many entries and ends."""
+        trail = opened_trail(self.directory, self.anchors, **options)
+        for _ in range(entries):
+            trail.record(FACTS, {}, {})
+        trail.close()
+
+    def lines(self, number: int = 0) -> list[bytes]:
+        return self.file(number).read_bytes().splitlines(keepends=True)
+
+    def file(self, number: int = 0) -> Path:
+        return self.path.with_name(f"{FILE_NAME}.{number}") if number else self.path
+
+    def change(self, change: Callable[[list[bytes]], Any], number: int = 0) -> None:
+        """Change the lines of a file, as somebody with a text editor would."""
+        lines = self.lines(number)
+        change(lines)
+        self.file(number).write_bytes(b"".join(lines))
+
+    def verified(self) -> Verdict:
+        return verify(self.path, CHAIN, self.anchors)
+
+    def faults(self) -> list[tuple[str, int | None, int | None]]:
+        return [(fault.kind, fault.seq, fault.last) for fault in self.verified().faults]
+
+
+@pytest.fixture
+def trail(tmp_path: Path) -> Trail:
+    return Trail(tmp_path)
+
+
+def _swap(lines: list[bytes], one: int, other: int) -> None:
+    lines[one], lines[other] = lines[other], lines[one]
+
+
+def _replace(lines: list[bytes], at: int, old: bytes, new: bytes) -> None:
+    assert old in lines[at]
+    lines[at] = lines[at].replace(old, new)
+
+
+def test_a_trail_that_nobody_touched_is_sound_from_one_daemon_to_the_next(trail: Trail) -> None:
+    for _ in range(3):
+        trail.write(4)
+    found = trail.verified()
+    assert (found.faults, found.remarks) == ([], [])
+    assert (found.entries, found.first, found.last, found.anchored) == (12, 1, 12, 12)
+    links = [json.loads(line)["previous"] for line in trail.lines()]
+    assert links[1:] == [CHAIN.hash(line) for line in trail.lines()[:-1]]
+
+
+TAMPERINGS: dict[str, tuple[Callable[[list[bytes]], Any], list[tuple[str, int | None, int | None]]]] = {
+    "the status of one": (lambda lines: _replace(lines, 4, STATUS, b'"status":404'), [("changed", 5, 5)]),
+    "the first": (lambda lines: _replace(lines, 0, STATUS, b'"status":404'), [("changed", 1, 1)]),
+    "the last": (lambda lines: _replace(lines, 9, STATUS, b'"status":404'), [("changed", 10, 10)]),
+    "a number, to a larger one": (lambda lines: _replace(lines, 4, b'"seq":5', b'"seq":50'), [("changed", 5, 5)]),
+    "a number, to a smaller one": (lambda lines: _replace(lines, 4, b'"seq":5', b'"seq":2'), [("changed", 5, 5)]),
+    "the number of the first": (lambda lines: _replace(lines, 0, b'"seq":1', b'"seq":7'), [("changed", 1, 1)]),
+    "the number of the last": (lambda lines: _replace(lines, 9, b'"seq":10', b'"seq":99'), [("changed", 10, 10)]),
+    "a blank in one": (lambda lines: _replace(lines, 4, b",", b", "), [("no_entry", None, None), ("missing", 5, 5)]),
+    "one is emptied": (
+        lambda lines: lines.__setitem__(4, b"\n"),
+        [("no_entry", None, None), ("missing", 5, 5)],
+    ),
+    "one is taken away": (lambda lines: lines.pop(4), [("missing", 5, 5)]),
+    "some are taken away": (lambda lines: lines.__delitem__(slice(3, 7)), [("missing", 4, 7)]),
+    "the first ones are taken away": (lambda lines: lines.__delitem__(slice(0, 3)), [("missing", 1, 3)]),
+    "the last is cut off": (lambda lines: lines.pop(), [("cut_off", 10, 10)]),
+    "the last ones are cut off": (lambda lines: lines.__delitem__(slice(6, None)), [("cut_off", 7, 10)]),
+    "all are cut off but one": (lambda lines: lines.__delitem__(slice(1, None)), [("cut_off", 2, 10)]),
+    "one is there twice": (lambda lines: lines.insert(8, lines[4]), [("put_in", 5, 5)]),
+    "one is put in": (lambda lines: lines.insert(5, lines[4].replace(STATUS, b'"status":201')), [("put_in", 5, 5)]),
+    "a line is put in": (lambda lines: lines.insert(5, b"nothing of ours\n"), [("no_entry", None, None)]),
+    "one is put at the end": (
+        lambda lines: lines.append(lines[9].replace(b'"seq":10', b'"seq":11')),
+        [("changed", 10, 10)],
+    ),
+    "two change places": (lambda lines: _swap(lines, 4, 5), [("reordered", 5, 5)]),
+    "the order is turned round": (lambda lines: lines.reverse(), [("missing", 1, 9)]),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_what_was_tampered_with_is_named(trail: Trail, tampering: str) -> None:
+    change, expected = TAMPERINGS[tampering]
+    trail.write(10)
+    trail.change(change)
+    found = trail.faults()
+    if tampering == "the order is turned round":
+        # What is in its place there is a matter of opinion.
+        assert len(found) >= 1
+    else:
+        assert found == expected, trail.verified()
+    assert all(fault.message.endswith(".") for fault in trail.verified().faults)
+
+
+@pytest.mark.parametrize("tampering", [name for name in TAMPERINGS if "turned round" not in name])
+def test_what_was_tampered_with_before_a_start_is_found_afterwards_too(trail: Trail, tampering: str) -> None:
+    change, expected = TAMPERINGS[tampering]
+    trail.write(10)
+    trail.change(change)
+    trail.write(3)
+    kinds = {kind for kind, _, _ in trail.faults()}
+    told = {"missing" if kind == "cut_off" else kind for kind, _, _ in expected}
+    assert kinds >= told or tampering == "one is put at the end", trail.verified()
+    assert trail.faults()
+
+
+def test_a_whole_trail_that_is_taken_away_is_missed_also_when_a_daemon_has_begun_another(trail: Trail) -> None:
+    trail.write(10)
+    trail.path.unlink()
+    assert [kind for kind, _, _ in trail.faults()] == ["gone"]
+    trail.write(2)
+    (begun, *_) = map(json.loads, trail.lines())
+    assert begun["gone"][0]["seq"] == 10
+    assert [kind for kind, _, _ in trail.faults()] == ["gone"]
+    assert "up to entry 10" in trail.verified().faults[0].message
+
+
+def test_a_trail_that_the_vault_does_not_know_is_no_trail(trail: Trail) -> None:
+    trail.write(3)
+    trail.anchors.kept.clear()
+    assert [kind for kind, _, _ in trail.faults()] == ["unanchored"]
+    trail.write(3)
+    assert [kind for kind, _, _ in trail.faults()] == ["unanchored"], "the next start makes up for it"
+
+
+def test_another_daemon_s_trail_in_the_same_vault_is_none_of_this_one_s(trail: Trail, tmp_path: Path) -> None:
+    trail.write(3)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    other = Trail(elsewhere)
+    other.anchors = trail.anchors
+    other.write(5)
+    assert trail.verified().anchored == 3
+    assert other.verified().anchored == 5
+    assert (trail.faults(), other.faults()) == ([], [])
+    elsewhere_lines = other.lines()
+    trail.change(lambda lines: lines.__setitem__(slice(None), elsewhere_lines))
+    assert [kind for kind, _, _ in trail.faults()] == ["gone"], "another's trail in place of this one's"
+
+
+def _crashed(trail: Trail, entries: int, **options: Any) -> None:
+    """Run a daemon that writes so many entries, of which the vault is not told, and is killed."""
+    running = opened_trail(trail.directory, trail.anchors, **options)
+    kept = dict(trail.anchors.kept)
+    for _ in range(entries):
+        running.record(FACTS, {}, {})
+    running.close()
+    trail.anchors.kept = kept
+
+
+def test_entries_after_the_last_anchor_are_no_fault(trail: Trail) -> None:
+    trail.write(3)
+    _crashed(trail, 2)
+    found = trail.verified()
+    assert (found.faults, found.anchored, found.last) == ([], 3, 5)
+    assert re.search("2 entries ago", found.remarks[0])
+    trail.write(1)
+    assert (trail.faults(), trail.verified().remarks, trail.verified().last) == ([], [], 6)
+
+
+def test_half_a_line_is_no_fault_and_is_kept_when_the_next_daemon_drops_it(trail: Trail) -> None:
+    trail.write(3)
+    with trail.path.open("ab") as file:
+        file.write(b'{"seq":4,"previous":"ab')
+    found = trail.verified()
+    assert (found.faults, len(found.remarks)) == ([], 1)
+    assert "half a line" in found.remarks[0]
+    trail.write(2)
+    assert json.loads(trail.lines()[3])["dropped"] == '{"seq":4,"previous":"ab'
+    assert (trail.faults(), trail.verified().entries) == ([], 6)
+
+
+def test_a_file_that_was_put_aside_before_its_successor_was_there_is_gone_on_from(trail: Trail) -> None:
+    trail.write(3)
+    trail.path.rename(trail.file(1))
+    assert trail.faults() == []
+    trail.write(2)
+    assert (len(trail.lines()), len(trail.lines(1)), trail.faults()) == (2, 3, [])
+
+
+def test_entries_of_a_time_before_chains_stay_and_are_told_of(trail: Trail) -> None:
+    trail.path.write_text('{"seq":1,"time":"x"}\n{"seq":2,"time":"x"}\n')
+    trail.path.chmod(0o600)
+    trail.write(3)
+    found = trail.verified()
+    assert (found.first, found.last, found.faults) == (3, 5, [])
+    assert found.remarks == ["2 entries are of a time before the trail was a chain."]
+    trail.change(lambda lines: lines.__setitem__(slice(None), [b'{"seq":3,"time":"x"}\n']))
+    assert trail.faults(), "a chain is replaced by entries that never had one"
+
+
+def test_the_chain_goes_on_over_files_that_are_put_aside_and_their_number_is_bounded(trail: Trail) -> None:
+    trail.write(60, max_bytes=1000)
+    trail.write(60, max_bytes=1000)
+    found = trail.verified()
+    assert (found.faults, found.remarks, found.last) == ([], [], 120)
+    assert found.first is not None
+    assert found.first > 1
+    assert len(list(trail.directory.iterdir())) == FILES
+    assert all(b'"trail":"' in trail.lines(number)[0] for number in range(FILES))
+
+
+@pytest.mark.parametrize("number", [1, 4, FILES - 1])
+def test_a_file_that_is_taken_away_is_missed(trail: Trail, number: int) -> None:
+    trail.write(100, max_bytes=1000)
+    first, last = (json.loads(trail.lines(number)[at])["seq"] for at in (0, -1))
+    trail.file(number).unlink()
+    assert trail.faults() == [("missing", first, last)]
+
+
+def test_files_that_change_places_and_one_that_comes_back_are_told(trail: Trail) -> None:
+    trail.write(100, max_bytes=1000)
+    kept = trail.file(3).read_bytes()
+    trail.file(3).write_bytes(trail.file(4).read_bytes())
+    assert {kind for kind, _, _ in trail.faults()} == {"put_in", "missing"}
+    trail.file(4).write_bytes(kept)
+    assert {kind for kind, _, _ in trail.faults()} == {"reordered"}
+
+
+def test_an_entry_in_a_file_that_was_put_aside_is_named_with_its_file(trail: Trail) -> None:
+    trail.write(100, max_bytes=1000)
+    trail.change(lambda lines: _replace(lines, 1, STATUS, b'"status":404'), 3)
+    (fault,) = trail.verified().faults
+    seq = json.loads(trail.lines(3)[1])["seq"]
+    assert (fault.kind, fault.file, fault.seq) == ("changed", f"{FILE_NAME}.3", seq)
+    assert f"Entry {seq}" in fault.message
+
+
+def test_the_last_entry_of_a_file_is_vouched_for_by_the_next_file(trail: Trail) -> None:
+    trail.write(100, max_bytes=1000)
+    last = json.loads(trail.lines(3)[-1])["seq"]
+    trail.change(lambda lines: _replace(lines, -1, STATUS, b'"status":404'), 3)
+    assert trail.faults() == [("changed", last, last)]
+
+
+def test_an_older_copy_of_the_files_does_not_pass(trail: Trail) -> None:
+    trail.write(3)
+    copy = trail.path.read_bytes()
+    trail.write(3)
+    trail.path.write_bytes(copy)
+    assert trail.faults() == [("cut_off", 4, 6)]
+    trail.write(1)
+    assert trail.faults() == [("missing", 4, 6)]
+
+
+def test_what_the_daemon_lost_is_told_from_what_was_taken(trail: Trail) -> None:
+    running = opened_trail(trail.directory, trail.anchors)
+    usual, full = running._descriptor, os.open("/dev/full", os.O_WRONLY)
+    for lost in (False, True, True, False, False):
+        running._descriptor = full if lost else usual
+        running.record(FACTS, {}, {})
+    running.close()
+    os.close(full)
+    assert trail.faults() == [("lost", 2, 3)]
+
+
+def test_an_anchor_of_another_key_or_none_is_not_needed_to_go_on(trail: Trail) -> None:
+    trail.write(3)
+
+    class Away(KeptAnchors):
+        def all(self) -> Mapping[str, Anchor]:
+            raise VaultUnavailable("away")
+
+        def put(self, anchor: Anchor) -> None:
+            raise VaultUnavailable("away")
+
+    running = opened_trail(trail.directory, Away())
+    running.record(FACTS, {}, {})
+    running.close()
+    assert [json.loads(line).get("event") for line in trail.lines()][3:] == ["resumed", None]
+
+
+def test_files_stay_until_the_vault_knows_that_they_may_go(trail: Trail) -> None:
+    away = threading.Event()
+
+    class Sometimes(KeptAnchors):
+        def put(self, anchor: Anchor) -> None:
+            if away.is_set():
+                raise VaultUnavailable("away")
+            super().put(anchor)
+
+    trail.anchors = Sometimes()
+    trail.write(60, max_bytes=1000)
+    while not trail.file(FILES - 1).exists():
+        trail.write(1, max_bytes=1000)
+    away.set()
+    surplus = trail.file(FILES)
+    while not surplus.exists():
+        trail.write(1, max_bytes=1000)
+    assert trail.faults() == []
+    away.clear()
+    while surplus.exists():
+        trail.write(1, max_bytes=1000)
+    assert trail.faults() == []
+
+
+def test_the_end_is_anchored_within_a_second_and_at_the_end(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_trail, "ANCHOR_SECONDS", 0.01)
+    told = threading.Event()
+    anchors = trail.anchors
+    put = anchors.put
+
+    def noticed(anchor: Anchor) -> None:
+        put(anchor)
+        if anchor.seq == 3:
+            told.set()
+
+    monkeypatch.setattr(anchors, "put", noticed)
+    running = opened_trail(trail.directory, anchors)
+    for _ in range(3):
+        running.record(FACTS, {}, {})
+    assert told.wait(10), "the vault is not told of the end of the trail"
+    running.record(FACTS, {}, {})
+    running.close()
+    assert [anchor.seq for anchor in anchors.kept.values()] == [4]
+
+
+def test_a_trail_can_be_verified_while_it_is_written_and_put_aside(trail: Trail) -> None:
+    running = opened_trail(trail.directory, trail.anchors, max_bytes=2000)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            running.record(FACTS, {}, {})
+            running.anchor()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = [trail.verified() for _ in range(30)]
+    finally:
+        done.set()
+        writer.join()
+        running.close()
+    assert [one.faults for one in found if one.faults] == []
+
+
+def _seqs(trail: Trail, limit: int = 100, before: int | None = None, **wanted: Any) -> tuple[list[int], int | None]:
+    found, following = search(trail.path, Wanted(**wanted), lambda _: True, limit, before)
+    return [entry["seq"] for entry in found], following
+
+
+def test_entries_are_found_page_by_page_over_all_files(trail: Trail) -> None:
+    trail.write(30, max_bytes=1000)
+    whole, end = _seqs(trail, 1000)
+    assert (whole, end) == (list(range(30, 0, -1)), None)
+    pages: list[int] = []
+    before: int | None = None
+    while True:
+        found, before = _seqs(trail, 7, before)
+        pages += found
+        if before is None:
+            break
+        assert len(found) == 7
+        assert before == found[-1]
+    assert pages == whole
+    for number in range(1, 32):
+        assert _seqs(trail, 3, number)[0] == [seq for seq in (number - 1, number - 2, number - 3) if seq > 0]
+
+
+def test_entries_are_found_by_what_they_say(trail: Trail) -> None:
+    running = opened_trail(trail.directory, trail.anchors)
+    uuid = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+    running.record({**FACTS, "client": "a", "session": "s1", "action": "fs.read", "connection": uuid}, {}, {})
+    running.record({**FACTS, "client": "b", "code": "no_shell", "token": "t1"}, {"connections": [uuid]}, {})
+    running.record({**FACTS, "client": 'ä\n"x', "connectionName": "web/röot"}, {}, {"connectionNames": ["x", None]})
+    running.record({**FACTS, "client": uuid}, {"name": "t1 fs.read no_shell"}, {})
+    running.close()
+    assert _seqs(trail, connection=uuid)[0] == [2, 1]
+    assert _seqs(trail, connection="web/röot")[0] == [3]
+    assert _seqs(trail, connection="x")[0] == [3]
+    assert _seqs(trail, caller="s1")[0] == _seqs(trail, caller="a")[0] == [1]
+    assert _seqs(trail, caller='ä\n"x')[0] == [3]
+    assert _seqs(trail, action="fs.read")[0] == [1]
+    assert _seqs(trail, code="no_shell", token="t1")[0] == [2]
+    assert _seqs(trail, code="no_shell", caller="a")[0] == []
+    found, _ = search(trail.path, Wanted(), lambda entry: entry.get("token") == "t1", 100)
+    assert [entry["seq"] for entry in found] == [2], "entries are shown that may not be seen"
+
+
+def test_a_search_that_takes_long_goes_on_where_it_stopped(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
+    trail.write(10)
+    times = iter(range(1000))
+    monkeypatch.setattr("connmgr.rights.trail_query.time.monotonic", lambda: float(next(times)))
+    before: int | None = None
+    asked = 0
+    while True:
+        found, following = _seqs(trail, 5, before, action="nowhere")
+        asked += 1
+        assert found == []
+        if following is None:
+            break
+        assert before is None or following < before, "a search makes no progress"
+        before = following
+    assert 1 < asked < 10
+
+
+def test_hostile_content_stays_in_its_entry(trail: Trail) -> None:
+    name = "a\nb\u2028\x1b[2J\r\x00"
+    running = opened_trail(trail.directory, trail.anchors, names=lambda _: {"connectionName": name})
+    hostile = 'x"}\n{"seq":99,"previous":"' + "0" * 64 + '","time":"2026-01-01T00:00:00.000Z"}\n'
+    running.record({**FACTS, "client": hostile}, {"path": b"\xff\n\r{", "name": "\r\n\v\f\x85"}, {})
+    running.record(FACTS, {"name": hostile * 1000}, {})
+    running.close()
+    assert len(trail.lines()) == 2
+    assert trail.path.read_bytes().isascii()
+    assert (trail.faults(), _seqs(trail)[0]) == ([], [2, 1])
+    assert json.loads(trail.lines()[0])["connectionName"] == name
+
+
+def test_a_broken_line_hides_none_of_the_others(trail: Trail) -> None:
+    trail.write(5)
+    trail.change(lambda lines: lines.__setitem__(2, b'\xff\x00{"seq":"3","time":"2026-01-01T00:00:00.000Z"}\n[]\n{\n'))
+    assert _seqs(trail)[0] == [5, 4, 2, 1]
+    assert _seqs(trail, before=5)[0] == [4, 2, 1]
+
+
+def test_the_trail_s_anchor_carries_its_place_and_no_content(trail: Trail) -> None:
+    trail.write(2)
+    (anchor,) = trail.anchors.kept.values()
+    assert anchor == replace(anchor, first=1, seq=2, hash=CHAIN.hash(trail.lines()[-1]))
+    assert anchor.place == f"{os.uname().nodename}:{trail.directory}"
