@@ -33,6 +33,9 @@ ANSWER_BYTES = 8 << 10
 NOT_WHOLE = "What was sent did not arrive whole."
 
 
+Judge = Callable[[bytes], None]
+"""Decides what a program asks about, and raises the error that refuses it."""
+
 Chunk = tuple[int, Iterable[bytes]]
 """Bytes that go together: their number, and the pieces that they come in."""
 
@@ -50,8 +53,11 @@ class Exchange:
         program: Program,
         arguments: Sequence[str | bytes],
         variables: Mapping[str, bytes] | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self._helpers = helpers
+        self._judge = judge
+        self._asks = judge is not None
         self._refusals = program.refusals
         self._helper, self.mark = _called(transport, helpers, program, arguments, variables)
         self._channel = self._helper.channel
@@ -72,13 +78,15 @@ class Exchange:
     def answer(self, timeout: float = STALL_SECONDS) -> bytes:
         """Return what follows ``ok`` on the program's next line, and drop what comes before that line.
 
-        :raises connmgr.errors.ConnmgrError: the program said ``no``; its refusal of that code.
+        What the program asks until then is decided by its judge, without which it may ask nothing; with one it must.
+        :raises connmgr.errors.ConnmgrError: the program said ``no``; its refusal of that code. Or the judge refuses.
         """
         deadline = Deadline(timeout)
-        line = self._answer_line(deadline)
+        while (line := self._answer_line(deadline)).startswith(b"ask ") and self._judge is not None:
+            self._decide(self._judge, line.removeprefix(b"ask "))
         self._answered = True
         verdict, _, facts = line.rstrip(b"\r").partition(b" ")
-        if verdict == b"ok":
+        if verdict == b"ok" and not self._asks:
             return facts
         code, _, detail = facts.decode(errors="replace").partition(" ")
         refusal = self._refusals.get(code)
@@ -86,16 +94,28 @@ class Exchange:
             self._fail("The far side did not answer as it should.")
         raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_CHARACTERS]}".rstrip())
 
+    def _decide(self, judge: Judge, question: bytes) -> None:
+        try:
+            judge(question)
+        except Exception:
+            self._sent(b"no\n")
+            self._answered = True
+            raise
+        self._asks = False
+        self._sent(b"yes\n")
+
     def _answer_line(self, deadline: Deadline) -> bytes:
         lead, looked = self.mark + b" ", 0
         while True:
             at = self._seen.find(lead, looked)
             looked = at if at >= 0 else max(0, len(self._seen) - len(lead) + 1)
             start = at + len(lead)
-            end = self._seen.find(b"\n", start, start + ANSWER_BYTES) if at >= 0 else -1
+            # A question has a path, in which there may be a newline.
+            last = b" " + self.mark + b"\n" if self._seen.startswith(b"ask ", start) else b"\n"
+            end = self._seen.find(last, start, start + ANSWER_BYTES) if at >= 0 else -1
             if end >= 0:
                 line = bytes(self._seen[start:end])
-                del self._seen[: end + 1]
+                del self._seen[: end + len(last)]
                 return line
             too_long = at >= 0 and len(self._seen) - start >= ANSWER_BYTES
             if too_long or len(self._seen) > NOISE_BYTES or not self._more(deadline.left()):

@@ -70,6 +70,8 @@ class Archive:
     def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
         self.tally = Tally()
         self._calls = Calls(place, scripts.ARCHIVE, path, [_named(name) for name in members])
+        self._single = path.rstrip(b"/").rpartition(b"/")[2]
+        self._lead: list[bytes] | None = []
         self._complaints: list[str] = []
 
     def __iter__(self) -> Iterator[bytes]:
@@ -85,7 +87,9 @@ class Archive:
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
         for exchange in self._calls:
+            self._lead = None if self._calls.lead is not None else []
             yield from self._one(exchange)
+        self._complaints += map(_printed, self._calls.missed)
         if self._complaints:
             yield tar.told(FAILED, "\n".join(self._complaints).encode()[:COMPLAINT_BYTES].decode(errors="ignore"))
         yield tar.END
@@ -103,8 +107,13 @@ class Archive:
     def _passed(self, member: Member) -> Member | None:
         if member.kind == OTHER:
             return None
-        name = b"/".join(_parts(member.name))
-        target = b"./" + b"/".join(_parts(member.target)) if member.kind == HARD_LINK else member.target
+        parts = _parts(member.name)
+        if self._lead is None:
+            # The first member tells what the run is about: a directory, or a single file.
+            self._lead = _parts(self._calls.lead or (self._single if parts else b""))
+            parts = [] if self._lead else parts
+        name = b"/".join(self._lead + parts)
+        target = b"./" + b"/".join(self._lead + _parts(member.target)) if member.kind == HARD_LINK else member.target
         self.tally.add(member)
         return replace(member, name=_with_end(b"./" + name, member.kind), target=target)
 

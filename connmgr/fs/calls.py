@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from connmgr.engine.exchange import Exchange
 from connmgr.engine.helper import Program
+from connmgr.errors import RequestError
 from connmgr.fs.files import Place
 
 CALL_BYTES = 48 << 10
@@ -17,13 +18,20 @@ class Calls:
     """The runs of ``program`` over the directory ``path``, for ``names`` in it; one run for all that it holds.
 
     The first one has begun, and each yields what follows its ``ok``. Close it afterwards.
+
+    Where the place has a gate, each name has a run of its own, in which it is the path. ``lead`` is what the archive of
+    such a run is about: the path from the directory, empty for all that it holds; None where names need no lead.
+    ``missed`` tells what could not be run, after the first.
     """
+
+    lead: bytes | None = None
 
     def __init__(self, place: Place, program: Program, path: bytes, names: Sequence[bytes]) -> None:
         self._place = place
         self._program = program
         self._path = path
-        self._lists = _lists(names)
+        self._lists = _lists(names) if place.gate is None else _single(names)
+        self.missed: list[str] = []
         with ExitStack() as cleanup:
             self._exchange = self._begun(cleanup, next(self._lists))
             self._cleanup = cleanup.pop_all()
@@ -33,16 +41,32 @@ class Calls:
         yield self._exchange
         for names in self._lists:
             self._cleanup.close()
-            yield self._begun(self._cleanup, names)
+            try:
+                exchange = self._begun(self._cleanup, names)
+            except RequestError as error:
+                if self._place.gate is None:
+                    raise
+                self._cleanup.close()
+                self.missed.append(f"{names[0].decode(errors='replace')}: {error.message}")
+            else:
+                yield exchange
 
     def close(self) -> None:
         """End the far side's part. Calling it again does nothing."""
         self._cleanup.close()
 
     def _begun(self, cleanup: ExitStack, names: list[bytes]) -> Exchange:
-        exchange = cleanup.enter_context(self._place.run(self._program, [self._path, *names]))
+        arguments: list[bytes] = [self._path, *names]
+        if self._place.gate is not None:
+            self.lead = b"".join(names)
+            arguments = [b"/".join([self._path, self.lead]), b"member"] if names else [self._path]
+        exchange = cleanup.enter_context(self._place.run(self._program, arguments))
         exchange.answer()
         return exchange
+
+
+def _single(names: Sequence[bytes]) -> Iterator[list[bytes]]:
+    return iter([[name] for name in names] or [[]])
 
 
 def _lists(names: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -95,6 +95,20 @@ def entry_of(record: bytes, name: bytes, target: bytes | None = None) -> Entry:
     )
 
 
+def name_of(record: bytes) -> bytes:
+    """Return the name in ``record``.
+
+    :raises TransferFailed: it describes no file.
+    """
+    return _matched(record)["name"][1:].removeprefix(b"./").removesuffix(b"\n")
+
+
+def renamed(record: bytes, name: bytes) -> bytes:
+    """Return ``record`` with another name."""
+    path = name if name.startswith(b"/") else b"./" + name
+    return record[: _matched(record).start("name") + 1] + path + b"\n"
+
+
 def _keyed(record: bytes) -> bytes:
     """Return ``record`` with the name first, delimited by NUL, which no name contains."""
     start = _matched(record).start("name")

@@ -14,10 +14,11 @@ from datetime import datetime, timezone
 from connmgr.engine.exchange import STALL_SECONDS, Chunk, Exchange
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
-from connmgr.errors import TransferFailed
+from connmgr.errors import PolicyDenied, TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.blobs import Blob
-from connmgr.fs.entries import Entry, Listing, entry_of
+from connmgr.fs.entries import Entry, Listing, entry_of, name_of, renamed
+from connmgr.fs.gate import READ, Gate, Judge
 from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
 
@@ -44,19 +45,28 @@ SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
 
 _NUMBER = re.compile(rb"[0-9]{1,20}")
+_WILDCARD = re.compile(rb"[*?[\\]")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session works: its transport, its working directory, and the helpers that it has."""
+    """Where a session works: its transport, its working directory, and the helpers that it has.
+
+    All that is done with files there is put to ``gate``, if there is one.
+    """
 
     transport: Transport
     directory: bytes
     helpers: Helpers = field(default_factory=Helpers)
+    gate: Gate | None = None
 
-    def run(self, program: Program, arguments: Sequence[str | bytes]) -> Exchange:
-        """Run one of :mod:`connmgr.fs.scripts` here."""
-        return Exchange(self.transport, self.helpers, program, [self.directory, *arguments])
+    def run(self, program: Program, arguments: Sequence[str | bytes], judge: Judge | None = None) -> Exchange:
+        """Run one of :mod:`connmgr.fs.scripts` here; what it asks is put to ``judge``, or to one for the gate."""
+        if self.gate is not None and judge is None:
+            judge = Judge(self.gate)
+        if judge is not None:
+            program = scripts.held(program)
+        return Exchange(self.transport, self.helpers, program, [self.directory, *arguments], judge=judge)
 
 
 class Reading:
@@ -167,7 +177,12 @@ def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
 
 
 def make_temporary(place: Place) -> bytes:
-    """Make a new directory for temporary files that only the session's user can enter, and return its path."""
+    """Make a new directory for temporary files that only the session's user can enter, and return its path.
+
+    :raises PolicyDenied: the place has a gate: no rule over paths would hold for what is run from there.
+    """
+    if place.gate is not None:
+        raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
     with place.run(scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
         return exchange.answer()
 
@@ -177,16 +192,76 @@ def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Lis
 
     With ``recursive`` also what the directories in it hold, by their paths below it.
     """
-    with place.run(scripts.LIST, [path, "1" if recursive else ""]) as exchange:
+    judge = Judge(place.gate) if place.gate is not None else None
+    with place.run(scripts.LIST, [path, "1" if recursive else ""], judge) as exchange:
         exchange.answer()
-        return Listing(_entries(exchange))
+        records = _entries(exchange)
+        return Listing(_allowed(records, place.gate, judge.real) if place.gate and judge else records)
+
+
+def _allowed(records: Iterable[bytes], gate: Gate, directory: bytes) -> Iterator[bytes]:
+    """Yield those of a directory's entries that ``gate`` lets be read."""
+    return (record for record in records if gate.allows(READ, _below(directory, name_of(record))))
+
+
+def _below(directory: bytes, name: bytes) -> bytes:
+    return directory.rstrip(b"/") + b"/" + name
 
 
 def matching(place: Place, pattern: bytes) -> Listing:
-    """Return the files whose paths ``pattern`` matches as the far side's shell expands it; links are not followed."""
+    """Return the files whose paths ``pattern`` matches as the far side's shell expands it; links are not followed.
+
+    With a gate wildcards do not go through links either, and what may not be read is left out.
+    :raises PolicyDenied: the place has a gate, and the pattern goes back from what a wildcard matches.
+    """
+    if place.gate is not None:
+        return _matching_allowed(place, pattern, place.gate)
     with place.run(scripts.GLOB, [pattern]) as exchange:
         exchange.answer()
         return Listing(_entries(exchange))
+
+
+def _matching_allowed(place: Place, pattern: bytes, gate: Gate) -> Listing:
+    lead, rest = _split(pattern)
+    judge = Judge(gate)
+    with place.run(scripts.GLOB, [lead or b".", rest], judge) as exchange:
+        exchange.answer()
+        return Listing(_found(_entries(exchange), gate, judge.real, lead))
+
+
+def _found(records: Iterable[bytes], gate: Gate, start: bytes, lead: bytes) -> Iterator[bytes]:
+    """Yield the entries that ``gate`` lets be read, by their whole paths; ``start`` is the real path of ``lead``."""
+    directory = b""
+    for record in records:
+        if record.startswith(b"="):
+            directory = record[1:].removeprefix(b".").removeprefix(b"/")
+            continue
+        name = _below(directory, name_of(record)).removeprefix(b"/")
+        if gate.allows(READ, _below(start, name)):
+            yield renamed(record, _below(start, name) if lead.startswith(b"~/") else lead + name)
+
+
+def _split(pattern: bytes) -> tuple[bytes, bytes]:
+    """Return the directory that leads ``pattern``, with its slash, and the rest from the first wildcard on."""
+    parts = pattern.rstrip(b"/").split(b"/")
+    wild = (at for at, part in enumerate(parts) if _WILDCARD.search(part))
+    at = next(wild, len(parts) - 1)
+    rest = [part for part in parts[at:] if part not in (b"", b".")]
+    if b".." in rest:
+        raise PolicyDenied("A caller with rules over paths may not go back by .. from what a pattern matches.")
+    return b"".join(part + b"/" for part in parts[:at]), b"/".join(rest)
+
+
+def real_directory(place: Place, path: bytes) -> bytes:
+    """Return the real path of a directory, without asking the place's gate.
+
+    It takes one exchange with the far side.
+    :raises NoSuchDirectory: there is none that the session's user may enter, or ``path`` goes into one and back.
+    """
+    judge = Judge(None)
+    with place.run(scripts.WHERE, [path], judge) as exchange:
+        exchange.answer()
+    return judge.real
 
 
 def _entries(exchange: Exchange) -> Iterator[bytes]:

@@ -9,6 +9,9 @@ program that computes SHA-256, and open files by their descriptors in /proc.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 from connmgr import errors
 from connmgr.engine.helper import EXCHANGE, Program
 from connmgr.engine.script import Source
@@ -37,6 +40,19 @@ def _program(name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (
     return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS)
 
 
+@cache
+def held(program: Program) -> Program:
+    """Return what does the same for a caller with rules over paths, and asks about each path before it is used."""
+    opening = f"{program.opening}; exec 6<&0{'' if program.fed else ' </dev/null'}; guard"
+    library = (*program.library, Source(__package__, "gate"))
+    body = tuple(Source(__package__, _HELD.get(source.name, source.name)) for source in program.body)
+    return replace(program, name=f"{program.name}_held", library=library, body=body, opening=opening, fed=True)
+
+
+_HELD = {name: f"{name}_held" for name in ("glob", "mkdir", "move")}
+"""Programs that are others then."""
+
+
 READ = _program("read")
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
@@ -54,7 +70,10 @@ An entry is mode and type, size, time, ids, names, and ``/./name``.
 """
 
 GLOB = _program("glob", "describing", setup="find_out_how")
-"""``pattern``. As LIST: what the pattern matches, by their whole paths."""
+"""``pattern``. As LIST: what the pattern matches, by their whole paths.
+
+Held, ``directory pattern``: ``=`` and a directory's path from that one lead the entries that are in it.
+"""
 
 CHECKSUM = _program("checksum", setup="find_checksum", shared=("inside",))
 """``path name…``. ``ok``; after each SHA-256, two blanks, a file's path from ``path`` and NUL; a mark and ``end``.
@@ -83,6 +102,9 @@ MKDIR = _program("mkdir")
 
 MOVE = _program("move")
 """``from to overwrite``. ``ok``."""
+
+WHERE = _program("where")
+"""``path``. ``ok``, after the question ``at`` with the real path of a directory; it always runs as :func:`held`."""
 
 MAKE_TEMPORARY = _program("make_temporary")
 """``name``. ``ok`` and a new directory, 0700."""

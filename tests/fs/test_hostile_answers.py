@@ -11,7 +11,9 @@ from connmgr import errors
 from connmgr.engine.helper import Helper, Helpers
 from connmgr.fs import files, scripts
 from connmgr.fs.files import Place
+from connmgr.fs.gate import Gate
 from connmgr_local.transport import LocalTransport
+from tests.fs.gates import Patterns
 from tests.fs.test_helper import Scripted
 from tests.hostile import fill, quickly
 
@@ -21,12 +23,12 @@ RECORD = b"MARK ok\nMARK %s"
 NO_NUMBERS = [b"-1", b"+1", b"1_0", b" 1", b"", b"x", DIGITS, b"\xc2\xb2"]
 
 
-def place(answer: bytes, program: Any, piece: int = 32 << 10) -> Place:
+def place(answer: bytes, program: Any, piece: int = 32 << 10, gate: Gate | None = None) -> Place:
     """Return a place whose helper gives ``answer``, in which MARK stands for the mark."""
     channel, helpers = Scripted([]), Helpers()
     helpers.leave(Helper(channel, "word", set(program.parts)))
     channel.answer(answer, range(0, len(answer), piece))
-    return Place(LocalTransport(), b"/", helpers)
+    return Place(LocalTransport(), b"/", helpers, gate)
 
 
 @pytest.mark.parametrize("pattern", [b"x", b"\n", b"MARK", b"MARK o", b"MARK ok", b"MARK ok x"])
@@ -93,3 +95,30 @@ def test_a_listing_with_an_end_and_nothing_but_entries_is_one(between: bytes, en
             files.list_directory(far_side, b".")
     else:
         assert [entry.name for entry in files.list_directory(far_side, b".")] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        b"",
+        b"MARK ask read MARK\n",
+        b"MARK ask read relative MARK\n",
+        b"MARK ask chmod /allowed MARK\n",
+        b"MARK ask /allowed MARK\n",
+        b"MARK ask read /allowed\n",
+        b"MARK ask read /" + b"x" * (1 << 20) + b" MARK\n",
+    ],
+    ids=lambda question: question[:24],
+)
+def test_what_is_not_asked_as_it_should_be_is_not_done(question: bytes) -> None:
+    gate = Patterns(b"/allowed/**")
+    far_side = place(question + b"MARK ok 5\nhelloMARK over 0\n", scripts.held(scripts.READ), gate=gate)
+    with quickly(), pytest.raises(errors.TransferFailed):
+        files.Reading(far_side, b"file")
+    assert gate.asked == []
+
+
+def test_the_owner_s_files_are_not_asked_about() -> None:
+    far_side = place(b"MARK ask read /allowed MARK\nMARK ok 5\nhelloMARK over 0\n", scripts.READ)
+    with pytest.raises(errors.TransferFailed):
+        files.Reading(far_side, b"file")

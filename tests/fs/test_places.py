@@ -70,24 +70,24 @@ class Reached:
 def reached(request: pytest.FixtureRequest) -> Iterator[Reached]:
     """A directory in the user's home, which root too may write to."""
     with ExitStack() as links:
-        yield (_oneself if request.param in TO_ONESELF else _inhabitant)(request, links)
+        yield (oneself_by if request.param in TO_ONESELF else inhabitant_by)(request, links)
 
 
-def _oneself(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
+def oneself_by(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
     home: Path = request.getfixturevalue("home_of_the_daemon")
-    directory = home / request.param
+    directory = home / _name(request)
     directory.mkdir()
     transport = links.enter_context(ssh_link(links.enter_context(ssh_server(home)), TO_ONESELF[request.param]))
     return Reached(Place(transport, bytes(directory)), directory, os.geteuid(), os.geteuid(), home)
 
 
-def _inhabitant(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
+def inhabitant_by(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
     machine: Machine = request.getfixturevalue("running_machine")
     user: Inhabitant = request.getfixturevalue("user")
     way, (where, fields) = request.param, WAYS[request.param]
     tty = ["Defaults requiretty"] if way.startswith("sudo on a terminal") else []
     machine.allow(*tty, f"{user.name} ALL=(ALL) ALL")
-    directory = machine.path(user.home) / way
+    directory = machine.path(user.home) / _name(request)
     directory.mkdir()
     os.chown(directory, user.uid, user.uid)
     inner = links.enter_context(request.getfixturevalue("places").reach(where, user))
@@ -96,7 +96,12 @@ def _inhabitant(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
     assert (session.info.tty_state == "merged") == (way in ON_A_TERMINAL)
     uid = 0 if way.startswith("su") else user.uid
     home = machine.path(user.home if uid else "/root")
-    return Reached(Place(transport, f"{user.home}/{way}".encode()), directory, uid, user.uid, home)
+    return Reached(Place(transport, f"{user.home}/{directory.name}".encode()), directory, uid, user.uid, home)
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    """Return the name of a directory of the module's own, since homes are there for all."""
+    return f"{request.param} of {request.module.__name__}"
 
 
 @pytest.fixture(scope="module")

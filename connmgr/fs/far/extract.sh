@@ -40,18 +40,24 @@ put() {
   why=$(mv -f -- "$@" . 2>&1) && return
   for n; do ! exists "$n" || failed "$below${n##*/}" "$why"; done
 }
-resolve "$1"; trim
+reach "$1" tree fill; trim
+[ ! "$gated" ] || removes_safely
 [ "$tar" ] || no tar_missing
 if [ ! -d "$p" ]; then
   parent
   exists "$p" && no wrong_file_type
   why=$(mkdir -- "$p" 2>&1) || [ -d "$p" ] || because "$why"
 fi
-cd -P "$p" 2>/dev/null || no permission_denied
-root=$(physical && echo x); root=${root%??}
+if [ "$gated" ]; then
+  [ "$p" = . ] || go_in
+  root=$h
+else
+  cd -P "$p" 2>/dev/null || no permission_denied
+  root=$(physical && echo x); root=${root%??}
+fi
 [ "$root" != / ] || root=
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
-clear_litter
+[ "$gated" ] || clear_litter
 { read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
 t=.connmgr-$self-$host-$2
 tidy() { rm -rf -- "./$t"; }
@@ -65,6 +71,7 @@ unpacked() {
     there=$(readlink "$staged" && echo x)
     [ "${there%??}" = "$root/$t" ] || swapped
   else
+    [ ! "$gated" ] || unsafe /proc
     staged=$root/$t
   fi
   receiving=1

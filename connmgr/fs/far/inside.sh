@@ -1,11 +1,16 @@
-# Enters the directory p, or that of the file p, whose name is then `only`.
+# Enters the directory p, or that of the file p, whose name is then `only`. Where rules hold that is done.
 inside() {
   only=
-  if [ -d "$p" ]; then cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
+  if [ "$gated" ] && [ "$p" != . ]; then
+    only=$p
+    [ -L "$p" ] || [ -r "$p" ] || no permission_denied
+    return
+  fi
+  if [ -d "$p" ]; then enter "$p" && [ -r . ] || no permission_denied
   else
     [ -r "$p" ] || no permission_denied
     trim; parent
-    cd -P "$d" 2>/dev/null || no permission_denied
+    enter "$d" || no permission_denied
     only=./$b
   fi
 }

@@ -1,8 +1,9 @@
-resolve "$1"
+reach "$1" tree read
 [ -e "$p" ] || absent -L
 [ -d "$p" ] || no wrong_file_type
-cd -P "$p" 2>/dev/null && [ -r . ] || no permission_denied
+enter "$p" && [ -r . ] || no permission_denied
 [ -z "$2" ] || find . -prune >/dev/null 2>&1 || no file_operation_failed "find is not installed there."
+[ ! "$gated" ] || [ ! "$2" ] || [ "$how" = find ] || unsafe find
 if [ "$2" ]; then prune=; else prune=-prune; fi
 describe() {
   if [ "$how" = find ]; then find . ! -name . $prune -printf "$format"

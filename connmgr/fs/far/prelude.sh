@@ -1,10 +1,15 @@
 # A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
 # directory. No other directory is stayed in, since the user might not enter it again. What takes another's name never
 # goes into a directory that somebody has put there meanwhile: GNU's and busybox's mv know -T for that, BSD's -h.
+# `reach`, `enter` and `opened` are others for callers with rules over paths (gate.sh).
 #
 # `physical` tells the directory that the shell is in, as the kernel knows it. A shell's own pwd tells what the shell
 # believes: some work that out before they enter a directory, and somebody may have put a link there in between.
 unset CDPATH
+gated=
+reach() { resolve "$1"; }
+enter() { cd -P "$1" 2>/dev/null || return; }
+opened() { :; }
 resolve() {
   cd /
   case $1 in
@@ -32,3 +37,4 @@ replace() {
   done
   return 1
 }
+identity() { stat -L -c %d:%i /proc/self/fd/0 || stat -f %d:%i; } 2>/dev/null

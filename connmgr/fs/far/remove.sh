@@ -1,4 +1,5 @@
-resolve "$1"
+reach "$1" name write${2:+-all}
+[ ! "$gated" ] || whole "$2" || set -- "$1" ""
 present
 [ ! -d "$p" ] || trim
 if [ -d "$p" ] && [ ! -L "$p" ]; then

@@ -1,4 +1,5 @@
-resolve "$1"
+if [ "$2" ]; then reach "$1" file read; else reach "$1" look read; fi
+[ ! "$gated" ] || set -- "$1" ""
 present
 [ -z "$2" ] || [ -e "$p" ] || absent -L
 link=

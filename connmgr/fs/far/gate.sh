@@ -1,0 +1,111 @@
+# For callers with rules over paths. `reach` enters the directory that holds what a path names, name after name, and
+# asks the daemon about the real path before anything is opened, made or removed. Then p is ./name in there, where no
+# link is followed any more, or . for the directory itself.
+#
+# The last link of a path is followed to a `file` and to a `tree`, which is entered if it is a directory. It is not
+# followed to what is looked at (`look`), to a `member` of a directory, which is entered too, and to the `name` of what
+# is there or is to be there (`new`), of which a trailing slash means nothing.
+#
+# shellcheck disable=SC2329 # the programs call what the guard defines
+guard() {
+  gated=1 only_rename=
+  reach() { hold "$1" "$2" "$3"; permit "$3"; }
+  enter() { [ "$1" = . ]; }
+  opened() {
+    found=$(stat -L -c "%d:%i %s" /proc/self/fd/0 2>/dev/null) || found=$(stat -f "%d:%i %z" 2>/dev/null) || unsafe stat
+    size=${found#* }
+    name=$(stat -c %d:%i -- "$p" 2>/dev/null) || name=$(stat -f %d:%i -- "$p" 2>/dev/null)
+    [ "${found% *}" = "$name" ]
+  }
+  replace() {
+    for o in ${only_rename:+"-fT --no-copy"} -fT -fh; do
+      why=$(mv $o -- "$1" "$2" 2>&1) && return
+      case $why in "mv: "*"nvalid option"*|"mv: illegal option"*|"mv: "*"nknown option"*|*"nrecognized option"*) ;; *) return 1;; esac
+    done
+    unsafe mv
+  }
+}
+unsafe() { no file_operation_failed "The caller has rules over paths, and the far side's $1 does not let them be kept."; }
+ask() {
+  printf '%s ask %s %s %s\n' "$mark" "$1" "$2" "$mark"
+  read -r verdict <&6 || exit 1
+  [ "$verdict" = yes ] || { tidy; exit 0; }
+}
+here() {
+  h=$(physical 2>/dev/null && echo x) || unsafe pwd
+  h=${h%??}
+}
+expanded() {
+  links=$((links + 1)) named=
+  [ $links -le 40 ] && l=$(readlink "./$b" 2>/dev/null && echo x) || return
+  rest=${l%??}$more
+  case $rest in /*) cd /;; esac
+}
+# Stepping back out of a directory tells that it is there: that is the rules' business too. /proc/self is another one for
+# each program that reads it.
+hold() {
+  resolve "$1"
+  links=0 named= missing= way=$2 kind=$3
+  case $way in name|new) trim;; esac
+  rest=$p
+  while :; do
+    rest=${rest#"${rest%%[!/]*}"}
+    b=${rest%%/*}
+    more=${rest#"$b"}
+    case $b in
+      "") b=.; break;;
+      .) rest=$more; continue;;
+      ..)
+        if [ "$named" ]; then
+          [ "$kind" != at ] || { missing=1; break; }
+          here; ask "${kind%-all}" "$h"
+        fi
+        named= rest=$more
+        cd -P .. || { missing=1; break; }
+        continue;;
+    esac
+    case $more$way in
+      name|new|look) break;;
+      member) [ ! -L "./$b" ] || break;;
+    esac
+    case $PWD/$b in /proc/self|/proc/thread-self) direct=1;; *) direct=;; esac
+    if [ -L "./$b" ] && [ ! "$direct" ]; then
+      expanded || { missing=1; break; }
+    elif [ "$more" ]; then
+      cd -P "./$b" 2>/dev/null || { missing=1; break; }
+      named=1 rest=$more
+    else
+      case $way in tree|member) ! cd -P "./$b" 2>/dev/null || b=.;; esac
+      break
+    fi
+  done
+  here
+  d=. p=./$b at=${h%/}/$b$more
+  [ "$b" != . ] || p=. at=$h
+}
+names_directory() { [ ! "$missing" ] && [ -d "$p" ] && [ ! -L "$p" ]; }
+permit() {
+  kind=$1
+  case $kind in *-all) names_directory || kind=${kind%-all};; esac
+  ask "$kind" "$at"
+  [ ! "$missing" ] || lost
+}
+lost() {
+  why=$(ls -d "./$b/." 2>&1 >/dev/null)
+  case $way:$kind:${why##*: } in
+    name:*|*:read:*|*"ermission denied"*) because "$why";;
+  esac
+  no no_such_directory
+}
+# Whether a directory may be removed with all that is in it, which the caller wants.
+whole() {
+  [ "$1" ] && case $kind in *-all) ;; *) return 1;; esac
+  removes_safely
+}
+removes_safely() { case $(rm --version 2>&1) in *GNU*|*"usage: rm"*) ;; *) unsafe rm;; esac; }
+go_in() {
+  cd -P "./$b" 2>/dev/null || no permission_denied
+  above=$h
+  here
+  [ "$h" = "${above%/}/$b" ] || swapped
+}

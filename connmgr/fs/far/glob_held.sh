@@ -1,0 +1,33 @@
+# The directory before the first wildcard is entered, however links lead there; from there on wildcards go through none.
+# What they match is described in its directory, which was entered too, after `=` and that directory's name.
+hold "$1" tree at
+ask at "$h"
+root=${h%/} start=$p pattern=./$2
+IFS=
+set +f
+described() {
+  [ $# -gt 0 ] || return
+  (
+    if [ "$d" != . ]; then
+      cd -P "$d" 2>/dev/null || exit
+      here
+      [ "$h" = "$root/${d#./}" ] || exit
+    fi
+    printf '%s =%s' "$mark" "$d"
+    if [ "$how" = find ]; then find "$@" -prune -printf "$format"
+    else stat "$how" "$format" -- "$@"; fi
+  )
+}
+describe() {
+  [ "$start" = . ] && [ ! "$missing" ] || return
+  d=.
+  set --
+  for n in $pattern; do
+    if [ ! -e "$n" ] && [ ! -L "$n" ]; then continue; fi
+    if [ "${n%/*}" != "$d" ] || [ $# -ge 100 ]; then described "$@"; set --; fi
+    d=${n%/*}
+    set -- "$@" "./${n##*/}"
+  done
+  described "$@"
+}
+finish() { printf '%s end' "$mark"; }

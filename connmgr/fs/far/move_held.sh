@@ -1,0 +1,34 @@
+# Both directories are held, one as the working directory, the other by its descriptor, and nothing but a rename is done:
+# what is copied could be something else by then.
+reach "$1" name take-all
+[ "$p" != . ] || no wrong_file_type
+present
+from_at=$h from=$b whole= only_rename=1
+case $kind in *-all) whole=1;; esac
+mount_of() { while read -r name value; do [ "$name" != mnt_id: ] || echo "$value"; done <"/proc/self/fdinfo/$1"; }
+one_file_system() {
+  # shellcheck disable=SC2046
+  set -- $(stat -c %d -- "$from" . || stat -f %d -- "$from" .)
+  [ "$1" ] && [ "$1" = "$2" ] && [ "$(mount_of 7)" = "$(mount_of 8)" ]
+} 2>/dev/null
+finish() {
+  if [ "$h" = "$from_at" ]; then from=./$from
+  else
+    [ -d /proc/self/fd/7 ] || unsafe /proc
+    from=/proc/self/fd/7/$from
+    one_file_system || no file_operation_failed "A caller with rules over paths may not move files between two file systems."
+  fi
+  [ "$whole" ] || [ ! -d "$from" ] || [ -L "$from" ] || swapped
+  replace "$from" "$p" || because "$why"
+  say ok; exit 0
+}
+arrive() {
+  kind=write
+  [ ! "$whole" ] || kind=fill
+  reach "$2" new $kind
+  if [ -d "$p" ] && [ ! -L "$p" ]; then no file_exists; fi
+  if [ -e "$p" ] || [ -L "$p" ]; then [ "$3" ] || no file_exists; fi
+  finish 8<.
+}
+arrive "$@" 7<.
+no permission_denied

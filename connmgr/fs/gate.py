@@ -1,0 +1,81 @@
+"""Rules over paths, kept on the far side at the moment of use.
+
+A program of the far side enters the directory that holds what a path names, tells the real path, and waits for the
+decision; what it does then, it does in that directory, and follows no link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from connmgr.errors import TransferFailed
+
+READ = "fs.read"
+WRITE = "fs.write"
+
+_QUESTIONS = {
+    b"read": ((READ,), False),
+    b"read-all": ((READ,), True),
+    b"write": ((WRITE,), False),
+    b"write-all": ((WRITE,), True),
+    b"fill": ((WRITE,), True),
+    # Under its new name something may be read that may not be read now.
+    b"take": ((READ, WRITE), False),
+    b"take-all": ((READ, WRITE), True),
+    b"at": ((), False),
+}
+"""What a program asks, the actions that it is about, and whether it is about all that a directory holds."""
+
+
+class Gate(Protocol):
+    """Decides what a caller may do with files of a far side.
+
+    An ``action`` is ``fs.read`` or ``fs.write``. A path is absolute and real: no link, no ``.`` and no ``..`` in it.
+    Either method raises what the client is answered: :class:`connmgr.errors.PolicyDenied` or another error of status
+    403, whose message names no path that the request does not have.
+    """
+
+    def check(self, action: str, path: bytes) -> None:
+        """Return if ``action`` may be done to ``path``: what is there, or the name that is made, changed or removed."""
+
+    def covers(self, action: str, directory: bytes) -> None:
+        """Return if ``action`` may be done to ``directory`` and to everything that is or will be below it."""
+
+    def allows(self, action: str, path: bytes) -> bool:
+        """Whether :meth:`check` would return; nobody is asked for an approval."""
+
+
+@dataclass
+class Judge:
+    """Puts to ``gate`` what one program asks; ``real`` is the path that it told last."""
+
+    gate: Gate | None
+    real: bytes = b""
+
+    def __call__(self, question: bytes) -> None:
+        """Return if the program may go on.
+
+        :raises connmgr.errors.PolicyDenied: it may not.
+        :raises TransferFailed: the far side asks in an unknown way.
+        """
+        kind, _, path = question.partition(b" ")
+        if kind not in _QUESTIONS or not path.startswith(b"/"):
+            raise TransferFailed("The far side did not tell a real path.")
+        self.real = _normal(path)
+        actions, whole = _QUESTIONS[kind]
+        if self.gate is not None:
+            decide = self.gate.covers if whole else self.gate.check
+            for action in actions:
+                decide(action, self.real)
+
+
+def _normal(path: bytes) -> bytes:
+    """Return ``path`` without what means nothing, up to the first ``..``, which leads back from what is not there."""
+    parts: list[bytes] = []
+    for part in path.split(b"/"):
+        if part == b"..":
+            break
+        if part not in (b"", b"."):
+            parts.append(part)
+    return b"/" + b"/".join(parts)

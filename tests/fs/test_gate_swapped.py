@@ -1,0 +1,136 @@
+"""Rules over paths hold for what is really used, while somebody puts links to secrets in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from connmgr import errors
+from connmgr.fs import files
+from connmgr.fs.files import Marks, Place, receive
+from tests.fs.far_sides import SHELLS, Elsewhere, content_of, shell_called_sh
+from tests.fs.gates import SECRET, Patterns, archived, facts_of, sums
+from tests.fs.swapper import swapped
+from tests.fs.trees import archive_of, unpack
+
+Work = Callable[[Place], object]
+
+TIMES = 50
+TIMEOUT = 20
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A far side where ``allowed`` may be used, which holds what changes places with a link to a secret."""
+
+    place: Place
+    folder: Path
+    sub: int
+    """The directory ``sub``, whatever it is called."""
+
+    def fill(self) -> None:
+        """Make what work has taken from ``allowed``."""
+        with suppress(FileExistsError):
+            os.mkdir("deep", dir_fd=self.sub)
+        for name in ("file", "deep/inner"):
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=self.sub)
+            os.write(descriptor, b"content")
+            os.close(descriptor)
+        (self.folder / "allowed/mine").write_bytes(b"content")
+
+    def clear(self) -> None:
+        """Remove what work has made there."""
+        for name in ("new", "moved"):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self.sub)
+        with suppress(FileNotFoundError):
+            os.rmdir("made", dir_fd=self.sub)
+
+
+@pytest.fixture(params=SHELLS)
+def attacked(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Iterator[Attacked]:
+    allowed, secret = folder / "allowed", folder / "secret"
+    for directory in (allowed / "sub", secret / "deep"):
+        directory.mkdir(parents=True)
+    for name in ("file", "deep/inner", "nobody-knows"):
+        (secret / name).write_bytes(SECRET)
+    (allowed / "file").write_bytes(b"content")
+    (allowed / "other-file").symlink_to(secret / "file")
+    (allowed / "other-sub").symlink_to(secret)
+    transport = Elsewhere(shell_called_sh(tmp_path, request.param), os.environ["PATH"], tmp_path)
+    sub = os.open(allowed / "sub", os.O_RDONLY)
+    found = Attacked(Place(transport, bytes(folder), gate=Patterns(bytes(allowed) + b"/**")), folder, sub)
+    found.fill()
+    yield found
+    os.close(sub)
+    transport.close()
+
+
+READING: dict[str, Work] = {
+    "read": lambda place: content_of(place, b"allowed/sub/file"),
+    "read a file": lambda place: content_of(place, b"allowed/file"),
+    "stat": lambda place: files.stat_file(place, b"allowed/sub/nobody-knows", follow=True),
+    "list": lambda place: list(files.list_directory(place, b"allowed/sub")),
+    "list all": lambda place: list(files.list_directory(place, b"allowed", recursive=True)),
+    "glob": lambda place: list(files.matching(place, b"allowed/s*/*")),
+    "archive": lambda place: archived(place, b"allowed/sub"),
+    "archive all": lambda place: archived(place, b"allowed"),
+    "archive a file": lambda place: archived(place, b"allowed/file"),
+    "archive members": lambda place: archived(place, b"allowed", b"sub/file", b"sub/deep"),
+    "checksum": lambda place: sums(place, b"allowed"),
+}
+WRITING: dict[str, Work] = {
+    "write": lambda place: receive(place, b"allowed/sub/new", iter([b"x"]), 1, Marks(0o600)),
+    "write over": lambda place: receive(place, b"allowed/sub/file", iter([b"x"]), 1, Marks()),
+    "write a file": lambda place: receive(place, b"allowed/file", iter([b"x"]), 1, Marks()),
+    "mkdir": lambda place: files.make_directory(place, b"allowed/sub/made", 0o700, parents=False, timeout=TIMEOUT),
+    "mkdir below": lambda place: files.make_directory(place, b"allowed/sub/made", None, parents=True, timeout=TIMEOUT),
+    "move in": lambda place: files.move(place, b"allowed/mine", b"allowed/sub/moved", overwrite=True, timeout=TIMEOUT),
+    "move out": lambda place: files.move(place, b"allowed/sub/file", b"allowed/mine", overwrite=True, timeout=TIMEOUT),
+    "move over": lambda place: files.move(place, b"allowed/mine", b"allowed/sub/file", overwrite=True, timeout=TIMEOUT),
+    "remove": lambda place: files.remove(place, b"allowed/sub/file", recursive=False, timeout=TIMEOUT),
+    "remove all": lambda place: files.remove(place, b"allowed/sub/deep", recursive=True, timeout=TIMEOUT),
+    "extract": lambda place: unpack(place, b"allowed/sub", archive_of(("new", {}))),
+    "extract below": lambda place: unpack(place, b"allowed", archive_of(("sub/new", {}), ("sub/file", {}))),
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_nothing_of_a_secret_is_read(attacked: Attacked, name: str) -> None:
+    known = {SECRET, hashlib.sha256(SECRET).hexdigest().encode(), b"nobody-knows"}
+    done = 0
+    with swapping(attacked.folder / "allowed", name):
+        for _ in range(TIMES):
+            with suppress(errors.RequestError, errors.OperationError):
+                answer = READING[name](attacked.place)
+                found = answer if isinstance(answer, bytes) else repr(answer).encode()
+                assert not [one for one in known if one in found], f"{name} brought {found!r}"
+                done += 1
+    assert name == "stat" or done, "nothing was read at all"
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_nothing_is_made_changed_or_removed_elsewhere(attacked: Attacked, name: str) -> None:
+    before = facts_of(attacked.folder / "secret")
+    done = 0
+    with swapping(attacked.folder / "allowed", name):
+        for _ in range(TIMES):
+            attacked.fill()
+            with suppress(errors.RequestError, errors.OperationError):
+                WRITING[name](attacked.place)
+                done += 1
+            attacked.clear()
+    assert facts_of(attacked.folder / "secret") == before
+    assert done, "nothing was done at all"
+
+
+def swapping(allowed: Path, name: str) -> AbstractContextManager[None]:
+    """Have a link to a secret take turns with the file or directory that the work of that name uses."""
+    what = "file" if name.endswith("a file") else "sub"
+    return swapped(allowed / what, allowed / f"other-{what}")
