@@ -12,6 +12,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import Account, account, caller
 from connmgr.api.answer import as_lines
+from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
@@ -108,7 +109,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     if "connections" not in request:
         with_shells = {entry.type.name for entry in services().registry if entry.type.usage_category == "shell"}
         ids = [id for id in ids if not isinstance(one := stored.get(id), Connection) or one.type in with_shells]
-    return {**request, "connections": ids, "stored": stored}
+    return {**with_words(request), "connections": ids, "stored": stored}
 
 
 @group.endpoint(
@@ -118,7 +119,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     action="shell.broadcast",
     about=("connections", "session", "command", "argv"),
     selects=select,
-    raises=[errors.IntegrityError],
+    raises=[errors.IntegrityError, errors.UnknownCommand],
     waits=True,
     example={"connectionFilter": "web*", "command": "uptime", "timeout": 10},
 )

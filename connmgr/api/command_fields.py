@@ -7,13 +7,13 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from marshmallow import ValidationError, validate, validates_schema
+from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import output
 from connmgr.api.schemas import Members
 from connmgr.engine.frame import Command
-from connmgr.fields import List, Number, Schema, Text
+from connmgr.fields import List, Nested, Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
 MAX_TIMEOUT = 86400
@@ -23,10 +23,22 @@ MAX_COMMAND = 1 << 20
 MAX_WORDS = 4096
 
 
-class WhatRuns(Schema):
-    """A request's ``command`` or ``argv``: one of its ``alternatives``, or none if it ``may_lack`` all."""
+class Saved(Schema):
+    """A saved command, and its arguments."""
 
-    alternatives: ClassVar[Sequence[str]] = ("command", "argv")
+    name = Text(required=True, metadata={"description": "The command's name."})
+    arguments = Members(
+        keys=Text(),
+        values=fields.Raw(),
+        load_default=dict,
+        metadata={"description": "A text, or an integer, for each of its parameters."},
+    )
+
+
+class WhatRuns(Schema):
+    """What a request runs: one of its ``alternatives``, or none if it ``may_lack`` all."""
+
+    alternatives: ClassVar[Sequence[str]] = ("command", "argv", "saved")
     may_lack: ClassVar[bool] = False
     max_bytes: ClassVar[int] = MAX_COMMAND
 
@@ -39,6 +51,7 @@ class WhatRuns(Schema):
             "program is found in `PATH`, unless it has a slash."
         },
     )
+    saved = Nested(Saved, metadata={"description": "A command of `/command/query`, in place of `command` or `argv`."})
 
     @validates_schema
     def check_what_runs(self, data: dict[str, Any], **_: Any) -> None:
@@ -46,7 +59,7 @@ class WhatRuns(Schema):
         if len(given) > 1:
             raise ValidationError(f"Not together with {given[0]}.", given[1])
         if not given and not self.may_lack:
-            raise ValidationError(f"Give {' or '.join(self.alternatives)}.", self.alternatives[0])
+            raise ValidationError(f"Give one of {', '.join(self.alternatives)}.", self.alternatives[0])
         size = len(data.get("command", "").encode()) + sum(len(word) + 1 for word in words_of(data))
         if size > self.max_bytes:
             raise ValidationError(f"Longer than {self.max_bytes} bytes.", given[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
+from connmgr.api.command import with_words
 from connmgr.api.group import Group
 from connmgr.api.job_schemas import (
     JobInfo,
@@ -69,9 +70,11 @@ _INFO = {
     JobStartRequest,
     JobStartResponse,
     action="job.start",
-    about=("connection", "session", "command", "name"),
+    about=("connection", "session", "command", "argv", "name"),
+    selects=with_words,
     raises=[
         *REACHING,
+        errors.UnknownCommand,
         errors.NoShell,
         errors.NoSuchDirectory,
         errors.PermissionDenied,

@@ -13,6 +13,7 @@ from marshmallow import ValidationError
 
 from connmgr import errors
 from connmgr.api.account import caller
+from connmgr.api.command import with_words
 from connmgr.api.command_fields import WhatRuns
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
@@ -71,13 +72,15 @@ class PtyFields(Schema):
 
 
 class PipeRequest(WhatRuns, PtyFields):
-    alternatives = ("command", "argv", "tcp")
+    alternatives = ("command", "argv", "saved", "tcp")
     may_lack = True
     max_bytes = MAX_COMMAND
 
     connection = Id(required=True, metadata={"description": "Where it runs."})
     command = Text(
-        metadata={"description": "A command in the language of the login shell. Without all three: that shell itself."}
+        metadata={
+            "description": "A command in the language of the login shell. Without it and all others: that shell itself."
+        }
     )
     tcp = Nested(Address, metadata={"description": "Where the far side is to open a TCP stream to, instead."})
     pty = Boolean(
@@ -92,7 +95,15 @@ class PipeRequest(WhatRuns, PtyFields):
     kind=StreamEndpoint,
     action="shell.pipe",
     about=("connection", "command", "argv", "tcp"),
-    raises=[*OPENING, errors.ShellLost, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
+    selects=with_words,
+    raises=[
+        *OPENING,
+        errors.UnknownCommand,
+        errors.ShellLost,
+        errors.UpgradeRequired,
+        errors.BadFrame,
+        errors.StreamLimit,
+    ],
     waits=True,
     first_message=True,
     frames=FRAMES,

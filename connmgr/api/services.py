@@ -22,6 +22,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grants import Grants
+from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.subject_names import SubjectNames
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
@@ -49,6 +50,7 @@ class Services:
     orphans: Orphans
     authorisation: Authorisation
     approvals: Approvals
+    commands: SavedCommands
     credentials: Credentials
     grants: Grants
     tokens: Tokens

@@ -14,6 +14,7 @@ from marshmallow import fields, validate
 from connmgr import errors
 from connmgr.api import detach, output, streaming
 from connmgr.api.account import account, caller, detail
+from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
 from connmgr.api.schemas import AwaitsApproval, Id
@@ -130,8 +131,10 @@ def start(request: dict[str, Any]) -> object:
     lines=streaming.ExecLine(),
     action="shell.exec",
     about=("connection", "session", "command", "argv"),
+    selects=with_words,
     raises=[
         *OPENING,
+        errors.UnknownCommand,
         errors.NoShell,
         errors.NoSuchDirectory,
         errors.ShellLost,

@@ -12,6 +12,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.auth import Caller
+from connmgr.api.command import with_words
 from connmgr.api.group import Group
 from connmgr.api.parking import turns
 from connmgr.api.pipe import FRAMES
@@ -84,7 +85,16 @@ _INFO = {
     TerminalInfo,
     action="terminal.open",
     about=("connection", "session", "command", "argv"),
-    raises=[*OPENING, errors.NoShell, errors.ShellLost, errors.ShellBusy, errors.TerminalLimit, errors.RecordingFailed],
+    selects=with_words,
+    raises=[
+        *OPENING,
+        errors.UnknownCommand,
+        errors.NoShell,
+        errors.ShellLost,
+        errors.ShellBusy,
+        errors.TerminalLimit,
+        errors.RecordingFailed,
+    ],
     waits=True,
     example={"connection": EXAMPLE, "command": "htop", "columns": 80, "rows": 24},
     answer=_INFO | {"clients": 0},

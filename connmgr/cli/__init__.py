@@ -36,6 +36,7 @@ COMMANDS = {
     "disconnect": "disconnect",
     "terminal": "terminal.command",
     "job": "job",
+    "command": "command",
     "trust": "trust",
     "cp": "cp",
     "import-ssh-config": "import_ssh_config",

@@ -30,8 +30,8 @@ DAY = 86400
 def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
     """Decide about what tokens ask for, or list it.
 
-    Name an APPROVAL by its uuid or the beginning of that. Everything that would be done is shown. Without --once,
-    --grant or --deny a terminal is needed: connmgr asks.
+    Without APPROVAL what waits is listed. Name an APPROVAL by its uuid or the beginning of that. Everything that would
+    be done is shown. Without --once, --grant or --deny a terminal is needed: connmgr asks.
     """
     if sum((once, grant is not None, deny)) > 1:
         raise click.UsageError("Give one of --once, --grant and --deny.")

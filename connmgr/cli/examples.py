@@ -39,6 +39,12 @@ EXAMPLES = {
     "job orphans": ["connmgr job orphans web1", "connmgr job orphans web1 --remove"],
     "job rm": ["connmgr job rm nightly"],
     "job wait": ["connmgr job wait nightly", "connmgr job wait nightly; echo $?"],
+    "command ls": ["connmgr command ls", "connmgr command ls --json"],
+    "command rm": ["connmgr command rm restart-web"],
+    "command save": [
+        r"connmgr command save restart-web --parameter 'service=re:[\w-]+' -- systemctl restart '{service}.service'",
+        "connmgr exec web1 --saved restart-web service=nginx",
+    ],
     "terminal close": ["connmgr terminal close web1"],
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
     "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],

@@ -109,6 +109,9 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.option(
     "--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments, which no shell reads."
 )
+@click.option(
+    "--saved", metavar="COMMAND", help="Run a saved command; the words are its arguments, as in service=nginx."
+)
 @session_option
 @fresh_option
 @click.option(
@@ -142,6 +145,7 @@ def exec(
     cwd: str | None,
     reads: bool,
     as_argv: bool,
+    saved: str | None,
     session: str | None,
     fresh: bool,
     store: bool,
@@ -154,9 +158,9 @@ def exec(
 
     Blanks join the words after --, as with ssh, into one command of that shell's language: quote a word that the far
     shell is to see as one. With --argv no shell reads them: the first is the program, each other one an argument,
-    whatever it holds. Output comes as it is printed, byte by byte and without a limit, and the exit code is the
-    command's. After --timeout the command is killed. Ctrl-C kills it, and so does the end of what reads its output,
-    when it prints more.
+    whatever it holds. With --saved a command that `connmgr command save` has saved is run. Output comes as it is
+    printed, byte by byte and without a limit, and the exit code is the command's. After --timeout the command is
+    killed. Ctrl-C kills it, and so does the end of what reads its output, when it prints more.
 
     CONNECTION may be an address too, USER@HOST or ssh://[USER@]HOST[:PORT], to which no connection is stored: it is
     dialled as ~/.ssh/config of the daemon's user says, and forgotten a minute after its shell has ended.
@@ -170,10 +174,12 @@ def exec(
     `connmgr job` looks after it.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
-    targets, words = _parted(names, command, choice, everywhere=everywhere)
+    if as_argv and saved is not None:
+        raise click.UsageError("Give --argv or --saved.")
+    targets, words = _parted(names, command, choice, everywhere=everywhere, lacks_words=saved is not None)
     session = session_of(session, fresh=fresh)
-    options: dict[str, Any] = {"argv": words} if as_argv else {"command": " ".join(words)}
-    options |= {"timeout": timeout, "cwd": cwd, "env": _variables(env), "session": session}
+    options = _what_runs(words, saved, as_argv=as_argv)
+    options |= {"timeout": timeout, "cwd": cwd, "env": _assigned(env, "--env"), "session": session}
     if fresh and not detach:
         options["fresh"] = True
     if reads:
@@ -206,15 +212,27 @@ def exec(
     raise click.exceptions.Exit(code)
 
 
+def _what_runs(words: tuple[str, ...], saved: str | None, *, as_argv: bool) -> dict[str, Any]:
+    if saved is not None:
+        return {"saved": {"name": saved, "arguments": _assigned(words, "an argument") or {}}}
+    return {"argv": words} if as_argv else {"command": " ".join(words)}
+
+
 def _parted(
-    names: tuple[str, ...], command: tuple[str, ...] | None, choice: Choice, *, everywhere: bool
+    names: tuple[str, ...],
+    command: tuple[str, ...] | None,
+    choice: Choice,
+    *,
+    everywhere: bool,
+    lacks_words: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the connections that are named, and the words of the command.
 
+    A command that ``lacks_words`` needs none.
     :raises click.UsageError: it cannot be told which is which, or one is missing.
     """
     if everywhere:
-        if command is None:
+        if command is None and not lacks_words:
             shown = shlex.join(names) or "GLOB..."
             raise click.UsageError(
                 "With --all write -- between the connections and the command, as in "
@@ -231,9 +249,9 @@ def _parted(
             raise click.UsageError(f"For several connections write `connmgr exec --all {shlex.join(names)} -- …`.")
         if not names:
             raise click.UsageError("Missing argument 'CONNECTION'.")
-    if not command:
+    if not command and not lacks_words:
         raise click.UsageError("Missing argument '-- COMMAND...'.")
-    return names, command
+    return names, command or ()
 
 
 def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool, store: bool, dry_run: bool) -> None:
@@ -274,8 +292,8 @@ def _print_object(client: Client, id: str, options: dict[str, Any], over: Callab
     return result.exit_code
 
 
-def _variables(assignments: tuple[str, ...]) -> dict[str, str] | None:
+def _assigned(assignments: tuple[str, ...], hint: str) -> dict[str, str] | None:
     for assignment in assignments:
         if "=" not in assignment:
-            raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint="--env")
+            raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint=hint)
     return dict(one.split("=", 1) for one in assignments) or None

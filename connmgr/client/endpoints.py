@@ -164,6 +164,7 @@ class Shells(Group):
         command: str | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         stdin: str | None = None,
         cwd: str | None = None,
@@ -174,12 +175,15 @@ class Shells(Group):
     ) -> Result:
         """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end.
 
-        With ``argv`` in place of ``command`` it is a program with its words, which no shell reads.
+        With ``argv`` in place of ``command`` it is a program with its words, which no shell reads. ``saved`` is a saved
+        command: its ``name``, and ``arguments`` by the names of its parameters.
         With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
         With ``fresh`` the command has a shell of its own, which is stopped afterwards.
         """
         options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session, start=start, fresh=fresh)
-        return Result.read(self._post("/shell/exec", connection=connection, **what_runs(command, argv), **options))
+        return Result.read(
+            self._post("/shell/exec", connection=connection, **what_runs(command, argv, saved), **options)
+        )
 
     def exec_bytes(
         self,
@@ -187,6 +191,7 @@ class Shells(Group):
         command: str | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         stdin: bytes | None = None,
         cwd: str | None = None,
@@ -197,7 +202,7 @@ class Shells(Group):
     ) -> RawResult:
         """As :meth:`exec`, with input and output byte by byte."""
         options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
-        fields = _bytewise(connection, command, argv, stdin=stdin, **options)
+        fields = _bytewise(connection, command, argv, saved, stdin=stdin, **options)
         return RawResult.read(self._post("/shell/exec", **fields))
 
     def stream(
@@ -206,6 +211,7 @@ class Shells(Group):
         command: str | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         stdin: bytes | None = None,
         cwd: str | None = None,
@@ -220,7 +226,7 @@ class Shells(Group):
         a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
         """
         options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
-        fields = _bytewise(connection, command, argv, stdin=stdin, **options)
+        fields = _bytewise(connection, command, argv, saved, stdin=stdin, **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 
     def pipe(
@@ -229,6 +235,7 @@ class Shells(Group):
         command: str | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         tcp: tuple[str, int] | None = None,
         **terminal: Any,
     ) -> Pipe:
@@ -241,7 +248,7 @@ class Shells(Group):
         from connmgr.client.pipe import open_pipe
 
         to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
-        run = {**what_runs(command, argv), **given(tcp=to)}
+        run = {**what_runs(command, argv, saved), **given(tcp=to)}
         return open_pipe(self._http, {"connection": connection, **run, **terminal})
 
     def broadcast(
@@ -250,6 +257,7 @@ class Shells(Group):
         connections: Sequence[str] | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         connection: str | None = None,
         category: str | None = None,
         type: str | None = None,
@@ -266,7 +274,7 @@ class Shells(Group):
         """
         filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
         fields = {"connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
-        return self._broadcast(Outcome.read, **what_runs(command, argv), **fields, **filters, **options)
+        return self._broadcast(Outcome.read, **what_runs(command, argv, saved), **fields, **filters, **options)
 
     def broadcast_bytes(
         self,
@@ -274,13 +282,14 @@ class Shells(Group):
         connections: Sequence[str] | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         stdin: bytes | None = None,
         **options: Any,
     ) -> Broadcast[RawOutcome]:
         """As :meth:`broadcast`, with input and output byte by byte."""
         encoded = None if stdin is None else base64.b64encode(stdin).decode()
         fields = {"connections": connections, "encoding": "base64", "stdin": encoded}
-        return self._broadcast(RawOutcome.read, **what_runs(command, argv), **fields, **options)
+        return self._broadcast(RawOutcome.read, **what_runs(command, argv, saved), **fields, **options)
 
     def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
         response = self._http.open("/shell/broadcast", self._http.encoded(**given(**fields)))
@@ -369,17 +378,23 @@ class DaemonItself(Group):
 
 
 def _bytewise(
-    connection: str, command: str | None, argv: Sequence[str] | None, *, stdin: bytes | None, **options: Any
+    connection: str,
+    command: str | None,
+    argv: Sequence[str] | None,
+    saved: Mapping[str, Any] | None,
+    *,
+    stdin: bytes | None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return the fields of a command whose input and output are bytes."""
     encoded = None if stdin is None else base64.b64encode(stdin).decode()
-    fields = {"connection": connection, **what_runs(command, argv), "encoding": "base64"}
+    fields = {"connection": connection, **what_runs(command, argv, saved), "encoding": "base64"}
     return {**fields, **given(stdin=encoded, **options)}
 
 
-def what_runs(command: str | None, argv: Sequence[str] | None) -> dict[str, Any]:
+def what_runs(command: str | None, argv: Sequence[str] | None, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the fields of a command, or of a program with its words."""
-    return given(command=command, argv=None if argv is None else list(argv))
+    return given(command=command, argv=None if argv is None else list(argv), saved=saved)
 
 
 def given(**options: Any) -> dict[str, Any]:

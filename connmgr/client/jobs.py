@@ -59,6 +59,7 @@ class Jobs(Group):
         command: str | None = None,
         *,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         session: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -74,7 +75,7 @@ class Jobs(Group):
         the same ``key`` returns the first job, so that a start with one may be repeated when its answer was lost.
         """
         fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
-        fields |= what_runs(command, argv)
+        fields |= what_runs(command, argv, saved)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif stdin is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -36,6 +36,7 @@ class Terminals(Group):
         session: str | None = None,
         command: str | None = None,
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
         columns: int | None = None,
         rows: int | None = None,
         term: str | None = None,
@@ -43,7 +44,7 @@ class Terminals(Group):
     ) -> str:
         """Open a terminal with the login shell, ``command`` or the program ``argv`` in it, and return its uuid."""
         options = given(session=session, columns=columns, rows=rows, term=term, record=record)
-        answer = self._post("/terminal/open", connection=connection, **what_runs(command, argv), **options)
+        answer = self._post("/terminal/open", connection=connection, **what_runs(command, argv, saved), **options)
         return str(answer["terminal"])
 
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:

@@ -51,6 +51,7 @@ from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.chain import open_chain
 from connmgr.rights.grants import Grants
+from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.subject_names import SubjectNames
 from connmgr.rights.subjects import SubjectsOf, Work
 from connmgr.rights.trail_files import FILE_NAME
@@ -142,6 +143,7 @@ def serve(settings: Settings) -> None:
             orphans=Orphans(vault, reach, jobs, starts),
             authorisation=_authorisation(vault, registry, approvals, jobs, terminals),
             approvals=approvals,
+            commands=SavedCommands(vault.commands),
             grants=grants,
             credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
             tokens=tokens,

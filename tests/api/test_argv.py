@@ -194,7 +194,7 @@ def test_one_of_both_within_the_bounds_is_wanted(client: Client, path: str) -> N
     assert f"argv: Longer than {most} bytes." in refused(client, path, **fields, argv=["id", "ä" * (most // 2)])
     assert f"command: Longer than {most} bytes." in refused(client, path, **fields, command="ä" * (most // 2 + 1))
     if path != "/terminal/open":
-        assert "command: Give command or argv." in refused(client, path, **fields)
+        assert "command: Give one of command, argv, saved." in refused(client, path, **fields)
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)

@@ -1,0 +1,107 @@
+"""``/command``: saved commands, which requests call by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import fields
+
+from connmgr.api.account import detail
+from connmgr.api.group import Group
+from connmgr.api.services import services
+from connmgr.errors import CommandExists, UnknownCommand
+from connmgr.fields import Boolean, List, Schema, Text
+from connmgr.rights.saved_commands import SavedCommand
+
+group = Group(
+    "command",
+    "Saved commands: an argv in which arguments take the place of parameters. `saved` runs one, in place of `command` "
+    "or `argv` of `/shell/exec`, `/shell/broadcast`, `/shell/pipe`, `/job/start` and `/terminal/open`. A rule may "
+    "allow one by its name, whatever its words are.",
+)
+
+
+class NameRequest(Schema):
+    name = Text(required=True, metadata={"description": "The command's name."})
+
+
+class CommandFields(NameRequest):
+    argv = List(
+        fields.Raw(),
+        required=True,
+        metadata={
+            "description": 'The words: a text; `{"parameter": "service"}`, the argument alone; or '
+            '`{"text": "unit-{service}.service"}`, with arguments in it (`{{` is a brace). The first is a text.'
+        },
+    )
+    parameters = fields.Dict(
+        load_default=dict,
+        metadata={
+            "description": "By their names: what each takes, an element as of a rule (`re`, `in`, `integer`, `path`), "
+            "and its `description`. No argument makes a word begin with `-`, unless `in` or `integer` has it."
+        },
+    )
+    description = Text(load_default="", metadata={"description": "What it is for."})
+
+
+class SaveRequest(CommandFields):
+    replace = Boolean(load_default=False, metadata={"description": "True replaces the command of this name."})
+
+
+class QueryResponse(Schema):
+    commands = fields.List(fields.Nested(CommandFields), required=True, metadata={"description": "By their names."})
+
+
+EXAMPLE: dict[str, Any] = {
+    "name": "restart-web",
+    "argv": ["systemctl", "restart", {"text": "{service}.service"}],
+    "parameters": {"service": {"in": ["nginx", "varnish"], "description": "What to restart."}},
+    "description": "Restarts one of the web servers.",
+}
+
+
+@group.endpoint(
+    "/save",
+    SaveRequest,
+    action="command.save",
+    about=("name", "replace"),
+    raises=[CommandExists],
+    example=EXAMPLE,
+)
+def save(request: dict[str, Any]) -> None:
+    """Save a command. Whatever runs goes on as it is; whoever calls it from now on calls this one."""
+    body = {name: request[name] for name in ("argv", "parameters", "description")}
+    services().commands.save(SavedCommand.read(request["name"], body), replaces=request["replace"])
+
+
+@group.endpoint("/query", response=QueryResponse, action="command.query", answer={"commands": [EXAMPLE]})
+def query() -> dict[str, Any]:
+    """List the saved commands."""
+    return {"commands": [{"name": name, **body} for name, body in services().commands.all()]}
+
+
+@group.endpoint(
+    "/remove",
+    NameRequest,
+    action="command.remove",
+    about=("name",),
+    raises=[UnknownCommand],
+    example={"name": "restart-web"},
+)
+def remove(request: dict[str, Any]) -> None:
+    """Remove a saved command."""
+    services().commands.remove(request["name"])
+
+
+def with_words(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a loaded request with the argv that its ``saved`` command is.
+
+    ``saved`` is then its name and its arguments as texts, for the rules.
+    :raises UnknownCommand, InvalidRequest: as :meth:`connmgr.rights.saved_commands.SavedCommands.expand`.
+    """
+    if "saved" not in request:
+        return request
+    name = request["saved"]["name"]
+    argv, arguments = services().commands.expand(name, request["saved"]["arguments"])
+    detail(saved=name)
+    return {**request, "argv": list(argv), "saved": (name, arguments)}
