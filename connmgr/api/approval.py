@@ -24,7 +24,7 @@ group = Group(
 )
 
 
-class QueryRequest(Schema):
+class ApprovalQueryRequest(Schema):
     states = List(
         Text(validate=OneOf(STATES)),
         load_default=[PENDING],
@@ -62,7 +62,7 @@ class ApprovalInfo(Schema):
     )
 
 
-class QueryResponse(Schema):
+class ApprovalQueryResponse(Schema):
     approvals = fields.List(
         fields.Nested(ApprovalInfo), required=True, metadata={"description": "The oldest first, without those over."}
     )
@@ -109,8 +109,8 @@ _INFO = {
 
 @group.endpoint(
     "/query",
-    QueryRequest,
-    QueryResponse,
+    ApprovalQueryRequest,
+    ApprovalQueryResponse,
     action="approval.query",
     reads=True,
     about=("states",),

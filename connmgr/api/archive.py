@@ -137,7 +137,7 @@ def extract_(request: dict[str, Any]) -> dict[str, Any]:
     the same archive. On the machine nothing goes through a link below `path`.
     """
     tally, content = Tally(), body()
-    with place_of(request) as place:
+    with place_of(request, streamed=True) as place:
         failed = extract(place, request["path"], content, exact=request["exact"], tally=tally)
     detail(files=tally.files, bytes=tally.bytes, failed=len(failed))
     return {"files": tally.files, "bytes": tally.bytes, "failed": failed}
@@ -161,7 +161,7 @@ def upload(request: dict[str, Any]) -> dict[str, Any]:
     is compared with what has come by size and SHA-256, which the answer has, before it gets its name.
     """
     marks, content = Marks(request.get("mode"), request.get("modified")), body()
-    with place_of(request) as place:
+    with place_of(request, streamed=True) as place:
         size, digest = receive(place, request["path"], content, flask.request.content_length, marks)
     facts = {"bytes": size, "sha256": digest}
     detail(**facts)

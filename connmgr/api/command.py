@@ -48,7 +48,7 @@ class SaveRequest(CommandFields):
     replace = Boolean(load_default=False, metadata={"description": "True replaces the command of this name."})
 
 
-class QueryResponse(Schema):
+class CommandQueryResponse(Schema):
     commands = fields.List(fields.Nested(CommandFields), required=True, metadata={"description": "By their names."})
 
 
@@ -74,7 +74,7 @@ def save(request: dict[str, Any]) -> None:
     services().commands.save(SavedCommand.read(request["name"], body), replaces=request["replace"])
 
 
-@group.endpoint("/query", response=QueryResponse, action="command.query", answer={"commands": [EXAMPLE]})
+@group.endpoint("/query", response=CommandQueryResponse, action="command.query", answer={"commands": [EXAMPLE]})
 def query() -> dict[str, Any]:
     """List the saved commands."""
     return {"commands": [{"name": name, **body} for name, body in services().commands.all()]}

@@ -18,7 +18,7 @@ from connmgr.api.parking import Parked, turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
-from connmgr.errors import ConnmgrError, PolicyDenied
+from connmgr.errors import ConnmgrError
 from connmgr.rights.subjects import NAMES
 
 View = Callable[..., Any]
@@ -134,13 +134,8 @@ class Endpoint:
 
     def _permitted(self, request: Any) -> Any:
         """Return the loaded request as its caller may have it carried out."""
-        known = account()
-        try:
-            permitted = services().authorisation.check(caller(), self.action, request, self.subjects)
-        except PolicyDenied as error:
-            known.authority |= {"rule": error.details.get("rule")}
-            raise
-        known.authority |= permitted.reasons
+        permitted = services().authorisation.check(caller(), self.action, request, self.subjects)
+        account().authority |= permitted.reasons
         return permitted.request
 
     def _find_caller(self, found: Services) -> None:

@@ -73,6 +73,7 @@ def told(exception: BaseException, known: Account, *, debug: bool) -> tuple[Conn
     """
     error = as_error(exception, known.id)
     known.code = error.code
+    known.authority |= {name: error.details[name] for name in ("rule", "approval") if name in error.details}
     trace: list[str] = []
     if debug and error.status == errors.OperationError.status:
         trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]

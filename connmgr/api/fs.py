@@ -102,7 +102,7 @@ def write(request: dict[str, Any]) -> None:
     The file is overwritten instead of replaced, which a crash may interrupt, if a new file could not have its owner, if
     it is a mount point, or if the machine has no `stat`.
     """
-    with _stored(request) as blob, place_of(request) as place:
+    with _stored(request) as blob, place_of(request, blob=blob) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
         files.write(place, request["path"], blob, request.get("mode"))
 
@@ -153,7 +153,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     """
     with _stored(request) as blob, _session(request) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
-        place = _place_of(session)
+        place = _place_of(session, request, blob)
         directory = files.make_temporary(place)
         session.remove_at_stop(directory)
         path = directory + b"/script"
@@ -291,18 +291,38 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 
 @contextmanager
-def place_of(request: Mapping[str, Any]) -> Iterator[Place]:
-    """Lend the place where the shell works that ``request`` names."""
+def place_of(request: Mapping[str, Any], *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
+    """Lend the place where the shell works that ``request`` names; the rules of the caller's token hold there.
+
+    ``blob`` is what is written, which an approval is bound to; what is ``streamed`` nobody can approve.
+    """
     with _session(request) as session:
-        yield _place_of(session)
+        yield _place_of(session, request, blob, streamed=streamed)
 
 
 def _session(request: Mapping[str, Any]) -> AbstractContextManager[Session]:
     return services().shells.using(request["connection"], caller().access, request.get("session"))
 
 
-def _place_of(session: Session) -> Place:
-    return Place(session.transport, session.directory, session.helpers)
+def _place_of(
+    session: Session, request: Mapping[str, Any], blob: Blob | None = None, *, streamed: bool = False
+) -> Place:
+    asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
+    asked |= {name: _shown(value) for name, value in request.items() if name not in _NOT_ASKED}
+    rules = services().authorisation.path_rules(caller(), request["connection"], None if streamed else asked)
+    if rules is not None:
+        account().held.callback(lambda: account().authority.update(rules.reasons))
+    return Place(session.transport, session.directory, session.helpers, rules)
+
+
+_NOT_ASKED = {"connection", "blob"}
+"""Fields of a request that an approval is bound to otherwise."""
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _timeout() -> float:

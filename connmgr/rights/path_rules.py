@@ -32,14 +32,7 @@ class PathRules:
         :raises PolicyDenied: a rule denies it, or none allows it.
         :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
         """
-        decision = combined(
-            [
-                one.rules.decide_path(action, path, self._seen.names, self._seen.user)
-                for one in self._grant.lineage
-                if one.rules.over_paths(action)
-            ]
-            or [Decision("allow")]
-        )
+        decision = self._decision(action, path)
         rule = rule_of(decision)
         if decision.effect == "deny":
             raise _denied(rule)
@@ -56,6 +49,15 @@ class PathRules:
             rules = one.rules
             if rules.over_paths(action) and not rules.covers(action, directory, self._seen.names, self._seen.user):
                 raise _denied(None)
+
+    def allows(self, action: str, path: bytes) -> bool:
+        """Whether a rule allows ``action`` on a real, absolute ``path``, and none asks about it."""
+        return self._decision(action, path).effect == "allow"
+
+    def _decision(self, action: str, path: bytes) -> Decision:
+        names, user = self._seen.names, self._seen.user
+        ruled = [one.rules for one in self._grant.lineage if one.rules.over_paths(action)]
+        return combined([rules.decide_path(action, path, names, user) for rules in ruled] or [Decision("allow")])
 
     def _ask(self, action: str, path: bytes) -> None:
         shown = path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Ask which rule would decide, without running anything; the holder of a token may ask for itself too.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /token/check <<END
+{
+    "id": "$(cat "$state/token-id")",
+    "path": "/shell/exec",
+    "request": {"connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "command": "uptime"}
+}
+END
