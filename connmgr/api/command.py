@@ -74,7 +74,9 @@ def save(request: dict[str, Any]) -> None:
     services().commands.save(SavedCommand.read(request["name"], body), replaces=request["replace"])
 
 
-@group.endpoint("/query", response=CommandQueryResponse, action="command.query", answer={"commands": [EXAMPLE]})
+@group.endpoint(
+    "/query", response=CommandQueryResponse, action="command.query", reads=True, answer={"commands": [EXAMPLE]}
+)
 def query() -> dict[str, Any]:
     """List the saved commands."""
     return {"commands": [{"name": name, **body} for name, body in services().commands.all()]}

@@ -97,6 +97,7 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
     live = None
     if kind == "token":
         live = found.grants.find(credential.strip())
+        account().authority |= {"token": live.grant.id, "tokenName": live.grant.name}
         live.grant.require_valid(now())
         live.grant.require_address(flask.request.remote_addr)
     else:

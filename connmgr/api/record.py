@@ -48,8 +48,9 @@ def finish(response: flask.Response) -> flask.Response:
     response.headers["X-Request-Id"] = known.id
     facts = {**_facts(known), "status": response.status_code, "code": None}
     rule = request.url_rule.rule if request.url_rule else ""
-    # A refusal has an entry, whatever was asked for; a stranger has none, who could fill the trail.
-    audited = known.caller is not None and (known.audited or response.status_code in REFUSALS)
+    # A refusal has an entry, whatever was asked for. A stranger, who could fill the trail, has none.
+    stranger = known.caller is None and not known.authority
+    audited = not stranger and (known.audited or response.status_code in REFUSALS)
     record = partial(_record, services(), facts, rule, known, audited, turns().parked is not None)
     if response.is_streamed:
         response.call_on_close(record)

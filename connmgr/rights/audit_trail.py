@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from connmgr.errors import AuditUnavailable, IntegrityError, VaultUnavailable
+from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
 from connmgr.rights.chain import Chain
 from connmgr.rights.trail_files import (
     FILES,
@@ -29,6 +29,7 @@ from connmgr.rights.trail_files import (
 )
 from connmgr.rights.trail_query import text_of
 from connmgr.vault.anchors import Anchor
+from connmgr.vault.sqlite import sync_directory
 
 logger = logging.getLogger("connmgr.audit")
 
@@ -43,6 +44,11 @@ RESUMED = "resumed"
 
 It has ``dropped``, half a line; ``unanchored``; or ``gone``, earlier trails in this place.
 """
+
+MAX_DROPPED = 1000
+"""Bytes of half a line that are kept."""
+
+_NOTHING_DONE = "The audit trail cannot be written, so nothing was done."
 
 # Made once: making it takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
@@ -89,7 +95,7 @@ class AuditTrail:
         self._commands = commands
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._syncing = threading.Lock()
+        self._syncing, self._anchoring = threading.Lock(), threading.Lock()
         self._synced = 0
         self._failing = self._adrift = False
         self._closing, self._news = threading.Event(), threading.Event()
@@ -102,8 +108,8 @@ class AuditTrail:
         self.anchor()
         if remarks:
             self._remark(remarks)
-        self._anchoring = threading.Thread(target=self._anchor_regularly, name="audit-anchor", daemon=True)
-        self._anchoring.start()
+        self._thread = threading.Thread(target=self._anchor_regularly, name="audit-anchor", daemon=True)
+        self._thread.start()
 
     def record(
         self, facts: Mapping[str, Any], about: Mapping[str, Any], details: Mapping[str, Any], begun: int | None = None
@@ -113,7 +119,7 @@ class AuditTrail:
         ``begun`` is the number of the entry that said that it begins.
         """
         entry = self._entry(facts, about, details)
-        with suppress(OSError):
+        with suppress(AuditUnavailable):
             self._append(entry if begun is None else {**entry, "begun": begun})
 
     def begin(self, facts: Mapping[str, Any], about: Mapping[str, Any]) -> int:
@@ -121,37 +127,39 @@ class AuditTrail:
 
         :raises AuditUnavailable: that failed.
         """
+        number = self._append({**self._entry(facts, about, {}), "phase": "begun"})
         try:
-            number = self._append({**self._entry(facts, about, {}), "phase": "begun"})
             self._sync(number)
         except OSError as error:
-            raise AuditUnavailable("The audit trail cannot be written, so nothing was done.") from error
+            raise AuditUnavailable(_NOTHING_DONE) from error
         return number
 
     def anchor(self) -> None:
         """Put into the vault how far the trail has come; one that cannot be stored is logged, and left to the next."""
-        self._news.clear()
-        with self._lock:
-            now, descriptor = self._now(), os.dup(self._descriptor)
-        try:
-            # What is anchored must outlast a power failure.
-            os.fsync(descriptor)
-            self.anchors.put(now)
-            self._remove_oldest(now.first)
-            self._adrift = False
-        except (OSError, VaultUnavailable) as error:
-            if not self._adrift:
-                logger.warning("The end of the audit trail is not anchored in the vault: %s", error)
-            self._adrift = True
-            self._news.set()
-        finally:
-            os.close(descriptor)
+        # An older end must not be stored after a newer one.
+        with self._anchoring:
+            self._news.clear()
+            with self._lock:
+                now, descriptor = self._now(), os.dup(self._descriptor)
+            try:
+                # What is anchored must outlast a power failure.
+                os.fsync(descriptor)
+                self.anchors.put(now)
+                self._remove_oldest(now.first)
+                self._adrift = False
+            except (OSError, ConnmgrError) as error:
+                if not self._adrift:
+                    logger.warning("The end of the audit trail is not anchored in the vault: %s", error)
+                self._adrift = True
+                self._news.set()
+            finally:
+                os.close(descriptor)
 
     def close(self) -> None:
         """Anchor the end and close the file; nothing can be recorded afterwards."""
         self._closing.set()
         self._news.set()
-        self._anchoring.join()
+        self._thread.join()
         self.anchor()
         with self._lock:
             os.close(self._descriptor)
@@ -173,28 +181,30 @@ class AuditTrail:
     def _append(self, entry: Mapping[str, Any]) -> int:
         """Write an entry, ship it, and return its number.
 
-        :raises OSError: it is lost.
+        :raises AuditUnavailable: it is lost, but for whoever it was shipped to.
         """
+        lost: Exception | None = None
         with self._lock:
             self._number += 1
             numbered: dict[str, Any] = {"seq": self._number, "previous": self._hash, **entry}
             try:
                 self._write(numbered)
                 self._failing = False
-            except OSError as error:
+            except (OSError, StartupError) as error:
+                lost = error
                 self.lost += 1
                 if not self._failing:
-                    logger.error("The audit trail cannot be written, entries are lost: %s", error.strerror or error)  # noqa: TRY400
+                    logger.error("The audit trail cannot be written, entries are lost: %s", error)  # noqa: TRY400
                 self._failing = True
-                raise
-            finally:
-                if not self._news.is_set():
-                    self._news.set()
+        if not self._news.is_set():
+            self._news.set()
         try:
             self._ship(entry=numbered)
         except Exception:
             # A plugin may raise anything, and the trail itself is whole.
             logger.exception("A plugin failed to take note of entry %d.", numbered["seq"])
+        if lost is not None:
+            raise AuditUnavailable(_NOTHING_DONE) from lost
         return int(numbered["seq"])
 
     def _write(self, numbered: dict[str, Any]) -> None:
@@ -228,10 +238,14 @@ class AuditTrail:
 
     def _rotate(self) -> None:
         os.fsync(self._descriptor)
+        # Made before anything is renamed: where that fails, all stays as it is.
+        next_one = self.path.with_name(f"{self.path.name}.next")
+        fresh = open_for_writing(next_one)
         for number in range(FILES, 0, -1):
             with suppress(FileNotFoundError):
                 older(self.path, number - 1).replace(older(self.path, number))
-        fresh = open_for_writing(self.path)
+        next_one.replace(self.path)
+        sync_directory(self.path.parent)
         os.close(self._descriptor)
         self._descriptor, self._size = fresh, os.fstat(fresh).st_size
         if older(self.path, FILES).exists():
@@ -256,14 +270,14 @@ class AuditTrail:
         remarks: dict[str, Any] = {}
         dropped = drop_half_a_line(self._descriptor)
         if dropped:
-            remarks["dropped"] = dropped.decode(errors="backslashreplace")
+            remarks["dropped"] = dropped[:MAX_DROPPED].decode(errors="backslashreplace")
         self._size = os.fstat(self._descriptor).st_size
         known = self._known()
         end = find_end(self.path)
         here = [one for one in known.values() if one.place == self._place]
         trail = end.trail or (here[0].trail if end.line and here else None)
         if trail is None:
-            remarks |= self._start(end, [one for one in here if one.seq])
+            remarks |= self._start(end, here)
         else:
             anchor = known.get(trail)
             self._trail, self._first, self._last = trail, end.number, end.number
@@ -278,9 +292,11 @@ class AuditTrail:
         self._number = self._last
         return remarks
 
-    def _start(self, end: End, gone: list[Anchor]) -> dict[str, Any]:
-        """Start a trail, after entries of a time before chains where there are any."""
-        self._trail = secrets.token_hex(8)
+    def _start(self, end: End, here: list[Anchor]) -> dict[str, Any]:
+        """Start a trail, after entries of a time before chains where there are any; ``here`` were trails before."""
+        unused = [one.trail for one in here if not one.seq]
+        gone = [one for one in here if one.seq]
+        self._trail = unused[0] if unused else secrets.token_hex(8)
         self._last, self._hash = end.number, self.chain.beginning(self._trail)
         self._first = self._last + 1
         if self._size:
@@ -297,9 +313,11 @@ class AuditTrail:
     def _remark(self, remarks: Mapping[str, Any]) -> None:
         """Record what was found at the start, where it was not as the last daemon left it."""
         logger.warning("The audit trail is not as it was left; `connmgr audit verify` tells more.")
-        self._append({"time": moment(), "event": RESUMED, **remarks})
-        for one in remarks.get("gone", ()):
-            self.anchors.remove(one["trail"])
+        # Where this fails, the next start finds the same.
+        with suppress(AuditUnavailable, VaultUnavailable):
+            self._append({"time": moment(), "event": RESUMED, **remarks})
+            for one in remarks.get("gone", ()):
+                self.anchors.remove(one["trail"])
 
 
 def moment() -> str:
@@ -309,7 +327,7 @@ def moment() -> str:
 
 def place_of(path: Path) -> str:
     """Return where the files of the trail ``path`` are: the machine and the directory."""
-    return f"{os.uname().nodename}:{path.parent}"
+    return f"{os.uname().nodename}:{path.parent.resolve()}"
 
 
 def _printable(value: object) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from connmgr.errors import VaultUnavailable
+from connmgr.errors import ConnmgrError
 from connmgr.vault import Vault
 from connmgr.vault.path import SEPARATOR
 from connmgr.vault.paths import paths_of
@@ -78,8 +78,8 @@ class SubjectNames:
 
     def _look_up(self, kind: str, ids: list[str]) -> dict[str, str]:
         kept = self._vault.connections.temporary.those_of(ids) if kind == "connection" else {}
-        # The entry does without names where the database is away.
-        with suppress(VaultUnavailable):
+        # The entry does without names where the database is away or damaged.
+        with suppress(ConnmgrError):
             paths = paths_of(self._vault.database, kind, ids) | {
                 id: SEPARATOR.join(one.path) for id, one in kept.items()
             }

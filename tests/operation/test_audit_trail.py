@@ -144,6 +144,9 @@ def test_what_a_token_did_and_was_refused_is_recorded_with_its_name(own_daemon: 
     assert holder.refused("/shell/exec", connection=LOCAL, argv=["/bin/true"]) == "quota_exceeded"
     client.post("/token/revoke", id=holder.id)
     assert holder.refused("/category/query") == "token_revoked"
+    auth = {"type": "token", "token": holder.secret}
+    shaking = {"auth": auth, "client": {"type": "api", "name": "its script"}}
+    assert send(own_daemon.url, "/handshake", shaking).code == "token_revoked"
     stranger = {"Authorization": "Bearer cmgr_" + "A" * 43}
     assert (
         send(own_daemon.url, "/shell/exec", {"connection": LOCAL, "command": "true"}, stranger).code == "invalid_token"
@@ -157,6 +160,7 @@ def test_what_a_token_did_and_was_refused_is_recorded_with_its_name(own_daemon: 
         ("/daemon/status", 403, "scope_denied"),
         ("/shell/exec", 429, "quota_exceeded"),
         ("/category/query", 403, "token_revoked"),
+        ("/handshake", 403, "token_revoked"),
     ]
     named = [one for one in entries if "token" in one]
     assert {one["tokenName"] for one in named} == {named[0]["tokenName"]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.errors import VaultUnavailable
+from connmgr.errors import AuditUnavailable, StartupError, VaultUnavailable
 from connmgr.rights import audit_trail
 from connmgr.rights.trail_files import FILE_NAME, FILES
 from connmgr.rights.trail_query import Wanted, search
@@ -303,6 +303,57 @@ def test_an_anchor_of_another_key_or_none_is_not_needed_to_go_on(trail: Trail) -
     running.record(FACTS, {}, {})
     running.close()
     assert [json.loads(line).get("event") for line in trail.lines()][3:] == ["resumed", None]
+
+
+def test_daemons_that_do_nothing_leave_one_anchor(trail: Trail) -> None:
+    for _ in range(3):
+        trail.write(0)
+    assert [anchor.seq for anchor in trail.anchors.kept.values()] == [0]
+    trail.write(1)
+    assert (len(trail.anchors.kept), trail.faults()) == (1, [])
+
+
+def test_a_file_that_cannot_be_made_loses_entries_and_moves_no_other(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail.write(20, max_bytes=1000)
+    files = {path: path.read_bytes() for path in trail.directory.iterdir()}
+    running = opened_trail(trail.directory, trail.anchors, max_bytes=1)
+
+    def refuse(path: Path) -> int:
+        raise StartupError("no descriptors")
+
+    with monkeypatch.context() as without:
+        without.setattr(audit_trail, "open_for_writing", refuse)
+        for _ in range(20):
+            running.record(FACTS, {}, {})
+    assert {path: path.read_bytes() for path in trail.directory.iterdir()} == files
+    running.record(FACTS, {}, {})
+    running.close()
+    assert (running.lost, trail.faults()) == (20, [("lost", 21, 40)])
+
+
+def test_what_is_lost_is_shipped_and_what_a_shipper_raises_is_logged(
+    trail: Trail, caplog: pytest.LogCaptureFixture
+) -> None:
+    shipped: list[int] = []
+
+    def ship(entry: Mapping[str, Any]) -> None:
+        shipped.append(entry["seq"])
+        raise ZeroDivisionError
+
+    running = opened_trail(trail.directory, trail.anchors, ship=ship)
+    usual, full = running._descriptor, os.open("/dev/full", os.O_WRONLY)
+    running._descriptor = full
+    running.record(FACTS, {}, {})
+    with pytest.raises(AuditUnavailable):
+        running.begin(FACTS, {})
+    running._descriptor = usual
+    assert running.begin(FACTS, {}) == 3
+    running.close()
+    os.close(full)
+    assert shipped == [1, 2, 3]
+    assert "entry 3" in caplog.records[-1].getMessage()
 
 
 def test_files_stay_until_the_vault_knows_that_they_may_go(trail: Trail) -> None:
