@@ -125,6 +125,12 @@ def words_of(request: Mapping[str, Any]) -> tuple[bytes, ...]:
     return tuple(word.encode() for word in request.get("argv", ()))
 
 
+def program_of(request: Mapping[str, Any]) -> list[str]:
+    """Return the words of an ``argv`` for an endpoint without ``env``; a rule may have set the PATH of its program."""
+    path = (request.get("env") or {}).get("PATH")
+    return [*([] if path is None else ["/usr/bin/env", f"PATH={path}"]), *request["argv"]]
+
+
 def printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:
     """Return what a command printed until it was killed, as members of its error."""
     printed: dict[str, Any] = {

@@ -14,7 +14,7 @@ from marshmallow import ValidationError
 from connmgr import errors
 from connmgr.api.account import caller
 from connmgr.api.command import with_words
-from connmgr.api.command_fields import WhatRuns
+from connmgr.api.command_fields import WhatRuns, program_of
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.api.services import services
@@ -147,7 +147,7 @@ def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeou
     pty = Pty(request["term"], request["columns"], request["rows"]) if request["pty"] else None
     script = _STREAM.text
     if "argv" in request:
-        script, words = become() + script, ["argv", *request["argv"]]
+        script, words = become() + script, ["argv", *program_of(request)]
     elif "command" in request:
         words = ["command", request["command"]]
     else:

@@ -13,6 +13,7 @@ from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.auth import Caller
 from connmgr.api.command import with_words
+from connmgr.api.command_fields import program_of
 from connmgr.api.group import Group
 from connmgr.api.parking import turns
 from connmgr.api.pipe import FRAMES
@@ -113,7 +114,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
     wanted = Wanted(
         request["connection"],
         Pty(request["term"], request["columns"], request["rows"]),
-        command=tuple(request["argv"]) if "argv" in request else request.get("command"),
+        command=tuple(program_of(request)) if "argv" in request else request.get("command"),
         session=session,
         surroundings=surroundings,
         record=request["record"],

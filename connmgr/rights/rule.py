@@ -236,6 +236,8 @@ def _read_argv_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any]) 
         message = "The program is a text: a name, or an absolute path without `.`, `..` and empty segments."
         raise refuse(f"{place}.argv[0]", message)
     read_text(program, f"{place}.argv[0]")
+    if "=" in program:
+        raise refuse(f"{place}.argv[0]", "A program with `=` in its name might be read as the setting of a variable.")
     last = argv[-1]
     has_rest = len(argv) > 1 and isinstance(last, Mapping) and set(last) == {"rest"}
     words = argv[1:-1] if has_rest else argv[1:]

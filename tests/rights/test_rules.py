@@ -52,6 +52,7 @@ ALLOW = {"effect": "allow"}
         ({**ALLOW, "argv": ["/bin/"]}, "rules[0].argv[0]: The program is a text"),
         ({**ALLOW, "argv": ["/"]}, "rules[0].argv[0]: The program is a text"),
         ({**ALLOW, "argv": ["ls\0"]}, "rules[0].argv[0]: It holds a NUL"),
+        ({**ALLOW, "argv": ["A=b"]}, "rules[0].argv[0]: A program with `=`"),
         ({**ALLOW, "argv": ["ls", "\ud800"]}, "rules[0].argv[1]: It holds a NUL character or a lone surrogate"),
         ({**ALLOW, "argv": ["ls", 1]}, "rules[0].argv[1]: Neither a text nor an object"),
         ({**ALLOW, "argv": ["ls", {}]}, "rules[0].argv[1]: Neither a text nor an object"),

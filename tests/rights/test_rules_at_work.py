@@ -1,0 +1,228 @@
+"""Rules at a daemon: whatever is sent, nothing is executed but what they allow, and that word by word."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from connmgr.client.jobs import Job
+from tests.api.wire import LOCAL
+from tests.daemon import Daemon
+from tests.rights.test_rule_bypasses import TEXTS
+from tests.rights.wire import Holder, create
+
+SCOPES = ("shell.any", "job", "terminal")
+REFUSED = {"policy_denied", "invalid_request"}
+
+_PROGRAM = """#!/bin/sh
+printf '%s\\n' "{name}" "$@" '' >> "{log}"
+echo "{name} $*"
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A daemon, programs that take note of what they are executed with, and a token with rules over them."""
+
+    daemon: Daemon
+    directory: Path
+    holder: Holder
+
+    def executed(self) -> list[list[str]]:
+        """Return the words of each execution since the last call."""
+        log = self.directory / "log"
+        entries = log.read_text().removesuffix("\n\n").split("\n\n") if log.exists() else []
+        log.unlink(missing_ok=True)
+        return [entry.split("\n") for entry in entries]
+
+    def program(self, *names: str) -> str:
+        return str(self.directory.joinpath(*names))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("site")
+    for name in ("tool", "other", "uname", "evil/tool", "evil/uname"):
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(_PROGRAM.format(name=name, log=directory / "log"))
+        path.chmod(0o755)
+    (directory / "link").symlink_to(directory / "evil")
+    (directory / "startup").write_text(f"{directory}/other started\n")
+    # Whatever looks a program up in the daemon's PATH, or in a session's, finds the evil ones first.
+    path = f"{directory}/evil:/usr/local/bin:/usr/bin:/bin"
+    daemon = Daemon(tmp_path_factory.mktemp("home"), environment={"PATH": path})
+    daemon.client.shell.start(LOCAL)
+    daemon.client.shell.exec(LOCAL, f"export PATH={path}; cd {directory}/evil")
+    rules = [
+        {"effect": "allow", "argv": [f"{directory}/tool", "restart", {"in": ["nginx", "a b"]}]},
+        {"effect": "allow", "argv": ["uname", {"re": "-[a-z]"}]},
+        {"effect": "allow", "argv": [f"{directory}/other"], "env": {"APP": {"re": "[a-z]+"}}, "cwd": f"{directory}/**"},
+        {"effect": "deny", "argv": ["tool", "restart", "a b"], "connections": ["elsewhere"]},
+    ]
+    yield Site(daemon, directory, create(daemon, *SCOPES, rules=rules))
+    daemon.stop()
+
+
+def attempts(site: Site, **what: Any) -> Iterator[str]:
+    """Try to run something in every way, and yield the codes of the errors."""
+    yield site.holder.refused("/shell/exec", connection=LOCAL, **what)
+    yield site.holder.refused("/shell/exec", connection=LOCAL, detachAfter=0, **what)
+    yield site.holder.refused("/shell/exec", connection=LOCAL, fresh=True, start=True, **what)
+    yield site.holder.refused("/shell/broadcast", connections=[LOCAL], **what)
+    yield site.holder.refused("/job/start", connection=LOCAL, **what)
+    if not what.keys() - {"command", "argv"}:
+        yield site.holder.refused("/terminal/open", connection=LOCAL, **what)
+        yield _refused_pipe(site, **what)
+
+
+def _refused_pipe(site: Site, **what: Any) -> str:
+    with client_of(site) as client, client.shell.pipe(LOCAL, **what) as pipe, pytest.raises(ClientError) as error:
+        list(pipe)
+    return error.value.code
+
+
+def printed_on(site: Site, terminal: str) -> str:
+    """Return what a terminal's program has printed, once it has ended."""
+    offset, printed = 0, ""
+    while True:
+        piece = site.holder.ok("/terminal/output", terminal=terminal, offset=offset, wait=20)
+        offset, printed = piece["next"], printed + piece["data"]
+        if piece["eof"]:
+            return printed.strip()
+
+
+def client_of(site: Site) -> Client:
+    return Client(site.daemon.url, session_token=site.holder.secret)
+
+
+def test_every_way_runs_just_what_a_rule_allows(site: Site) -> None:
+    tool, wanted = site.program("tool"), ["tool", "restart", "a b"]
+    site.executed()
+    for what in ({"argv": [tool, "restart", "a b"]}, {"argv": ["tool", "restart", "a b"]}):
+        site.holder.ok("/shell/exec", connection=LOCAL, **what)
+        site.holder.send("/shell/broadcast", connections=[LOCAL], **what)
+        job = site.holder.ok("/job/start", connection=LOCAL, **what)["job"]
+        assert site.holder.ok("/job/wait", job=job)["exitCode"] == 0
+        with client_of(site) as client, client.shell.pipe(LOCAL, **what) as pipe:
+            assert b"".join(stdout for stdout, _ in pipe) == b"tool restart a b\n"
+        terminal = site.holder.ok("/terminal/open", connection=LOCAL, **what)["terminal"]
+        assert printed_on(site, terminal) == "tool restart a b"
+        assert site.executed() == [wanted] * 5
+
+
+def test_a_bare_name_is_looked_up_where_no_session_and_no_variable_has_a_say(site: Site) -> None:
+    what = {"argv": ["uname", "-s"]}
+    site.executed()
+    assert site.holder.ok("/shell/exec", connection=LOCAL, **what)["stdout"] == "Linux"
+    assert site.holder.ok("/shell/exec", connection=LOCAL, command="uname -s")["stdout"] == "Linux"
+    lines = site.holder.send("/shell/broadcast", connections=[LOCAL], **what).body.splitlines()
+    assert json.loads(lines[0])["stdout"] == "Linux"
+    job = site.holder.ok("/job/start", connection=LOCAL, **what)["job"]
+    site.holder.ok("/job/wait", job=job)
+    assert site.holder.ok("/job/output", job=job)["stdout"]["data"] == "Linux\n"
+    with client_of(site) as client, client.shell.pipe(LOCAL, **what) as pipe:
+        assert b"".join(stdout for stdout, _ in pipe) == b"Linux\n"
+    for session in ({}, {"session": "named"}):
+        if session:
+            site.daemon.client.shell.start(LOCAL, session="named")
+        terminal = site.holder.ok("/terminal/open", connection=LOCAL, **what, **session)["terminal"]
+        assert printed_on(site, terminal) == "Linux"
+    assert site.executed() == []
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_no_text_executes_anything_else(site: Site, text: str) -> None:
+    text = re.sub(r"\bid\b", site.program("other"), text.replace("systemctl", site.program("tool")))
+    site.executed()
+    assert site.holder.refused("/shell/exec", connection=LOCAL, command=text) in REFUSED
+    assert site.holder.refused("/job/start", connection=LOCAL, command=text) in REFUSED
+    assert site.executed() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["{d}/evil/tool", "restart", "nginx"],
+        ["{d}/link/tool", "restart", "nginx"],
+        ["{d}/evil/../tool", "restart", "nginx"],
+        ["{d}//tool", "restart", "nginx"],
+        ["./tool", "restart", "nginx"],
+        ["../tool", "restart", "nginx"],
+        ["{d}/tool", "restart", "nginx", "more"],
+        ["{d}/tool", "restart", "nginx\n"],
+        ["{d}/tool", "restart", "nginx", ""],
+        ["{d}/tool", "restart", ""],
+        ["{d}/tool restart nginx"],
+        ["", "{d}/tool", "restart", "nginx"],
+        ["env", "{d}/tool", "restart", "nginx"],
+        ["/usr/bin/env", "{d}/other"],
+        ["sh", "-c", "{d}/other"],
+        ["xargs", "{d}/other"],
+        ["{d}/evil/uname", "-s"],
+        ["./uname", "-s"],
+        ["uname", "-s", "-a"],
+        ["uname", "--help"],
+        ["uname", "-s\n"],
+        ["Uname", "-s"],
+        ["{d}/uname", "-s"],
+        ["{d}/other", "x"],
+        ["{d}/OTHER"],
+    ],
+    ids=lambda words: ascii(words)[:60],
+)
+def test_no_words_execute_anything_else(site: Site, words: list[str]) -> None:
+    site.executed()
+    argv = [word.replace("{d}", str(site.directory)) for word in words]
+    assert set(attempts(site, argv=argv)) <= REFUSED
+    assert site.executed() == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"env": {"PATH": "{d}/evil"}},
+        {"env": {"LD_PRELOAD": "{d}/x.so"}},
+        {"env": {"BASH_ENV": "{d}/startup"}},
+        {"env": {"ENV": "{d}/startup"}},
+        {"env": {"APP": "x"}},
+        {"cwd": "{d}"},
+        {"cwd": "/"},
+    ],
+    ids=str,
+)
+def test_nothing_comes_with_a_command_that_its_rule_does_not_name(site: Site, more: dict[str, Any]) -> None:
+    site.executed()
+    given = json.loads(json.dumps(more).replace("{d}", str(site.directory)))
+    assert set(attempts(site, argv=[site.program("tool"), "restart", "nginx"], **given)) == {"policy_denied"}
+    assert site.executed() == []
+
+
+def test_what_a_rule_names_may_come_with_the_command(site: Site) -> None:
+    site.executed()
+    argv = [site.program("other")]
+    given = {"env": {"APP": "x"}, "cwd": str(site.directory)}
+    assert site.holder.ok("/shell/exec", connection=LOCAL, argv=argv, **given)["exitCode"] == 0
+    for other in ({}, {"env": {"APP": "X"}}, {"env": {"APP": "x", "B": "y"}}, {"cwd": f"{site.directory}/../.."}):
+        assert site.holder.refused("/shell/exec", connection=LOCAL, argv=argv, **other) == "policy_denied"
+    assert site.executed() == [["other"]]
+
+
+def test_a_shell_of_ones_own_is_no_way_around(site: Site) -> None:
+    assert _refused_pipe(site) == "policy_denied"
+    assert _refused_pipe(site, pty=True) == "policy_denied"
+    assert site.holder.refused("/terminal/open", connection=LOCAL) == "policy_denied"
+    assert site.holder.refused("/fs/script", connection=LOCAL, blob=LOCAL) in {"scope_denied", "policy_denied"}
+    terminal = site.daemon.client.post("/terminal/open", connection=LOCAL)["terminal"]
+    assert site.holder.refused("/terminal/input", terminal=terminal, data="id\n") == "unknown_terminal"
+    job = site.daemon.client.jobs.start(LOCAL, "cat", stdin="open")
+    assert isinstance(job, Job)
+    assert site.holder.refused("/job/input", job=job.id, data="x") == "unknown_job"
+    job.kill("KILL")
