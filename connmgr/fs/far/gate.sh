@@ -102,7 +102,9 @@ whole() {
   [ "$1" ] && case $kind in *-all) ;; *) return 1;; esac
   removes_safely
 }
-removes_safely() { case $(rm --version 2>&1) in *GNU*|*"usage: rm"*) ;; *) unsafe rm;; esac; }
+# These never follow a link that somebody puts in a directory's place while they are in the tree.
+removes_safely() { case $(rm --version 2>&1)/$(uname) in *GNU*|*BSD|*/Darwin|*/DragonFly) ;; *) unsafe rm;; esac; }
+finds_safely() { case $(find . --version 2>&1) in *GNU*) ;; *) unsafe find;; esac; }
 go_in() {
   cd -P "./$b" 2>/dev/null || no permission_denied
   above=$h

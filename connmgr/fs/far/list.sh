@@ -3,7 +3,7 @@ reach "$1" tree read
 [ -d "$p" ] || no wrong_file_type
 enter "$p" && [ -r . ] || no permission_denied
 [ -z "$2" ] || find . -prune >/dev/null 2>&1 || no file_operation_failed "find is not installed there."
-[ ! "$gated" ] || [ ! "$2" ] || [ "$how" = find ] || unsafe find
+[ ! "$gated" ] || [ ! "$2" ] || finds_safely
 if [ "$2" ]; then prune=; else prune=-prune; fi
 describe() {
   if [ "$how" = find ]; then find . ! -name . $prune -printf "$format"
