@@ -223,6 +223,8 @@ def matching(place: Place, pattern: bytes) -> Listing:
 
 def _matching_allowed(place: Place, pattern: bytes, gate: Gate) -> Listing:
     lead, rest = _split(pattern)
+    if not rest:
+        return Listing([])
     judge = Judge(gate)
     with place.run(scripts.GLOB, [lead or b".", rest], judge) as exchange:
         exchange.answer()
