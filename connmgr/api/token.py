@@ -241,6 +241,7 @@ def renew(request: dict[str, Any]) -> dict[str, Any]:
     TokenCheckRequest,
     TokenCheckResponse,
     action="token.check",
+    reads=True,
     about=("path", "id"),
     raises=[errors.UnknownToken, errors.NotFound],
     example={"path": "/shell/exec", "request": {"connection": EXAMPLE, "argv": ["systemctl", "status", "nginx"]}},
