@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import flask
 
 from connmgr.api.auth import Caller
+from connmgr.errors import TokenRevoked
+
+Piece = TypeVar("Piece")
 
 
 @dataclass
@@ -70,3 +74,19 @@ def caller() -> Caller:
     found = account().caller
     assert found is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
     return found
+
+
+def while_valid(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield ``pieces`` of what is transferred for this request.
+
+    :raises TokenRevoked: the caller's token is not valid any more.
+    """
+    asking = caller()
+    return iter(pieces) if asking.live is None else _until_ended(pieces, asking)
+
+
+def _until_ended(pieces: Iterable[Piece], asking: Caller) -> Iterator[Piece]:
+    for piece in pieces:
+        if asking.ended:
+            raise TokenRevoked("The token is not valid any more.")
+        yield piece

@@ -8,7 +8,7 @@ from typing import Any
 import flask
 
 from connmgr import errors
-from connmgr.api.account import Account, account, detail
+from connmgr.api.account import Account, account, detail, while_valid
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
 from connmgr.api.fs_schemas import (
@@ -64,7 +64,7 @@ def archive(request: dict[str, Any]) -> flask.Response:
     known = account()
     passing = Archive(known.held.enter_context(place_of(request)), request["path"], request["members"])
     known.held.callback(passing.close)
-    return flask.Response(_counted(passing, known, lambda: vars(passing.tally)), mimetype=TAR)
+    return flask.Response(_counted(while_valid(passing), known, lambda: vars(passing.tally)), mimetype=TAR)
 
 
 @group.endpoint(
@@ -175,7 +175,8 @@ def body() -> Iterable[bytes]:
     """
     found = flask.request.environ["wsgi.input"]
     if isinstance(found, Inflow):
-        return found
+        pieces: Iterable[bytes] = found
+        return while_valid(pieces)
     # A body that is empty is no inflow.
     if flask.request.content_length is None:
         raise errors.InvalidRequest("The request has no body: give its Content-Length, or send it in chunks.")

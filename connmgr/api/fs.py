@@ -9,7 +9,7 @@ from typing import Any
 import flask
 
 from connmgr import errors
-from connmgr.api.account import account, caller, detail
+from connmgr.api.account import account, caller, detail, while_valid
 from connmgr.api.fs_schemas import (
     BlobResponse,
     EntryResponse,
@@ -128,7 +128,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     held = account().held
     reading = Reading(held.enter_context(place_of(request)), request["path"])
     held.callback(reading.close)
-    response = flask.Response(iter(reading), mimetype="application/octet-stream")
+    response = flask.Response(while_valid(reading), mimetype="application/octet-stream")
     response.content_length = reading.size
     detail(bytes=reading.size)
     return response

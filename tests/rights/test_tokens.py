@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from connmgr.client import ClientError
 from connmgr.rights.scopes import SCOPES
-from tests.api.wire import LOCAL, NOBODY, send
+from tests.api.wire import LOCAL, NOBODY, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.rights.wire import Holder, create
@@ -241,3 +242,22 @@ def test_a_token_that_was_changed_in_the_vault_is_refused(own_daemon: Daemon) ->
         wider = json.dumps({**json.loads(body), "scopes": sorted(SCOPES)})
         vault.execute("UPDATE document SET body = ? WHERE id = ?", (wider, holder.id))
     assert holder.refused("/connection/info", connections=[LOCAL]) == "integrity"
+
+
+def test_a_revocation_cuts_a_download(own_daemon: Daemon) -> None:
+    big = own_daemon.home / "big"
+    with big.open("wb") as file:
+        file.truncate(200 << 20)
+    holder = create(own_daemon, "fs.read", "shell.any")
+    holder.ok("/shell/start", connection=LOCAL)
+    connection = http.client.HTTPConnection(*address(own_daemon.url), timeout=30)
+    headers = {"Authorization": f"Bearer {holder.secret}", "Content-Type": "application/json"}
+    connection.request("POST", "/fs/read", json.dumps({"connection": LOCAL, "path": str(big)}), headers)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    # More stays behind than sockets and the daemon hold.
+    assert len(answer.read(1 << 20)) == 1 << 20
+    own_daemon.client.post("/token/revoke", id=holder.id)
+    with pytest.raises(http.client.IncompleteRead):
+        answer.read()
+    connection.close()
