@@ -394,7 +394,9 @@ def _bytewise(
 
 def what_runs(command: str | None, argv: Sequence[str] | None, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the fields of a command, or of a program with its words."""
-    return given(command=command, argv=None if argv is None else list(argv), saved=saved)
+    # Letters are no words: a text is left to the daemon to refuse.
+    words = argv if argv is None or isinstance(argv, str) else list(argv)
+    return given(command=command, argv=words, saved=saved)
 
 
 def given(**options: Any) -> dict[str, Any]:

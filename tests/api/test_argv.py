@@ -197,6 +197,14 @@ def test_one_of_both_within_the_bounds_is_wanted(client: Client, path: str) -> N
         assert "command: Give one of command, argv, saved." in refused(client, path, **fields)
 
 
+@pytest.mark.parametrize("group", ["shell", "jobs", "terminal"])
+def test_a_text_in_the_place_of_an_argv_is_no_list_of_letters(client: Client, group: str) -> None:
+    run = {"shell": client.shell.exec, "jobs": client.jobs.start, "terminal": client.terminal.open}[group]
+    with pytest.raises(ClientError) as caught:
+        run(LOCAL, argv="id")
+    assert "argv: Not a valid list." in str(caught.value)
+
+
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_a_word_that_has_no_bytes_is_refused(daemon: Daemon, path: str) -> None:
     fields, _ = ENDPOINTS[path]
