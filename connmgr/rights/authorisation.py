@@ -178,12 +178,12 @@ class Authorisation:
     def _by_rules(self, grant: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> Permitted:
         decision = _decision(grant, request, seen)
         if decision is None:
-            return Permitted(request, {})
+            return Permitted(_as_scoped(grant, request), {})
         rule = rule_of(decision)
         if decision.effect == "deny":
             what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
             raise PolicyDenied(what, rule=rule)
-        decided = _decided(request, decision)
+        decided = _decided(_as_scoped(grant, request), decision)
         reasons = {} if rule is None else {"rule": rule}
         if decision.effect == "ask":
             asked: dict[str, Any] = {name: decided[name] for name in _BOUND if name in decided}
@@ -211,6 +211,14 @@ def _needed_to_run(request: Mapping[str, Any]) -> Iterator[frozenset[str]]:
         yield ARGV
     else:
         yield TEXT
+
+
+def _as_scoped(grant: Grant, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request with an argv in place of a text, where a token may run argvs alone."""
+    argv = as_argv(request.get("command", ""))
+    if argv is None or "shell.any" in grant.scopes:
+        return request
+    return {name: value for name, value in request.items() if name != "command"} | {"argv": list(argv)}
 
 
 def _wanted(request: Mapping[str, Any], on: Seen) -> Wanted:

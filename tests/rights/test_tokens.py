@@ -261,3 +261,14 @@ def test_a_revocation_cuts_a_download(own_daemon: Daemon) -> None:
     with pytest.raises(http.client.IncompleteRead):
         answer.read()
     connection.close()
+
+
+def test_a_text_of_who_may_run_argvs_alone_runs_as_one(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    client.post("/shell/exec", connection=LOCAL, command="true() { echo a function; }; alias false='echo an alias'")
+    holder, rules = create(own_daemon, "shell.argv"), [{"effect": "deny", "text": "nothing"}]
+    for one in (holder, create(own_daemon, "shell.argv", rules=rules)):
+        assert one.ok("/shell/exec", connection=LOCAL, command="true")["stdout"] == ""
+        assert one.ok("/shell/exec", connection=LOCAL, command="false")["exitCode"] == 1
+        assert one.refused("/shell/exec", connection=LOCAL, command="true;") == "scope_denied"
