@@ -9,7 +9,6 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
-from connmgr.rights.argv import as_argv
 from connmgr.rights.rules import Rules, load_rules
 from connmgr.rights.scopes import SCOPES, missing
 from connmgr.vault import glob
@@ -105,7 +104,7 @@ class Grant:
             own_scopes=frozenset(body["scopes"]),
             connections=Paths(body["connections"], "connections"),
             categories=Paths(body["categories"], "categories", below_root=True),
-            rules=load_rules(body["rules"], as_argv),
+            rules=load_rules(body["rules"]),
             quota_per_day=body.get("quotaPerDay"),
             max_concurrent=body.get("maxConcurrent"),
             networks=tuple(networks(body.get("from", ()))),

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
+from connmgr.rights.argv import as_argv
 from connmgr.rights.elements import can_be_words, is_clean
 from connmgr.rights.rule import ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
 from connmgr.vault import glob
@@ -25,9 +26,6 @@ MAX_TOKENS = 20_000
 
 MAX_KNOWN = 1000
 """Connections of which it is known which rules apply to them."""
-
-AsArgv = Callable[[str], "tuple[str, ...] | None"]
-"""Reads a text strictly as an argv; None where it is more, or other, than a program and literal words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,7 @@ class Decision:
 class Rules:
     """The rules of one token."""
 
-    def __init__(self, rules: Sequence[Rule], as_argv: AsArgv) -> None:
-        self._as_argv = as_argv
+    def __init__(self, rules: Sequence[Rule]) -> None:
         self._run = [rule for rule in rules if isinstance(rule, RunRule)]
         self._by_program: dict[str, list[ArgvRule]] = defaultdict(list)
         for rule in self._run:
@@ -108,7 +105,7 @@ class Rules:
     def decide_command(self, wanted: Wanted) -> Decision:
         """Return what is to become of a command, and what it is to be run as."""
         if wanted.argv is None and wanted.text is not None and self._run:
-            wanted = replace(wanted, argv=self._as_argv(wanted.text))
+            wanted = replace(wanted, argv=as_argv(wanted.text))
         applying = self._applying.to(wanted.names)
         if not can_be_words([*(wanted.argv or ()), wanted.text or "", wanted.cwd or "", *wanted.env.values()]):
             return Decision("deny")
@@ -221,7 +218,7 @@ def rule_of(decision: Decision) -> int | str | None:
     return decision.rule if decision.name is None else decision.name
 
 
-def load_rules(raw: object, as_argv: AsArgv) -> Rules:
+def load_rules(raw: object) -> Rules:
     """Return the rules that a token is given as JSON.
 
     :raises InvalidRequest: one cannot be read, or grants more than it seems to; the message begins with its place.
@@ -234,7 +231,7 @@ def load_rules(raw: object, as_argv: AsArgv) -> Rules:
     paths = sum(len(one) for rule in rules if isinstance(rule, PathRule) for one in rule.alternatives)
     if max(paths, sum(len(one) for rule in rules for one in rule.connections or ())) > MAX_TOKENS:
         raise InvalidRequest(f"rules: Their patterns are too long together: more than {MAX_TOKENS} characters.")
-    return Rules(rules, as_argv)
+    return Rules(rules)
 
 
 def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:

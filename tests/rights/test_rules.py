@@ -13,13 +13,8 @@ from connmgr.rights.rules import Decision, Rules, Wanted, combined, load_rules
 HERE = ("web/web1", "default/web/web1")
 
 
-def as_argv(text: str) -> tuple[str, ...] | None:
-    """Return the words of a text without anything but letters and blanks."""
-    return tuple(text.split(" ")) if re.fullmatch("[a-z]+(?: [a-z]+)*", text) else None
-
-
 def load(*rules: dict[str, Any]) -> Rules:
-    return load_rules(list(rules), as_argv)
+    return load_rules(list(rules))
 
 
 def decide(rules: Rules, *argv: str, **wanted: Any) -> Decision:
@@ -113,7 +108,7 @@ ALLOW = {"effect": "allow"}
 )
 def test_a_rule_that_cannot_be_read_is_refused_with_its_place(rule: object, place: str) -> None:
     with pytest.raises(InvalidRequest, match="^" + re.escape(place)):
-        load_rules([rule], as_argv)
+        load_rules([rule])
 
 
 def test_the_place_counts_rules_and_their_number_and_length_are_bounded() -> None:
@@ -124,7 +119,7 @@ def test_the_place_counts_rules_and_their_number_and_length_are_bounded() -> Non
     with pytest.raises(InvalidRequest, match=r"^rules: Their patterns are too long together"):
         load(*[{**ALLOW, "path": "/" + "a" * 900}] * 30)
     with pytest.raises(InvalidRequest, match=r"^rules: Not a list"):
-        load_rules({}, as_argv)
+        load_rules({})
 
 
 RUN_OTHERS = """
