@@ -68,7 +68,7 @@ class ApprovalQueryResponse(Schema):
     )
 
 
-class DecideRequest(Schema):
+class ApprovalDecideRequest(Schema):
     approval = Id(required=True, metadata={"description": "The approval."})
     decision = Text(
         required=True,
@@ -127,7 +127,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
 
 @group.endpoint(
     "/decide",
-    DecideRequest,
+    ApprovalDecideRequest,
     ApprovalInfo,
     action="approval.decide",
     about=("approval", "decision", "seconds"),

@@ -21,17 +21,17 @@ group = Group(
 )
 
 
-class NameRequest(Schema):
+class CommandNameRequest(Schema):
     name = Text(required=True, metadata={"description": "The command's name."})
 
 
-class CommandFields(NameRequest):
+class SavedCommandFields(CommandNameRequest):
     argv = List(
         fields.Raw(),
         required=True,
         metadata={
             "description": 'The words: a text; `{"parameter": "service"}`, the argument alone; or '
-            '`{"text": "unit-{service}.service"}`, with arguments in it (`{{` is a brace). The first is a text.'
+            '`{"text": "unit-{service}.service"}`, with arguments in it; a doubled brace is one. The first is a text.'
         },
     )
     parameters = fields.Dict(
@@ -44,12 +44,14 @@ class CommandFields(NameRequest):
     description = Text(load_default="", metadata={"description": "What it is for."})
 
 
-class SaveRequest(CommandFields):
+class CommandSaveRequest(SavedCommandFields):
     replace = Boolean(load_default=False, metadata={"description": "True replaces the command of this name."})
 
 
 class CommandQueryResponse(Schema):
-    commands = fields.List(fields.Nested(CommandFields), required=True, metadata={"description": "By their names."})
+    commands = fields.List(
+        fields.Nested(SavedCommandFields), required=True, metadata={"description": "By their names."}
+    )
 
 
 EXAMPLE: dict[str, Any] = {
@@ -62,7 +64,7 @@ EXAMPLE: dict[str, Any] = {
 
 @group.endpoint(
     "/save",
-    SaveRequest,
+    CommandSaveRequest,
     action="command.save",
     about=("name", "replace"),
     raises=[CommandExists],
@@ -84,7 +86,7 @@ def query() -> dict[str, Any]:
 
 @group.endpoint(
     "/remove",
-    NameRequest,
+    CommandNameRequest,
     action="command.remove",
     about=("name",),
     raises=[UnknownCommand],

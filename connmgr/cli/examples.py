@@ -26,6 +26,7 @@ EXAMPLES = {
         "connmgr exec web1 -- 'cd /srv && ls *.log'",
         "connmgr exec --all 'fleet/**' --limit 3 --json -- uptime > outcomes",
         "connmgr exec --all --failed outcomes -- uptime",
+        "connmgr exec web1 --saved restart-web service=nginx",
         "connmgr exec deploy@web9.example --argv -- rm 'a file' '*'",
     ],
     "shell": ["connmgr shell web1", "connmgr shell --attach web1 --watch", "connmgr shell web1 < commands"],
@@ -42,8 +43,7 @@ EXAMPLES = {
     "command ls": ["connmgr command ls", "connmgr command ls --json"],
     "command rm": ["connmgr command rm restart-web"],
     "command save": [
-        r"connmgr command save restart-web --parameter 'service=re:[\w-]+' -- systemctl restart '{service}.service'",
-        "connmgr exec web1 --saved restart-web service=nginx",
+        "connmgr command save log --parameter n=integer:1..99 -- tail -n '{n}' /log",
     ],
     "terminal close": ["connmgr terminal close web1"],
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],

@@ -28,6 +28,9 @@ GROUPS = [
     "fs",
     "secret",
     "approval",
+    "audit",
+    "command",
+    "token",
     "vault",
     "daemon",
 ]
