@@ -41,6 +41,7 @@ from connmgr.client.transfer import Download, Progress
 
 if TYPE_CHECKING:
     from connmgr.client.jobs import Jobs
+    from connmgr.client.rights import Approvals, AuditTrail, SavedCommands, Tokens
     from connmgr.client.terminals import Terminals
 
 __all__ = [
@@ -135,6 +136,34 @@ class Client:
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
+
+    @cached_property
+    def token(self) -> Tokens:
+        """``/token``."""
+        from connmgr.client.rights import Tokens
+
+        return Tokens(self.post)
+
+    @cached_property
+    def approval(self) -> Approvals:
+        """``/approval``."""
+        from connmgr.client.rights import Approvals
+
+        return Approvals(self.post)
+
+    @cached_property
+    def command(self) -> SavedCommands:
+        """``/command``."""
+        from connmgr.client.rights import SavedCommands
+
+        return SavedCommands(self.post)
+
+    @cached_property
+    def audit(self) -> AuditTrail:
+        """``/audit``."""
+        from connmgr.client.rights import AuditTrail
+
+        return AuditTrail(self.post)
 
     @cached_property
     def terminal(self) -> Terminals:

@@ -1,0 +1,86 @@
+"""``/token``, ``/approval``, ``/command`` and ``/audit``. What answers describe are dicts as docs/API.md has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from connmgr.client.endpoints import Group
+
+
+class Tokens(Group):
+    """``/token``; ``expires`` is in seconds from now, or a time with its zone."""
+
+    def create(self, name: str, expires: float | datetime, scopes: Sequence[str], **more: Any) -> dict[str, Any]:
+        """Create a token and describe it, with its text as ``token``; ``more`` are further members of the request."""
+        return dict(self._post("/token/create", name=name, expires=_written(expires), scopes=list(scopes), **more))
+
+    def query(self) -> list[dict[str, Any]]:
+        """Describe the tokens that there are."""
+        return list(self._post("/token/query")["tokens"])
+
+    def check(self, path: str, request: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
+        """Tell what would become of a request to ``path`` with the token ``id``, by default with this client's own."""
+        more = {} if id is None else {"id": id}
+        return dict(self._post("/token/check", path=path, request=dict(request), **more))
+
+    def renew(self, id: str, expires: float | datetime) -> dict[str, Any]:
+        """Let a token expire at another time, and describe it."""
+        return dict(self._post("/token/renew", id=id, expires=_written(expires)))
+
+    def revoke(self, id: str) -> None:
+        """Make a token invalid for ever, and end what runs by it."""
+        self._post("/token/revoke", id=id)
+
+
+class Approvals(Group):
+    """``/approval``."""
+
+    def query(self, states: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Describe the approvals that are in one of ``states``."""
+        more = {} if states is None else {"states": list(states)}
+        return list(self._post("/approval/query", **more)["approvals"])
+
+    def decide(self, approval: str, decision: str, seconds: float | None = None) -> dict[str, Any]:
+        """Decide ``once``, ``grant`` (for ``seconds``) or ``deny``, and describe the approval."""
+        more = {} if seconds is None else {"seconds": seconds}
+        return dict(self._post("/approval/decide", approval=approval, decision=decision, **more))
+
+
+class SavedCommands(Group):
+    """``/command``."""
+
+    def save(self, name: str, argv: Sequence[Any], **more: Any) -> None:
+        """Save a command; ``more`` are further members of the request: ``parameters``, ``description``, ``replace``."""
+        self._post("/command/save", name=name, argv=list(argv), **more)
+
+    def query(self) -> list[dict[str, Any]]:
+        """Describe the saved commands."""
+        return list(self._post("/command/query")["commands"])
+
+    def remove(self, name: str) -> None:
+        """Remove a saved command."""
+        self._post("/command/remove", name=name)
+
+
+class AuditTrail(Group):
+    """``/audit``."""
+
+    def query(self, **wanted: Any) -> Iterator[dict[str, Any]]:
+        """Yield the entries that match, the newest first; ``wanted`` are members of the request."""
+        before = wanted.pop("before", None)
+        while True:
+            answer = self._post("/audit/query", **wanted, **({} if before is None else {"before": before}))
+            yield from answer["entries"]
+            before = answer.get("next")
+            if before is None:
+                return
+
+    def verify(self) -> dict[str, Any]:
+        """Tell whether the trail is whole."""
+        return dict(self._post("/audit/verify"))
+
+
+def _written(expires: float | datetime) -> float | str:
+    return expires.isoformat() if isinstance(expires, datetime) else expires
