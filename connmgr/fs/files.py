@@ -15,10 +15,10 @@ from connmgr.engine.exchange import STALL_SECONDS, Chunk, Exchange
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
-from connmgr.fs import scripts
+from connmgr.fs import allowed, scripts
 from connmgr.fs.blobs import Blob
-from connmgr.fs.entries import Entry, Listing, entry_of, name_of, renamed
-from connmgr.fs.gate import READ, Gate, Judge
+from connmgr.fs.entries import Entry, Listing, entry_of
+from connmgr.fs.gate import Gate, Judge
 from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
 
@@ -45,7 +45,6 @@ SLOWEST_DISK = 1 << 20
 """Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
 
 _NUMBER = re.compile(rb"[0-9]{1,20}")
-_WILDCARD = re.compile(rb"[*?[\\]")
 
 
 @dataclass(frozen=True)
@@ -196,16 +195,7 @@ def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Lis
     with place.run(scripts.LIST, [path, "1" if recursive else ""], judge) as exchange:
         exchange.answer()
         records = _entries(exchange)
-        return Listing(_allowed(records, place.gate, judge.real) if place.gate and judge else records)
-
-
-def _allowed(records: Iterable[bytes], gate: Gate, directory: bytes) -> Iterator[bytes]:
-    """Yield those of a directory's entries that ``gate`` lets be read."""
-    return (record for record in records if gate.allows(READ, _below(directory, name_of(record))))
-
-
-def _below(directory: bytes, name: bytes) -> bytes:
-    return directory.rstrip(b"/") + b"/" + name
+        return Listing(allowed.in_directory(records, place.gate, judge.real) if place.gate and judge else records)
 
 
 def matching(place: Place, pattern: bytes) -> Listing:
@@ -222,36 +212,13 @@ def matching(place: Place, pattern: bytes) -> Listing:
 
 
 def _matching_allowed(place: Place, pattern: bytes, gate: Gate) -> Listing:
-    lead, rest = _split(pattern)
+    lead, rest = allowed.split(pattern)
     if not rest:
         return Listing([])
     judge = Judge(gate)
     with place.run(scripts.GLOB, [lead or b".", rest], judge) as exchange:
         exchange.answer()
-        return Listing(_found(_entries(exchange), gate, judge.real, lead))
-
-
-def _found(records: Iterable[bytes], gate: Gate, start: bytes, lead: bytes) -> Iterator[bytes]:
-    """Yield the entries that ``gate`` lets be read, by their whole paths; ``start`` is the real path of ``lead``."""
-    directory = b""
-    for record in records:
-        if record.startswith(b"="):
-            directory = record[1:].removeprefix(b".").removeprefix(b"/")
-            continue
-        name = _below(directory, name_of(record)).removeprefix(b"/")
-        if gate.allows(READ, _below(start, name)):
-            yield renamed(record, _below(start, name) if lead.startswith(b"~/") else lead + name)
-
-
-def _split(pattern: bytes) -> tuple[bytes, bytes]:
-    """Return the directory that leads ``pattern``, with its slash, and the rest from the first wildcard on."""
-    parts = pattern.rstrip(b"/").split(b"/")
-    wild = (at for at, part in enumerate(parts) if _WILDCARD.search(part))
-    at = next(wild, len(parts) - 1)
-    rest = [part for part in parts[at:] if part not in (b"", b".")]
-    if b".." in rest:
-        raise PolicyDenied("A caller with rules over paths may not go back by .. from what a pattern matches.")
-    return b"".join(part + b"/" for part in parts[:at]), b"/".join(rest)
+        return Listing(allowed.matched(_entries(exchange), gate, judge.real, lead))
 
 
 def real_directory(place: Place, path: bytes) -> bytes:
