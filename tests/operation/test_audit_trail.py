@@ -49,6 +49,7 @@ READING = {
     "terminal.output",
     "terminal.query",
     "terminal.screen",
+    "token.check",
     "token.query",
     "approval.query",
     "command.query",
