@@ -155,7 +155,7 @@ class TokenCheckResponse(Schema):
     rule = fields.Raw(
         allow_none=True,
         metadata={
-            "type": ["integer", "string", "null"],
+            "type": ["integer", "string"],
             "description": "The rule that decides: its name, or its place among the token's rules, from 0; null: none.",
         },
     )
