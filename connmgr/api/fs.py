@@ -309,14 +309,15 @@ def _place_of(
 ) -> Place:
     asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
     asked |= {name: _shown(value) for name, value in request.items() if name not in _NOT_ASKED}
-    rules = services().authorisation.path_rules(caller(), request["connection"], None if streamed else asked)
+    wait = request.get("wait", 0)
+    rules = services().authorisation.path_rules(caller(), request["connection"], None if streamed else asked, wait)
     if rules is not None:
         account().held.callback(lambda: account().authority.update(rules.reasons))
     return Place(session.transport, session.directory, session.helpers, rules)
 
 
-_NOT_ASKED = {"connection", "blob"}
-"""Fields of a request that an approval is bound to otherwise."""
+_NOT_ASKED = {"connection", "blob", "wait"}
+"""Fields of a request that an approval is bound to otherwise, or not at all."""
 
 
 def _shown(value: Any) -> Any:

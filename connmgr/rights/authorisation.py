@@ -73,16 +73,18 @@ class Authorisation:
             self._hook(caller=caller, action=action, subjects=self.subjects(about))
         return permitted
 
-    def path_rules(self, caller: Caller, connection: str, asked: Mapping[str, Any] | None) -> PathRules | None:
+    def path_rules(
+        self, caller: Caller, connection: str, asked: Mapping[str, Any] | None, wait: float
+    ) -> PathRules | None:
         """Return the rules over paths of the caller's token for one request, or None if there are none.
 
-        ``asked`` is as in :class:`PathRules`.
+        ``asked`` and ``wait`` are as in :class:`PathRules`.
         """
         grant = caller.grant
         if grant is None or not any(one.rules.over_paths(action) for one in grant.lineage for action in ACTIONS):
             return None
         [seen] = self.sight.require(grant, [connection])
-        return PathRules(grant, seen, self._approvals, asked)
+        return PathRules(grant, seen, self._approvals, asked, wait)
 
     def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""

@@ -17,11 +17,13 @@ class PathRules:
     """Decides for one request about the real paths on ``seen`` that it turns out to be about.
 
     ``asked`` is what an approval of the request is bound to beside its path; None where nothing can be approved,
-    because what it brings is not known before.
+    because what it brings is not known before. The request waits ``wait`` seconds for a decision.
     """
 
-    def __init__(self, grant: Grant, seen: Seen, approvals: Approvals, asked: Mapping[str, Any] | None) -> None:
-        self._grant, self._seen, self._approvals, self._asked = grant, seen, approvals, asked
+    def __init__(
+        self, grant: Grant, seen: Seen, approvals: Approvals, asked: Mapping[str, Any] | None, wait: float
+    ) -> None:
+        self._grant, self._seen, self._approvals, self._asked, self._wait = grant, seen, approvals, asked, wait
         self._approved = False
         self.reasons: dict[str, Any] = {}
         """What decided, for the audit trail."""
@@ -68,7 +70,7 @@ class PathRules:
                 return
             raise PolicyDenied("One path of a request can be approved, and this one leads to another.", rule=None)
         asked = {**self._asked, "action": action, "connections": [self._seen.id], "names": [self._seen.path]}
-        self.reasons["approval"] = self._approvals.require(self._grant, {**asked, "realPath": shown})
+        self.reasons["approval"] = self._approvals.require(self._grant, {**asked, "realPath": shown}, self._wait)
         self._approved = True
 
 

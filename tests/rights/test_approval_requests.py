@@ -159,6 +159,24 @@ def test_broadcasts_and_jobs_are_asked_about_with_all_that_they_concern(asked: D
         assert future.result(30).json["job"]
 
 
+def test_files_are_asked_about_by_their_real_paths(asked: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    rules = [{"effect": "ask", "path": f"{tmp_path}/real/**"}]
+    holder = create(asked, "fs.write", "fs.read", rules=rules)
+    body = {"connection": LOCAL, "path": f"{tmp_path}/link/made"}
+    assert holder.refused("/fs/mkdir", **body) == "approval_required"
+    assert list((tmp_path / "real").iterdir()) == []
+    with ThreadPoolExecutor(1) as pool:
+        body["path"] = f"{tmp_path}/link/other"
+        future, shown = waiting(pool, asked, lambda: holder.send("/fs/mkdir", **body, wait=60))
+        assert f"{tmp_path}/real/other" in json.dumps(shown["asked"])
+        decide(asked, shown["approval"], "once")
+        assert future.result(30).status == 200
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["other"]
+    assert holder.refused("/fs/mkdir", connection=LOCAL, path=f"{tmp_path}/beside") == "policy_denied"
+
+
 def test_a_token_decides_about_others_that_it_sees(asked: Daemon, holder: Holder) -> None:
     decider = create(asked, "approval.decide")
     id = pending(holder, "echo decided")
