@@ -32,7 +32,7 @@ def main() -> None:
         for name, patch in WITHOUT.items():
             daemons[name] = stack.enter_context(temporary_daemon(program=(sys.executable, "-c", f"{patch}; {START}")))
         daemons["audit = required"] = stack.enter_context(temporary_daemon("--audit", "required"))
-        taken = interleaved({name: _true(daemon) for name, daemon in daemons.items()}, calls=200, rounds=15)
+        taken = interleaved({name: _true(daemon) for name, daemon in daemons.items()}, calls=500, rounds=6)
     print_timings("The command true, local", taken, base=AS_IT_IS, repeat="python -m benchmarks.audit")
 
 
