@@ -106,6 +106,7 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     known = {f"CONNMGR_{option.name.upper()}" for option in options()} | {
         "CONNMGR_CONFIG",
         "CONNMGR_SESSION",
+        "CONNMGR_TOKEN",
         "CONNMGR_COMMAND",
         "CONNMGR_JOB",
     }

@@ -32,7 +32,7 @@ class AuditQueryRequest(Schema):
     until = fields.AwareDateTime(
         format="iso", validate=_TIMES, metadata={"description": "Only entries of this time or earlier."}
     )
-    token = Text(metadata={"description": "Only requests with this token: its id."})
+    token = Text(metadata={"description": "Only requests with this token: its id, or its name."})
     connection = Text(
         metadata={"description": "Only entries on this connection: its uuid, or the name that they have."}
     )

@@ -48,7 +48,7 @@ class Moment(click.types.StringParamType):
 @click.option("--since", metavar="TIME", type=Moment(), help="Only what is younger: 30min, 2h, 3d, 2026-01-31T08:15.")
 @click.option("--until", metavar="TIME", type=Moment(), help="Only what is older.")
 @click.option("--connection", metavar="CONNECTION", type=ConnectionName(), help="Only what was done on this one.")
-@click.option("--token", metavar="ID", help="Only requests with this token.")
+@click.option("--token", metavar="TOKEN", help="Only requests with this token, by its uuid or its name.")
 @click.option("--caller", metavar="NAME", help="Only requests of this client, or of the session with this id.")
 @click.option("--action", metavar="ACTION", help="Only this action, such as shell.exec.")
 @click.option("--code", metavar="CODE", help="Only requests that were answered with this error code.")

@@ -188,7 +188,10 @@ class Authorisation:
         decided = _decided(_as_scoped(grant, request), decision)
         reasons = {} if rule is None else {"rule": rule}
         if decision.effect == "ask":
-            asked: dict[str, Any] = {name: decided[name] for name in _BOUND if name in decided}
+            asked: dict[str, Any] = {name: decided[name] for name in _BOUND if decided.get(name)}
+            if "stdin" not in asked:
+                # It tells how input is read, and the answer is written, which decides nothing.
+                asked.pop("encoding", None)
             asked |= {"action": action, "connections": [one.id for one in seen], "names": [one.path for one in seen]}
             reasons["approval"] = self._approvals.require(grant, asked, request.get("wait", 0))
         return Permitted(decided, reasons)

@@ -36,6 +36,7 @@ class Wanted:
     since: datetime | None = None
     until: datetime | None = None
     token: str | None = None
+    """The id of a token, or its name."""
     connection: str | None = None
     """A uuid, or the name that the entry has."""
     caller: str | None = None
@@ -46,7 +47,7 @@ class Wanted:
     def __call__(self, entry: Mapping[str, Any]) -> bool:
         """Whether ``entry`` is looked for."""
         members = {
-            "token": ("token",),
+            "token": ("token", "tokenName"),
             "connection": ("connection", "connectionName", "connections", "connectionNames"),
             "caller": ("client", "session"),
             "action": ("action",),
