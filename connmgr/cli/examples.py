@@ -25,7 +25,6 @@ EXAMPLES = {
     "exec": [
         "connmgr exec web1 -- 'cd /srv && ls *.log'",
         "connmgr exec --all 'fleet/**' --limit 3 --json -- uptime > outcomes",
-        "connmgr exec --all --failed outcomes -- uptime",
         "connmgr exec web1 --saved restart-web service=nginx",
         "connmgr exec deploy@web9.example --argv -- rm 'a file' '*'",
     ],

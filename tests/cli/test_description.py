@@ -75,8 +75,9 @@ def test_a_command_loads_nothing_that_it_does_not_need(command: str) -> None:
 
 def _each(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
     """Yield the words and the command of all that do something, below ``command``."""
-    if not isinstance(command, click.Group):
+    if not isinstance(command, click.Group) or command.invoke_without_command:
         yield context.command_path.partition(" ")[2], command
+    if not isinstance(command, click.Group):
         return
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
