@@ -40,6 +40,9 @@ class Caller:
     live: Live | None = None
     """The token that it shows; None for the owner."""
 
+    is_shared: bool = False
+    """Whether it stands for all clients that show the token itself, without a handshake."""
+
     @property
     def grant(self) -> Grant | None:
         """What it may do; None for the owner, who may do everything."""
@@ -194,7 +197,7 @@ class Tokens:
         if self._grants is None or not secret.startswith(PREFIX):
             raise InvalidToken("The bearer token is not valid; shake hands again.")
         live = self._grants.find(secret)
-        return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live))
+        return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live, is_shared=True))
 
     def begin(self, caller: Caller, address: str | None = None) -> None:
         """Note that a request of ``caller`` begins, which :meth:`end` follows even where this raises.

@@ -150,8 +150,11 @@ def unlock(request: dict[str, Any]) -> None:
     """Unlock a user for this session, in place of the user unlocked before.
 
     The user is locked again by `/vault/lock`, after `unlock-ttl` seconds of idleness, and at the end of the session.
-    After several failures each further attempt must wait.
+    After several failures each further attempt must wait. A client with a token shakes hands with it first: what it
+    unlocks is not unlocked for others who have the same token.
     """
+    if caller().is_shared:
+        raise InvalidRequest("Shake hands with the token, and unlock the user with the session token that you get.")
     services().vault.principals.unlock(caller().access, request["user"], request["passphrase"])
 
 

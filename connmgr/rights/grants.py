@@ -12,7 +12,15 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
-from connmgr.errors import ConnmgrError, InvalidToken, QuotaExceeded, TokenLimit, TokenRevoked, UnknownToken
+from connmgr.errors import (
+    ConnmgrError,
+    IntegrityError,
+    InvalidToken,
+    QuotaExceeded,
+    TokenLimit,
+    TokenRevoked,
+    UnknownToken,
+)
 from connmgr.rights.grant import Grant, check_wanted, end_of
 from connmgr.vault.documents import Document, Documents, counted
 from connmgr.vault.tables import now
@@ -215,8 +223,12 @@ class Grants:
     def _read(self, live: Live) -> None:
         """Read a token anew, with all that it comes from."""
         at, codes = time.monotonic(), self._stored.codes(one.id for one in live.grant.lineage)
-        document = self._stored.get(live.grant.id)
-        grant = replace(live.grant, revoked=True) if document is None else self._grant(document)
+        try:
+            document = self._stored.get(live.grant.id)
+            grant = replace(live.grant, revoked=True) if document is None else self._grant(document)
+        except (IntegrityError, InvalidToken):
+            # It, or what it comes from, was changed outside of connmgr, or is gone.
+            document, grant = None, replace(live.grant, revoked=True)
         with self._lock:
             live.grant, live.codes, live.looked_at = grant, codes, at
             if live.ended and not grant.invalid(now()):
@@ -231,13 +243,16 @@ class Grants:
             if one.day != day:
                 one.day, one.used, one.uncounted = day, 0, 0
             most, quota = one.grant.max_concurrent, one.grant.quota_per_day
-            under_way = sum(other.running for other in self._live.values() if one.grant in other.grant.lineage)
-            if most is not None and under_way > most:
+            if most is not None and self._under_way(one.grant.id) > most:
                 raise QuotaExceeded(f"{most} requests of the token are under way, and it may have no more.")
             if quota is not None and one.used + one.uncounted >= quota:
                 raise QuotaExceeded(f"The token has had its {quota} requests of this day, which ends at 24:00 UTC.")
         for one in lives:
             one.uncounted += 1
+
+    def _under_way(self, id: str) -> int:
+        """Return how many requests of a token, and of those that were made with it, are under way."""
+        return sum(live.running for live in self._live.values() if any(one.id == id for one in live.grant.lineage))
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):

@@ -80,6 +80,8 @@ def test_a_token_without_one_scope_is_refused_what_needs_it_and_nothing_else(qui
         if (code == "scope_denied") != (needed is not None):
             wrong.append((endpoint.path, code))
     assert not wrong
+    refused = sum(missing(endpoint.action, set(SCOPES) - {lacking}) is not None for endpoint in endpoints())
+    print(f"{lacking:16} lacking: {refused} of {sum(1 for _ in endpoints())} endpoints refuse, and the others do not")
 
 
 def test_a_token_without_any_scope_may_do_next_to_nothing(quiet: Daemon) -> None:

@@ -272,3 +272,33 @@ def test_a_text_of_who_may_run_argvs_alone_runs_as_one(own_daemon: Daemon) -> No
         assert one.ok("/shell/exec", connection=LOCAL, command="true")["stdout"] == ""
         assert one.ok("/shell/exec", connection=LOCAL, command="false")["exitCode"] == 1
         assert one.refused("/shell/exec", connection=LOCAL, command="true;") == "scope_denied"
+
+
+def test_requests_of_tokens_below_count_as_their_own(daemon: Daemon) -> None:
+    parent = create(daemon, "token.create", "shell.any", maxConcurrent=1)
+    child = parent.create("shell.any")
+    child.ok("/shell/start", connection=LOCAL)
+    begun, go_on = daemon.home / "begun-below", daemon.home / "go-on-below"
+    command = f"touch {begun}; while [ ! -e {go_on} ]; do sleep 0.02; done"
+    running = threading.Thread(target=lambda: child.ok("/shell/exec", connection=LOCAL, command=command))
+    running.start()
+    try:
+        until = time.monotonic() + 20
+        while not begun.exists():
+            assert time.monotonic() < until, "the command does not begin"
+        assert parent.refused("/daemon/version") == "quota_exceeded"
+        assert child.refused("/daemon/version") == "quota_exceeded"
+    finally:
+        go_on.touch()
+        running.join(30)
+
+
+def test_who_unlocks_a_user_unlocks_it_for_nobody_else_with_the_same_token(own_daemon: Daemon) -> None:
+    unlocking = {"user": "alice", "passphrase": "alice's long passphrase"}
+    own_daemon.client.post("/vault/user/add", **unlocking)
+    holder = create(own_daemon, "connection.read")
+    assert holder.refused("/vault/unlock", **unlocking) == "invalid_request"
+    session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
+    assert send(own_daemon.url, "/vault/unlock", unlocking, session).status == 200
+    assert send(own_daemon.url, "/vault/status", {}, session).json["user"] == "alice"
+    assert holder.ok("/vault/status")["user"] is None
