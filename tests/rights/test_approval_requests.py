@@ -91,7 +91,6 @@ def test_nothing_is_run_before_it_is_approved_and_then_just_that(asked: Daemon, 
         "names": ["local machine"],
         "command": command,
         "encoding": "utf-8",
-        "fresh": False,
         **options,
     }
     assert requested(asked, 1)[-1] == shown
