@@ -79,12 +79,13 @@ class ApprovalDecideRequest(Schema):
         },
     )
     seconds = Integer(
-        validate=Range(min=1, max=MAX_GRANT_SECONDS), metadata={"description": "Of `grant`: how long it lasts."}
+        validate=Range(min=1, max=MAX_GRANT_SECONDS),
+        metadata={"description": f"Of `grant`: how long it lasts. Without it: {MINUTES} minutes."},
     )
 
     @validates_schema
     def check_seconds(self, data: dict[str, Any], **_: Any) -> None:
-        if ("seconds" in data) != (data["decision"] == "grant"):
+        if "seconds" in data and data["decision"] != "grant":
             raise ValidationError("Given with the decision grant, and with no other.", "seconds")
 
 
@@ -98,8 +99,6 @@ _INFO = {
         "connections": ["f0ec68aa-63f5-405c-b178-9a4454556d6b"],
         "names": ["local machine"],
         "argv": ["systemctl", "restart", "nginx"],
-        "encoding": "utf-8",
-        "fresh": False,
     },
     "created": "2026-01-31T08:15:00.000000Z",
     "expires": "2026-01-31T08:25:00.000000Z",
@@ -145,7 +144,7 @@ def decide(request: dict[str, Any]) -> dict[str, Any]:
     if not _is_visible(found):
         raise UnknownApproval(request["approval"])
     detail(ofToken=found.token)
-    decided = approvals.decide(found.id, request["decision"], caller().grant, request.get("seconds", 0))
+    decided = approvals.decide(found.id, request["decision"], caller().grant, request.get("seconds", MINUTES * 60))
     return shown(decided)
 
 

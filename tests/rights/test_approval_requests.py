@@ -206,7 +206,6 @@ def test_no_token_decides_about_itself_or_about_what_it_comes_from(asked: Daemon
     [
         ({"approval": NOBODY, "decision": "once"}, "unknown_approval"),
         ({"approval": NOBODY, "decision": "always"}, "invalid_request"),
-        ({"approval": NOBODY, "decision": "grant"}, "invalid_request"),
         ({"approval": NOBODY, "decision": "grant", "seconds": 86401}, "invalid_request"),
         ({"approval": NOBODY, "decision": "once", "seconds": 1}, "invalid_request"),
         ({"decision": "once"}, "invalid_request"),
