@@ -136,7 +136,9 @@ class TokenRequest(Schema):
 
 
 class TokenRenewRequest(TokenRequest):
-    expires = Expiry(required=True, metadata={"description": "As in `/token/create`."})
+    expires = Expiry(
+        metadata={"description": "As in `/token/create`. Without it: as long from now as it was to last at first."}
+    )
 
 
 class TokenCheckRequest(Schema):
@@ -233,7 +235,7 @@ def revoke(request: dict[str, Any]) -> None:
 )
 def renew(request: dict[str, Any]) -> dict[str, Any]:
     """Let a token expire later, or sooner. No token renews itself."""
-    return _info(*services().grants.renew(request["id"], request["expires"], caller().grant))
+    return _info(*services().grants.renew(request["id"], request.get("expires"), caller().grant))
 
 
 @group.endpoint(

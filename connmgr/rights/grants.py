@@ -93,7 +93,9 @@ class Grants:
         secret = PREFIX + secrets.token_urlsafe(32)
         body = {name: value for name, value in wanted.items() if name != "expires"}
         body["parent"] = creator.id if creator else None
-        document = Document(key=self._digest(secret), body=body, expires=end_of(wanted["expires"], creator))
+        end = end_of(wanted["expires"], creator)
+        body["lasts"] = (end - now()).total_seconds()
+        document = Document(key=self._digest(secret), body=body, expires=end)
         grant = Grant.load(document, creator)
         self._remove_old()
         if not self._stored.add(document, most=MAX_TOKENS):
@@ -138,8 +140,8 @@ class Grants:
         # Jobs outlive the daemon that started them.
         self._ended([one.id for one, grant in self.all(None) if any(above.id == id for above in grant.lineage)], True)
 
-    def renew(self, id: str, expires: datetime, creator: Grant | None) -> tuple[Document, Grant]:
-        """Let a token expire at another time.
+    def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
+        """Let a token expire at another time; None is as long from now as it was to last when it was created.
 
         :raises UnknownToken: there is none, or ``creator`` has not made it.
         :raises TokenRevoked: it was revoked.
@@ -147,8 +149,12 @@ class Grants:
         """
         if self._require(id, creator).revoked:
             raise TokenRevoked("A token that was revoked stays so: create another one.")
-        end = end_of(expires, creator)
-        changed = self._stored.change(id, lambda one: replace(one, expires=end))
+
+        def renewed(one: Document) -> Document:
+            wanted = now() + timedelta(seconds=one.body["lasts"]) if expires is None else expires
+            return replace(one, expires=end_of(wanted, creator))
+
+        changed = self._stored.change(id, renewed)
         if changed is None:
             raise UnknownToken(id)
         return changed, self._grant(changed)

@@ -112,6 +112,14 @@ def test_an_expired_token_is_refused_in_every_use(daemon: Daemon) -> None:
     assert holder.ok("/connection/info", connections=[LOCAL])
 
 
+def test_a_renewed_token_lasts_as_long_as_at_first(daemon: Daemon) -> None:
+    holder = create(daemon, "connection.read", expires=1000)
+    daemon.client.post("/token/renew", id=holder.id, expires=5000)
+    renewed = daemon.client.post("/token/renew", id=holder.id)
+    left = datetime.fromisoformat(renewed["expires"].replace("Z", "+00:00")) - datetime.now(timezone.utc)
+    assert 900 < left.total_seconds() < 1001
+
+
 def test_an_unknown_token_is_not_valid(daemon: Daemon) -> None:
     for secret in ("cmgr_", "cmgr_" + "A" * 43, "cmgr_\u00fc", "cmgr_" + "A" * 5000):
         answer = send(
