@@ -10,7 +10,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WRITTEN = re.compile(r"(\d{1,9})([smhd])")
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # it takes no argument before click 8.4
     """A time such as 90s, 30m, 1h or 1d; loaded as seconds, at most ``longest``."""
 
     name = "time"
