@@ -76,6 +76,12 @@ def caller() -> Caller:
     return found
 
 
+def require_valid() -> None:
+    """Raise :class:`TokenRevoked` if the caller's token is not valid any more, as it was when the request came."""
+    if caller().ended:
+        raise TokenRevoked("The token is not valid any more.")
+
+
 def while_valid(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield ``pieces`` of what is transferred for this request.
 

@@ -11,7 +11,7 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import account, caller
+from connmgr.api.account import account, caller, require_valid
 from connmgr.api.auth import Caller
 from connmgr.api.body import load, parse, read_query
 from connmgr.api.endpoint import Endpoint
@@ -55,6 +55,7 @@ class StreamEndpoint(Endpoint):
         _accept(opening)
         try:
             message = opening.first_message(FIRST_MESSAGE_SECONDS)
+            require_valid()
             return self._carry_out(load(self._schema, parse(message)), lambda begin: _begun(opening, begin))
         except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
             refuse(services().streams.loop, opening, told(error, account(), debug=False)[0])
@@ -70,7 +71,8 @@ class StreamEndpoint(Endpoint):
             self._find_caller(found)
         else:
             self._admit_caller(found, self.redeems(opening.ticket, in_path))
-        opening.token = caller().token
+        asking = caller()
+        opening.token, opening.has_ended = asking.token, lambda: asking.ended
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
         _accept(opening)

@@ -46,9 +46,13 @@ class Opening:
     token: str | None = None
     """The id of the token that the client shows, with which the stream ends; None for the owner."""
 
+    has_ended: Callable[[], bool]
+    """Tells whether that token is not valid any more."""
+
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.connection = WSConnection(ConnectionType.SERVER)
         self.early: list[Event] = []
+        self.has_ended = lambda: False
         self._offered = [word.strip() for word in (header("Sec-WebSocket-Protocol") or "").split(",")]
         given = [(name.encode(), value.encode("latin-1")) for name in _HEADERS if (value := header(name)) is not None]
         try:

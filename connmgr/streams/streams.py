@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit
+from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit, TokenRevoked
 from connmgr.streams.loop import Loop
 
 MAX_STREAMS = 256
@@ -49,16 +49,26 @@ class Streams:
             if len(self._open) >= MAX_STREAMS:
                 raise StreamLimit(f"{MAX_STREAMS} streams are open, and no more may be; try again later.")
 
-    def add(self, stream: Stream, connection: str | None = None, *, token: str | None = None) -> None:
+    def add(
+        self,
+        stream: Stream,
+        connection: str | None = None,
+        *,
+        token: str | None = None,
+        has_ended: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Hold ``stream`` until :meth:`discard`; one that comes while the daemon stops is stopped.
 
-        It ends with ``connection`` and with ``token``, the id of one, where they are named.
+        It ends with ``connection`` and with ``token``, the id of one, where they are named. ``has_ended`` tells whether
+        that token is not valid any more; the stream is stopped then too.
         """
         with self._lock:
             self._open[stream] = _Held(connection, token)
             stopping = self._stopping
         if stopping:
             self.loop.call(lambda: stream.stop(_stopping()))
+        elif has_ended():
+            self.loop.call(lambda: stream.stop(TokenRevoked("The token is not valid any more.")))
 
     def discard(self, stream: Stream) -> None:
         """Hold ``stream`` no longer."""

@@ -17,6 +17,7 @@ from tests.api.wire import LOCAL, NOBODY, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.rights.wire import Holder, create
+from tests.streams.wire import Stream
 
 FAR = datetime(2200, 1, 1, tzinfo=timezone.utc).isoformat()
 
@@ -310,3 +311,11 @@ def test_who_unlocks_a_user_unlocks_it_for_nobody_else_with_the_same_token(own_d
     assert send(own_daemon.url, "/vault/unlock", unlocking, session).status == 200
     assert send(own_daemon.url, "/vault/status", {}, session).json["user"] == "alice"
     assert holder.ok("/vault/status")["user"] is None
+
+
+def test_a_stream_that_is_asked_for_after_the_revocation_begins_nothing(own_daemon: Daemon) -> None:
+    holder = create(own_daemon, "shell.any")
+    stream = Stream(own_daemon.url, "/shell/pipe", holder.secret)
+    own_daemon.client.post("/token/revoke", id=holder.id)
+    ended = stream.ask(connection=LOCAL, command="echo begun").finish()
+    assert (ended.stdout, ended.error["code"]) == (b"", "token_revoked")
