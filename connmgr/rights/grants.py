@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakValueDictionary
 
 from connmgr.errors import (
     ConnmgrError,
@@ -78,6 +79,8 @@ class Grants:
         self._stored, self._key, self._ended = stored, key, ended
         self._lock = threading.Lock()
         self._live: dict[str, Live] = {}
+        # Callers keep those that have ended, too: a token that is renewed must not come to life twice.
+        self._known: WeakValueDictionary[str, Live] = WeakValueDictionary()
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -215,16 +218,24 @@ class Grants:
         # No code is the empty one, so the first look reads what may have changed since.
         codes = {one.id: b"" for one in grant.lineage}
         with self._lock:
-            live = self._live.setdefault(document.id, Live(grant, codes, at))
+            live = self._known.setdefault(document.id, Live(grant, codes, at))
+            if not live.ended:
+                self._live[document.id] = live
             _take_counts(live, document)
             if self._watcher is None and not self._closing.is_set():
                 self._watcher = threading.Thread(target=self._watch, name="tokens", daemon=True)
                 self._watcher.start()
-            unknown = [one.id for one in grant.lineage[1:] if one.id not in self._live]
-        for id in unknown:
-            if above := self._stored.get(id):
-                self._keep(above)
+        if live.ended:
+            self._read(live)
+        self._keep_above(grant)
         return live
+
+    def _keep_above(self, grant: Grant) -> None:
+        """Have those in use, and counted, from which a token in use comes."""
+        if grant.parent is not None and grant.parent.id not in self._live:
+            above = self._stored.get(grant.parent.id)
+            if above is not None and not grant.parent.invalid(now()):
+                self._keep(above)
 
     def _read(self, live: Live) -> None:
         """Read a token anew, with all that it comes from."""
@@ -241,6 +252,7 @@ class Grants:
                 # It was renewed.
                 live.ended = False
                 self._live[grant.id] = live
+        self._keep_above(grant)
 
     def _count(self, live: Live, at: datetime) -> None:
         day = at.date().isoformat()

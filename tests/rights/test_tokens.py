@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -319,3 +320,24 @@ def test_a_stream_that_is_asked_for_after_the_revocation_begins_nothing(own_daem
     own_daemon.client.post("/token/revoke", id=holder.id)
     ended = stream.ask(connection=LOCAL, command="echo begun").finish()
     assert (ended.stdout, ended.error["code"]) == (b"", "token_revoked")
+
+
+def test_what_runs_by_any_session_of_a_renewed_token_ends_with_it(own_daemon: Daemon) -> None:
+    holder = create(own_daemon, "shell.any", expires=1)
+    holder.ok("/shell/exec", connection=LOCAL, command="true", start=True)
+    for _ in range(100):
+        if state(own_daemon, holder) == "expired":
+            break
+        threading.Event().wait(0.05)
+    # Within so long the daemon has noticed.
+    threading.Event().wait(1)
+    own_daemon.client.post("/token/renew", id=holder.id, expires=600)
+    session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
+    holder.ok("/shell/exec", connection=LOCAL, command="true")
+    body = {"connection": LOCAL, "command": "sleep 20"}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, own_daemon.url, "/shell/exec", body, session)
+        while own_daemon.client.post("/shell/list", connection=LOCAL)["shells"][0]["state"] != "busy":
+            threading.Event().wait(0.05)
+        own_daemon.client.post("/token/revoke", id=holder.id)
+        assert answer.result(10).code == "command_cancelled"
