@@ -35,6 +35,7 @@ from connmgr.fs.blobs import Blob
 from connmgr.fs.entries import Entry
 from connmgr.fs.files import Place, Reading
 from connmgr.fs.spool import Spool
+from connmgr.rights.path_rules import told
 
 BLOB_PATH = "/fs/blob"
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
@@ -312,7 +313,9 @@ def _place_of(
     wait = request.get("wait", 0)
     rules = services().authorisation.path_rules(caller(), request["connection"], None if streamed else asked, wait)
     if rules is not None:
-        account().held.callback(lambda: account().authority.update(rules.reasons))
+        # An answer that is streamed ends when its request is no longer the current one.
+        known = account()
+        known.held.callback(lambda: known.authority.update(rules.reasons))
     return Place(session.transport, session.directory, session.helpers, rules)
 
 
@@ -322,7 +325,7 @@ _NOT_ASKED = {"connection", "blob", "wait"}
 
 def _shown(value: Any) -> Any:
     if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
+        return told(value)
     return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
 
 

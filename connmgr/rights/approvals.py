@@ -88,6 +88,9 @@ class Approval:
 
     created: datetime
     expires: datetime
+    askers: tuple[str, ...] = ()
+    """The ids of the tokens whose rules ask: the one that asks, or some that it was created with."""
+
     decided_by: str | None = None
     """The id of the token that decided; None for the owner, and where nobody has."""
 
@@ -118,11 +121,11 @@ class Approvals:
         self._waiters = _Waiters()
         self._closing = threading.Event()
 
-    def require(self, holder: Holder, asked: Mapping[str, Any], wait: float = 0) -> str:
+    def require(self, holder: Holder, asked: Mapping[str, Any], wait: float = 0, askers: Collection[str] = ()) -> str:
         """Return the id of the approval by which a token may do, now, just what is ``asked``.
 
         ``asked`` is JSON and tells all that decides what is done. The request waits up to ``wait`` seconds for a
-        decision. An approval that was given once is used up.
+        decision. An approval that was given once is used up. ``askers`` are the ids of the tokens whose rules ask.
 
         :raises ApprovalRequired: nobody has decided yet; ``details`` have the id of the ``approval``, and ``expires``.
         :raises ApprovalDenied: somebody has decided against it.
@@ -132,19 +135,21 @@ class Approvals:
         kept = self._turns().kept.setdefault("approvals", {})
         digest = self._digest(holder, asked)
         if digest not in kept:
-            kept[digest] = self._required(holder, asked, digest, wait)
+            kept[digest] = self._required(holder, asked, digest, wait, askers)
         id: str = kept[digest]
         return id
 
-    def _required(self, holder: Holder, asked: Mapping[str, Any], digest: str, wait: float) -> str:
-        found = self._current(digest) or self._ask(holder, asked, digest)
+    def _required(
+        self, holder: Holder, asked: Mapping[str, Any], digest: str, wait: float, askers: Collection[str]
+    ) -> str:
+        found = self._current(digest) or self._ask(holder, asked, digest, askers)
         if found.state == PENDING:
             self._turns().wait(lambda told: self.subscribe(found.id, told), wait)
             # It may have been decided in this moment.
             found = self._current(digest) or found
         if found.state == ONCE and not self._use(found.id):
             # Another request for the same was quicker.
-            found = self._current(digest) or self._ask(holder, asked, digest)
+            found = self._current(digest) or self._ask(holder, asked, digest, askers)
         if found.state in (ONCE, GRANTED):
             return found.id
         if found.state == DENIED:
@@ -172,10 +177,11 @@ class Approvals:
         for ten minutes.
 
         :raises UnknownApproval: it is over, or there is none.
-        :raises PolicyDenied: the token asks itself, or the one that it comes from does.
+        :raises PolicyDenied: the token asks itself, or the one that it comes from does, or a rule of one of these asks.
         """
         found = self.get(id)
-        if decider is not None and any(one.id == found.token for one in decider.lineage):
+        # A token whose rule asks could else create one that asks, and one that decides.
+        if decider is not None and any(one.id in (found.token, *found.askers) for one in decider.lineage):
             raise PolicyDenied("A token does not decide about itself, nor about those that it was created with.")
         lasts = timedelta(seconds=seconds) if verdict == "grant" else timedelta(minutes=MINUTES)
         state = {"once": ONCE, "grant": GRANTED, "deny": DENIED}[verdict]
@@ -239,8 +245,14 @@ class Approvals:
             return None
         return found
 
-    def _ask(self, holder: Holder, asked: Mapping[str, Any], digest: str) -> Approval:
-        body = {"state": PENDING, "token": holder.id, "tokenName": holder.name, "asked": dict(asked)}
+    def _ask(self, holder: Holder, asked: Mapping[str, Any], digest: str, askers: Collection[str]) -> Approval:
+        body = {
+            "state": PENDING,
+            "token": holder.id,
+            "tokenName": holder.name,
+            "askers": list(askers),
+            "asked": dict(asked),
+        }
         document = Document(key=digest, body=body, expires=now() + timedelta(minutes=MINUTES))
         with self._lock:
             self._require_room(holder)
@@ -334,5 +346,6 @@ def _read(document: Document) -> Approval:
         asked=body["asked"],
         created=document.created,
         expires=document.expires or document.created,
+        askers=tuple(body.get("askers", ())),
         decided_by=body.get("decidedBy"),
     )

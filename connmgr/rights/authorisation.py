@@ -193,7 +193,8 @@ class Authorisation:
                 # It tells how input is read, and the answer is written, which decides nothing.
                 asked.pop("encoding", None)
             asked |= {"action": action, "connections": [one.id for one in seen], "names": [one.path for one in seen]}
-            reasons["approval"] = self._approvals.require(grant, asked, request.get("wait", 0))
+            askers = [one.id for one in grant.lineage if _asks(one, request, seen)]
+            reasons["approval"] = self._approvals.require(grant, asked, request.get("wait", 0), askers)
         return Permitted(decided, reasons)
 
 
@@ -203,6 +204,11 @@ def _decision(grant: Grant, request: Mapping[str, Any], seen: list[Seen]) -> Dec
     if "tcp" in request or not ruled or not seen:
         return None
     return combined([one.rules.decide_command(_wanted(request, on)) for one in ruled for on in seen])
+
+
+def _asks(one: Grant, request: Mapping[str, Any], seen: list[Seen]) -> bool:
+    wanted = [_wanted(request, on) for on in seen]
+    return one.rules.over_commands and any(one.rules.decide_command(each).effect == "ask" for each in wanted)
 
 
 def _is_open(grant: Grant | None, work: Work) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,16 +63,29 @@ class PathRules:
         return combined([rules.decide_path(action, path, names, user) for rules in ruled] or [Decision("allow")])
 
     def _ask(self, action: str, path: bytes) -> None:
-        shown = path.decode("utf-8", "backslashreplace")
+        shown = told(path)
         if self._asked is None:
             raise PolicyDenied("A rule asks about this: send the content as a blob first, and write that.", rule=None)
         if self._approved:
             if shown in self._asked.values():
                 return
             raise PolicyDenied("One path of a request can be approved, and this one leads to another.", rule=None)
+        names, user = self._seen.names, self._seen.user
+        ruled = [one for one in self._grant.lineage if one.rules.over_paths(action)]
+        askers = [one.id for one in ruled if one.rules.decide_path(action, path, names, user).effect == "ask"]
         asked = {**self._asked, "action": action, "connections": [self._seen.id], "names": [self._seen.path]}
-        self.reasons["approval"] = self._approvals.require(self._grant, {**asked, "realPath": shown}, self._wait)
+        self.reasons["approval"] = self._approvals.require(
+            self._grant, {**asked, "realPath": shown}, self._wait, askers
+        )
         self._approved = True
+
+
+def told(path: bytes) -> str | dict[str, str]:
+    """Return a path as an approval is bound to it: no two paths are told alike."""
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(path).decode()}
 
 
 def _denied(rule: int | str | None) -> PolicyDenied:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -237,3 +239,48 @@ def test_the_audit_trail_names_rule_and_approval(asked: Daemon, holder: Holder) 
     entries = [json.loads(line) for line in (asked.data_dir / "audit.log").read_text().splitlines()]
     decided = [one for one in entries if one.get("path") == "/approval/decide" and one.get("approval") == id]
     assert [(one["decision"], one["ofToken"]) for one in decided] == [("once", holder.id)]
+
+
+def test_whose_rule_asks_has_none_of_its_own_tokens_decide(asked: Daemon) -> None:
+    asking = create(asked, *SCOPES, "approval.decide", "token.create", rules=ASKS)
+    child, sibling = asking.create(*SCOPES, expires=500), asking.create("approval.decide", expires=500)
+    id = pending(child, "echo by way of a child")
+    for one in (asking, sibling):
+        assert one.refused("/approval/decide", approval=id, decision="once") == "policy_denied"
+    leading = create(asked, *SCOPES, "approval.decide", "token.create")
+    id = pending(leading.create(*SCOPES, rules=ASKS, expires=500), "echo led")
+    assert leading.ok("/approval/decide", approval=id, decision="once")["state"] == "once"
+
+
+def test_whose_rule_over_paths_asks_has_none_of_its_own_tokens_decide(asked: Daemon, tmp_path: Path) -> None:
+    rules = [{"effect": "ask", "path": f"{tmp_path}/**"}]
+    asking = create(asked, "fs.read", "approval.decide", "token.create", rules=rules)
+    (tmp_path / "file").write_text("content")
+    answer = asking.create("fs.read", expires=500).send("/fs/read", connection=LOCAL, path=str(tmp_path / "file"))
+    body = {"approval": answer.json["approval"], "decision": "once"}
+    assert asking.refused("/approval/decide", **body) == "policy_denied"
+
+
+def test_an_approval_of_one_path_is_none_of_another_that_looks_alike(asked: Daemon, tmp_path: Path) -> None:
+    shown, other = os.fsencode(tmp_path) + rb"/a\xff", os.fsencode(tmp_path) + b"/a\xff"
+    for path in (shown, other):
+        Path(os.fsdecode(path)).write_text("content")
+    reader = create(asked, "fs.read", rules=[{"effect": "ask", "path": f"{tmp_path}/**"}])
+    answer = reader.send("/fs/read", connection=LOCAL, path=shown.decode())
+    decide(asked, answer.json["approval"], "once")
+    path = {"base64": base64.b64encode(other).decode()}
+    assert reader.refused("/fs/read", connection=LOCAL, path=path) == "approval_required"
+    assert reader.send("/fs/read", connection=LOCAL, path=shown.decode()).body == b"content"
+
+
+def test_the_audit_trail_has_the_rule_by_which_a_file_was_read(asked: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    reader = create(asked, "fs.read", rules=[{"effect": "allow", "path": f"{tmp_path}/**", "name": "here"}])
+    assert reader.send("/fs/read", connection=LOCAL, path=str(tmp_path / "file")).body == b"content"
+    # The entry is written when the answer is sent whole.
+    for _ in range(100):
+        if entries := asked.client.post("/audit/query", token=reader.id)["entries"]:
+            break
+        threading.Event().wait(0.05)
+    [entry] = entries
+    assert (entry["action"], entry.get("rule"), entry.get("code")) == ("fs.read", "here", None)
