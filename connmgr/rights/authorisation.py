@@ -26,6 +26,20 @@ _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fres
 """The fields of a request that an approval is bound to, beside its connections."""
 
 
+_TAKES_INPUT = frozenset({"shell.pipe", "terminal.open"})
+"""Actions whose program reads what the caller sends it afterwards."""
+
+
+_ON_PATHS = {
+    "fs.list": "fs.read",
+    "fs.stat": "fs.read",
+    "fs.mkdir": "fs.write",
+    "fs.move": "fs.write",
+    "fs.remove": "fs.write",
+}
+"""As which action rules over paths look at others."""
+
+
 class Caller(PluginCaller, Protocol):
     """Who sent a request; ``grant`` is None for the owner."""
 
@@ -141,7 +155,8 @@ class Authorisation:
         about = {name: request[name] for name in names if name in request}
         seen = self._admitted(grant, action, request, about)
         if action in RUNS_COMMANDS:
-            return _decision(grant, request, seen) or Decision("allow")
+            return _decision(grant, action, request, seen) or Decision("allow")
+        action = _ON_PATHS.get(action, action)
         decisions = [
             one.rules.decide_path(action, path if isinstance(path, bytes) else str(path).encode(), on.names, on.user)
             for one in grant.lineage
@@ -178,7 +193,7 @@ class Authorisation:
         self.sight.require_place(grant, path, request.get("category", stored.category))
 
     def _by_rules(self, grant: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> Permitted:
-        decision = _decision(grant, request, seen)
+        decision = _decision(grant, action, request, seen)
         if decision is None:
             return Permitted(_as_scoped(grant, request), {})
         rule = rule_of(decision)
@@ -193,21 +208,21 @@ class Authorisation:
                 # It tells how input is read, and the answer is written, which decides nothing.
                 asked.pop("encoding", None)
             asked |= {"action": action, "connections": [one.id for one in seen], "names": [one.path for one in seen]}
-            askers = [one.id for one in grant.lineage if _asks(one, request, seen)]
+            askers = [one.id for one in grant.lineage if _asks(one, action, request, seen)]
             reasons["approval"] = self._approvals.require(grant, asked, request.get("wait", 0), askers)
         return Permitted(decided, reasons)
 
 
-def _decision(grant: Grant, request: Mapping[str, Any], seen: list[Seen]) -> Decision | None:
+def _decision(grant: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> Decision | None:
     """Return what the rules over commands decide, or None where there are none."""
     ruled = [one for one in grant.lineage if one.rules.over_commands]
     if "tcp" in request or not ruled or not seen:
         return None
-    return combined([one.rules.decide_command(_wanted(request, on)) for one in ruled for on in seen])
+    return combined([one.rules.decide_command(_wanted(action, request, on)) for one in ruled for on in seen])
 
 
-def _asks(one: Grant, request: Mapping[str, Any], seen: list[Seen]) -> bool:
-    wanted = [_wanted(request, on) for on in seen]
+def _asks(one: Grant, action: str, request: Mapping[str, Any], seen: list[Seen]) -> bool:
+    wanted = [_wanted(action, request, on) for on in seen]
     return one.rules.over_commands and any(one.rules.decide_command(each).effect == "ask" for each in wanted)
 
 
@@ -232,7 +247,7 @@ def _as_scoped(grant: Grant, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in request.items() if name != "command"} | {"argv": list(argv)}
 
 
-def _wanted(request: Mapping[str, Any], on: Seen) -> Wanted:
+def _wanted(action: str, request: Mapping[str, Any], on: Seen) -> Wanted:
     return Wanted(
         names=on.names,
         user=on.user,
@@ -241,7 +256,7 @@ def _wanted(request: Mapping[str, Any], on: Seen) -> Wanted:
         saved=request.get("saved"),
         env=request.get("env") or {},
         cwd=request.get("cwd"),
-        has_stdin=bool(request.get("stdin")),
+        has_stdin=action in _TAKES_INPUT or bool(request.get("stdin")),
     )
 
 

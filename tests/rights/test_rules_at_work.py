@@ -226,3 +226,33 @@ def test_a_shell_of_ones_own_is_no_way_around(site: Site) -> None:
     assert isinstance(job, Job)
     assert site.holder.refused("/job/input", job=job.id, data="x") == "unknown_job"
     job.kill("KILL")
+
+
+def test_input_is_no_way_round_a_rule_without_it(daemon: Daemon) -> None:
+    closed = create(daemon, "shell.argv", "terminal", rules=[{"effect": "allow", "argv": ["/bin/sh"]}])
+    assert closed.refused("/shell/exec", connection=LOCAL, argv=["/bin/sh"], stdin="id") == "policy_denied"
+    assert closed.refused("/terminal/open", connection=LOCAL, argv=["/bin/sh"]) == "policy_denied"
+    with Client(daemon.url, session_token=closed.secret) as client:
+        with client.shell.pipe(LOCAL, argv=["/bin/sh"]) as pipe, pytest.raises(ClientError) as error:
+            list(pipe)
+        assert error.value.code == "policy_denied"
+    open_ = create(daemon, "shell.argv", rules=[{"effect": "allow", "argv": ["/bin/sh"], "stdin": True}])
+    with Client(daemon.url, session_token=open_.secret) as client, client.shell.pipe(LOCAL, argv=["/bin/sh"]) as pipe:
+        pipe.send(b"echo read\n")
+        pipe.end_input()
+        assert b"".join(stdout for stdout, _ in pipe) == b"read\n"
+
+
+def test_what_is_foretold_of_files_is_what_becomes_of_them(daemon: Daemon) -> None:
+    daemon.client.shell.start(LOCAL)
+    bound = create(daemon, "fs.read", "fs.write", rules=[{"effect": "allow", "path": "/srv/**"}])
+    for path, body in {
+        "/fs/list": {"path": "/etc"},
+        "/fs/stat": {"path": "/etc/hostname"},
+        "/fs/mkdir": {"path": "/etc/none"},
+        "/fs/move": {"source": "/etc/none", "target": "/srv/none"},
+        "/fs/remove": {"path": "/etc/none"},
+    }.items():
+        body["connection"] = LOCAL
+        assert bound.ok("/token/check", path=path, request=body)["effect"] == "deny", path
+        assert bound.refused(path, **body) == "policy_denied", path
