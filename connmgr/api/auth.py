@@ -20,6 +20,9 @@ from connmgr.secrets.principals import Access
 logger = logging.getLogger("connmgr.api")
 
 MAX_CALLERS = 4096
+MAX_SESSIONS = 64
+"""Sessions that one token may have at once."""
+
 SWEEP_SECONDS = 30.0
 FAILURES = 60
 FAILURE_WINDOW = 60.0
@@ -159,6 +162,7 @@ class Tokens:
         with self._lock:
             now = time.monotonic()
             kept = self._callers.setdefault(_digest(token), caller)
+            leaving += self._excess(kept)
             while self._callers:
                 digest, oldest = next(iter(self._callers.items()))
                 if len(self._callers) <= MAX_CALLERS and not self._expired(oldest, now):
@@ -167,6 +171,13 @@ class Tokens:
         for one in leaving:
             one.access.lock()
         return kept
+
+    def _excess(self, newest: Caller) -> list[Caller]:
+        """Let go of the oldest session of a token that has too many: it must not put out others."""
+        if newest.live is None:
+            return []
+        of_token = [digest for digest, one in self._callers.items() if one.live is newest.live]
+        return [self._callers.pop(digest) for digest in of_token[:-MAX_SESSIONS]]
 
     def find(self, authorization: str) -> Caller:
         """Return the caller whose token the ``Authorization`` header of a request holds.
@@ -199,7 +210,7 @@ class Tokens:
         live = self._grants.find(secret)
         return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live, is_shared=True))
 
-    def begin(self, caller: Caller, address: str | None = None) -> None:
+    def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:
         """Note that a request of ``caller`` begins, which :meth:`end` follows even where this raises.
 
         A user that it left unlocked for too long is locked before.
@@ -209,7 +220,7 @@ class Tokens:
             self._use(caller, time.monotonic())
             caller.running += 1
         if caller.live is not None and self._grants is not None:
-            self._grants.begin(caller.live, address)
+            self._grants.begin(caller.live, address, counts=counts)
 
     def end(self, caller: Caller) -> None:
         """Note that a request of ``caller`` was answered."""

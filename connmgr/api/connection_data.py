@@ -8,6 +8,7 @@ from typing import Any
 
 from marshmallow import ValidationError
 
+from connmgr.api.account import caller
 from connmgr.api.body import describe
 from connmgr.api.services import services
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
@@ -15,6 +16,7 @@ from connmgr.fields import Schema, map_references, map_secrets, references
 from connmgr.plugin import AnyConnectionType, Wrapper
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, record
+from connmgr.vault.sealed import within
 
 _BLANK = "secret"
 
@@ -84,7 +86,9 @@ class ConnectionData:
 
         Where the caller may not open those, it does not: else adding connections would tell which secrets others have.
         """
-        principals = services().vault.principals
+        principals, grant = services().vault.principals, caller().grant
+        if grant is not None and "secret.decrypt" not in grant.scopes and next(within(stored), None):
+            return False
         try:
             plain = map_secrets(self.kind.schema(), stored, lambda secret: principals.unseal(secret, self._access))
         except (SecretLocked, IntegrityError):

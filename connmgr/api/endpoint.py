@@ -154,7 +154,9 @@ class Endpoint:
         known.caller = caller
         if caller.grant is not None:
             known.authority |= {"token": caller.grant.id, "tokenName": caller.grant.name}
-        found.tokens.begin(caller, flask.request.remote_addr)
+        kept = turns().kept
+        found.tokens.begin(caller, flask.request.remote_addr, counts="counted" not in kept)
+        kept["counted"] = True
         if caller.grant is not None:
             # Before anything of what the request carries is looked at.
             caller.grant.require_scope(self.action)

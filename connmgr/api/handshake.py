@@ -12,7 +12,6 @@ from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import Busy, InvalidCredential, InvalidToken, ScopeDenied, TokenExpired, TokenRevoked
 from connmgr.fields import Schema, Text
-from connmgr.vault.tables import now
 
 MAX_CREDENTIAL = 4096
 CREDENTIAL_FIELDS = {"local": "authFileContent", "apikey": "key", "token": "token"}
@@ -98,8 +97,10 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
     if kind == "token":
         live = found.grants.find(credential.strip())
         account().authority |= {"token": live.grant.id, "tokenName": live.grant.name}
-        live.grant.require_valid(now())
-        live.grant.require_address(flask.request.remote_addr)
+        try:
+            found.grants.begin(live, flask.request.remote_addr)
+        finally:
+            found.grants.end(live)
     else:
         found.credentials.check(kind, credential)
     return {"sessionToken": found.tokens.issue(request["client"]["name"], live)}

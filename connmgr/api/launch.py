@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from connmgr.api.account import caller
+from connmgr.api.account import caller, require_valid
 from connmgr.api.command_fields import words_of
 from connmgr.api.services import services
 from connmgr.engine.session import Session
@@ -34,7 +34,7 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
         connection=request["connection"],
         session=request.get("session"),
         name=request.get("name"),
-        key=request.get("key"),
+        key=_key(request.get("key")),
         command=json.dumps(request["argv"] if "argv" in request else request["command"]),
         stdin_open=stdin_open,
         keep=request.get("keep", KEEP_SECONDS),
@@ -42,7 +42,17 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
         token=caller().token,
     )
     with services().shells.using(job.connection, caller().access, job.session) as session:
-        return services().starts.start(job, _launch(job, request, session), session)
+        started = services().starts.start(job, _launch(job, request, session), session)
+    if caller().ended:
+        # It began while the token was revoked, too late for whoever ended what ran by it.
+        services().jobs.kill(job.id, caller().access, "KILL", 0)
+    require_valid()
+    return started
+
+
+def _key(key: str | None) -> str | None:
+    """Return the key of a job; tokens have keys of their own, so that none finds or prevents another's job."""
+    return key if key is None or caller().token is None else f"{caller().token}:{key}"
 
 
 def _launch(job: StoredJob, request: Mapping[str, Any], session: Session) -> launch.Launch:

@@ -20,11 +20,15 @@ from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.vault import Vault
 from connmgr.vault.path import segment
 from connmgr.vault.sealed import within
+from connmgr.vault.wellknown import LOCAL
 
 _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
 _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fresh")
 """The fields of a request that an approval is bound to, beside its connections."""
 
+
+_RUNS = ("shell", "commands")
+"""Members of a connection's data that tell what is run when it is opened."""
 
 _TAKES_INPUT = frozenset({"shell.pipe", "terminal.open"})
 """Actions whose program reads what the caller sends it afterwards."""
@@ -142,8 +146,27 @@ class Authorisation:
             if work is None or not _is_open(grant, work):
                 raise _UNKNOWN[name](about[name])
             seen += self.sight.require(grant, [work.connection])
+        if action in ("connection.add", "connection.update"):
+            self._require_data(grant, action, request)
+        if action == "shell.stop" and request.get("all") and not grant.is_unbound:
+            raise ScopeDenied("The token may not stop what others use: it may not run anything it likes.")
         self._require_places(grant, action, request)
         return seen
+
+    def _require_data(self, grant: Grant, action: str, request: Mapping[str, Any]) -> None:
+        """Refuse data, and names, by which a token would reach or run more than it may."""
+        if any(one.rules.go_by_connections for one in grant.lineage):
+            raise ScopeDenied("The token has rules for certain connections, and may neither make nor change any.")
+        if not isinstance(data := request.get("data"), Mapping):
+            return
+        if action == "connection.update":
+            [stored] = self._vault.connections.infos([request["connection"]])
+            data = {"type": stored.type, **data}
+        wraps, dials = self.sight.ways_of(data)
+        if not grant.is_unbound and (wraps or any(data.get(name) for name in _RUNS)):
+            raise ScopeDenied("The token may not run anything it likes, and not choose what a connection runs.")
+        if not wraps and not dials and not self.sight.visible(grant, [LOCAL]):
+            raise ScopeDenied("The token does not see the daemon's machine, and may have no connection there.")
 
     def foretold(self, grant: Grant, action: str, request: Mapping[str, Any], names: Collection[str]) -> Decision:
         """Return what :meth:`check` would decide for a token, without asking anybody; plugins are not asked either.
@@ -170,15 +193,16 @@ class Authorisation:
         """Refuse to put something out of sight, or to remove or move what is."""
         if grant.sees_all:
             return
+        if action in ("connection.remove", "connection.update"):
+            named = request["connections"] if action == "connection.remove" else [request["connection"]]
+            ids = self._vault.connections.with_dependents(named)
+            if len(self.sight.visible(grant, ids)) < len(ids):
+                raise ScopeDenied("The token may neither remove nor change what other connections run over.")
         if action == "connection.add":
             path = self.sight.place(request["name"], request["data"], request.get("places", {}))
             self.sight.require_place(grant, path, request.get("category"))
         elif action == "connection.update":
             self._require_new_place(grant, request)
-        elif action == "connection.remove":
-            ids = self._vault.connections.with_dependents(request["connections"])
-            if len(self.sight.visible(grant, ids)) < len(ids):
-                raise ScopeDenied("The token may not remove what other connections run over.")
         elif action in ("category.add", "category.remove", "vault.user.add"):
             # What is below a category, and what a new one is called, filters cannot tell.
             raise ScopeDenied("The token sees certain connections alone, and may not change categories.")

@@ -41,6 +41,9 @@ COUNT_SECONDS = 30.0
 """How often uses are written down of a token without a quota."""
 
 MAX_TOKENS = 1000
+MAX_BELOW = 100
+"""Tokens that one token may have made, and are kept."""
+
 KEPT = timedelta(days=30)
 """Time for which a token is still listed after it expired."""
 
@@ -100,9 +103,9 @@ class Grants:
         body["lasts"] = (end - now()).total_seconds()
         document = Document(key=self._digest(secret), body=body, expires=end)
         grant = Grant.load(document, creator)
-        self._remove_old()
+        self._make_room(creator)
         if not self._stored.add(document, most=MAX_TOKENS):
-            raise TokenLimit(f"There are {MAX_TOKENS} tokens: revoked and expired ones go 30 days after their end.")
+            raise TokenLimit(f"There are {MAX_TOKENS} tokens that are valid: revoke some first.")
         return secret, document, grant
 
     def find(self, secret: str) -> Live:
@@ -118,7 +121,7 @@ class Grants:
     def all(self, creator: Grant | None) -> list[tuple[Document, Grant]]:
         """Return the tokens with what is stored of each: all for the owner, for a ``creator`` those it has made."""
         documents = {one.id: one for one in self._stored.all()}
-        found = [(one, self._grant(one, documents)) for one in documents.values()]
+        found = [(one, self._grant(one, documents)) for one in documents.values() if _is_whole(one, documents)]
         return [(one, grant) for one, grant in found if _is_below(grant, creator)]
 
     def get(self, id: str, creator: Grant | None) -> Grant:
@@ -162,9 +165,10 @@ class Grants:
             raise UnknownToken(id)
         return changed, self._grant(changed)
 
-    def begin(self, live: Live, address: str | None) -> None:
+    def begin(self, live: Live, address: str | None, *, counts: bool = True) -> None:
         """Note a use of a token from ``address``, which :meth:`end` follows even where this raises.
 
+        It ``counts`` among the requests of the day unless it is a further turn of one.
         :raises InvalidToken: what it was created with is gone.
         :raises TokenRevoked, TokenExpired: it is not valid any more.
         :raises ScopeDenied: it may not be used from there.
@@ -180,7 +184,7 @@ class Grants:
         grant.require_valid(at)
         grant.require_address(address)
         with self._lock:
-            self._count(live, at)
+            self._count(live, at, counts=counts)
 
     def end(self, live: Live) -> None:
         """Note that a use is over."""
@@ -254,7 +258,7 @@ class Grants:
                 self._live[grant.id] = live
         self._keep_above(grant)
 
-    def _count(self, live: Live, at: datetime) -> None:
+    def _count(self, live: Live, at: datetime, *, counts: bool) -> None:
         day = at.date().isoformat()
         lives = [one for grant in live.grant.lineage if (one := self._live.get(grant.id))]
         for one in lives:
@@ -263,10 +267,10 @@ class Grants:
             most, quota = one.grant.max_concurrent, one.grant.quota_per_day
             if most is not None and self._under_way(one.grant.id) > most:
                 raise QuotaExceeded(f"{most} requests of the token are under way, and it may have no more.")
-            if quota is not None and one.used + one.uncounted >= quota:
+            if counts and quota is not None and one.used + one.uncounted >= quota:
                 raise QuotaExceeded(f"The token has had its {quota} requests of this day, which ends at 24:00 UTC.")
         for one in lives:
-            one.uncounted += 1
+            one.uncounted += counts
 
     def _under_way(self, id: str) -> int:
         """Return how many requests of a token, and of those that were made with it, are under way."""
@@ -322,9 +326,27 @@ class Grants:
                 if document is not None:
                     _take_counts(live, document)
 
-    def _remove_old(self) -> None:
-        old = now() - KEPT
-        self._stored.remove([one.id for one in self._stored.all() if one.expires is not None and one.expires < old])
+    def _make_room(self, creator: Grant | None) -> None:
+        """Remove tokens that ended 30 days ago or, where there are too many, at all, with those made with them.
+
+        :raises TokenLimit: ``creator`` has made too many.
+        """
+        kept, at = self.all(None), now()
+        if creator is not None and sum(_is_below(grant, creator) for _, grant in kept) >= MAX_BELOW:
+            raise TokenLimit(f"The token has made {MAX_BELOW} others, and may make no more.")
+        is_full = len(kept) >= MAX_TOKENS
+        ended = [(one, grant) for one, grant in kept if grant.invalid(at)]
+        self._stored.remove([one.id for one, grant in ended if is_full or min(_ends(grant)) < at - KEPT])
+
+
+def _ends(grant: Grant) -> list[datetime]:
+    return [one.expires for one in grant.lineage]
+
+
+def _is_whole(document: Document, documents: Mapping[str, Document]) -> bool:
+    """Whether all that a token comes from is kept."""
+    above = document.body["parent"]
+    return above is None or (above in documents and _is_whole(documents[above], documents))
 
 
 def _take_counts(live: Live, document: Document) -> None:

@@ -75,6 +75,7 @@ class Rules:
     """The rules of one token."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
+        self._all = tuple(rules)
         self._run = [rule for rule in rules if isinstance(rule, RunRule)]
         self._by_program: dict[str, list[ArgvRule]] = defaultdict(list)
         for rule in self._run:
@@ -92,6 +93,11 @@ class Rules:
     def closes_commands(self) -> bool:
         """Whether a command that no rule matches is denied."""
         return self._commands_closed
+
+    @property
+    def go_by_connections(self) -> bool:
+        """Whether any rule holds for certain connections, or users, alone."""
+        return any(rule.connections is not None or rule.users is not None for rule in self._all)
 
     @property
     def over_commands(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
-from connmgr.plugin import Wrapper
+from connmgr.plugin import AnyConnectionType, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.vault import Connection, Vault
@@ -116,8 +116,16 @@ class Sight:
         above = self._above(data, places)
         return segment(name) if above is None else SEPARATOR.join((above, segment(name)))
 
+    def ways_of(self, data: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Return whether ``data`` are those of a wrapper, and whether they name a host to dial."""
+        kind = self._kind(data)
+        return isinstance(kind, Wrapper), kind is not None and "host" in kind.schema().fields
+
+    def _kind(self, data: Mapping[str, Any]) -> AnyConnectionType | None:
+        return next((one.type for one in self._registry if one.type.name == data.get("type")), None)
+
     def _above(self, data: Mapping[str, Any], places: Mapping[str, str]) -> str | None:
-        kind = next((one.type for one in self._registry if one.type.name == data.get("type")), None)
+        kind = self._kind(data)
         if not isinstance(kind, Wrapper) or not kind.via:
             return None
         named = data.get(kind.via)

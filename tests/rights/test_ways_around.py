@@ -1,0 +1,118 @@
+"""Ways around what a token is for, each of which was open once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.wire import LOCAL, send
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.rights.wire import Holder, add, create
+
+WRITES = ("connection.read", "connection.write")
+
+
+def handshake(holder: Holder) -> Any:
+    auth = {"type": "token", "token": holder.secret}
+    return send(holder.url, "/handshake", {"auth": auth, "client": {"type": "api", "name": "test"}})
+
+
+@pytest.mark.parametrize("more", [{}, {"shell": "/bin/bash"}])
+def test_a_connection_to_the_daemons_machine_needs_that_in_sight(daemon: Daemon, more: dict[str, str]) -> None:
+    holder = create(daemon, *WRITES, "shell.any", connections=["web*"])
+    data = {"type": "local", **more}
+    assert holder.refused("/connection/add", name="web9", data=data, validate=False) == "scope_denied"
+    applied = [{"name": "web9", "data": data}]
+    assert holder.refused("/connection/apply", add=applied, change=[], remove=[]) == "scope_denied"
+
+
+def test_who_may_not_run_anything_does_not_choose_what_is_run(daemon: Daemon, tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    runs = {"type": "shellEnvironment", "host": LOCAL, "commands": [f"touch {trace}"]}
+    rules = [{"effect": "allow", "argv": ["/bin/true"]}]
+    for holder in (create(daemon, *WRITES), create(daemon, *WRITES, "shell.any", rules=rules)):
+        for data in (runs, {"type": "local", "shell": "/bin/bash"}):
+            assert holder.refused("/connection/add", name="x", data=data, validate=True) == "scope_denied"
+    assert not trace.exists()
+
+
+def test_what_others_run_over_is_not_changed_out_of_their_sight(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    apple = add(client, "apple", type="ssh", host="apple.example", user="ci")
+    add(client, "root", type="shellEnvironment", elevated=True, host={"storeId": apple}, password="secret")
+    holder = create(own_daemon, *WRITES, connections=["apple", "pear", "pear/**"])
+    assert holder.refused("/connection/update", connection=apple, name="pear") == "scope_denied"
+    data = {"type": "ssh", "host": "evil.example", "user": "ci"}
+    assert holder.refused("/connection/update", connection=apple, data=data) == "scope_denied"
+
+
+def test_rules_for_certain_connections_are_not_escaped_by_names(own_daemon: Daemon) -> None:
+    prod = add(own_daemon.client, "prod1", type="ssh", host="prod.example")
+    rules = [{"effect": "deny", "argv": ["echo", {"rest": {"re": ".*"}}], "connections": ["prod*"]}]
+    holder = create(own_daemon, *WRITES, "shell.any", rules=rules)
+    assert holder.refused("/connection/update", connection=prod, name="dev1") == "scope_denied"
+    over = {"type": "shellEnvironment", "host": {"storeId": prod}}
+    assert holder.refused("/connection/add", name="dev2", data=over, validate=False) == "scope_denied"
+
+
+def test_equal_data_tell_no_password(own_daemon: Daemon) -> None:
+    data = {"type": "ssh", "host": "db.example", "user": "ci", "password": "right"}
+    stored = add(own_daemon.client, "db", **data)
+    holder = create(own_daemon, *WRITES)
+    body = {"name": "guess", "data": data}
+    assert holder.ok("/connection/add", **body, validate=False)["connection"] != stored
+    [applied] = holder.ok("/connection/apply", add=[body], change=[], remove=[])["added"]
+    assert applied["added"]
+    knows = create(own_daemon, *WRITES, "secret.decrypt")
+    assert knows.ok("/connection/add", **body, validate=False)["connection"] == stored
+
+
+def test_handshakes_count_and_put_out_nobody_else(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    holder = create(daemon, "connection.read", quotaPerDay=80)
+    sessions = [handshake(holder).json["sessionToken"] for _ in range(80)]
+    assert handshake(holder).code == "quota_exceeded"
+    daemon.client.post("/token/query")
+    first = send(daemon.url, "/daemon/version", {}, {"Authorization": f"Bearer {sessions[0]}"})
+    assert first.code == "invalid_token", "a token may have 64 sessions at once"
+
+
+def test_a_token_makes_so_many_others_and_no_more(own_daemon: Daemon) -> None:
+    parent = create(own_daemon, "token.create")
+    for _ in range(100):
+        parent.create()
+    assert parent.refused("/token/create", name="x", expires=60, scopes=[]) == "token_limit"
+    create(own_daemon, "job")
+
+
+def test_who_is_bound_does_not_stop_what_others_use(own_daemon: Daemon) -> None:
+    own_daemon.client.post("/shell/start", connection=LOCAL)
+    terminal = own_daemon.client.post("/terminal/open", connection=LOCAL)["terminal"]
+    assert create(own_daemon, "fs.read").refused("/shell/stop", connection=LOCAL, all=True) == "scope_denied"
+    listed = own_daemon.client.post("/terminal/query")["terminals"]
+    assert [(one["terminal"], one["state"]) for one in listed] == [(terminal, "running")]
+
+
+def test_a_job_of_another_is_not_found_by_its_key(own_daemon: Daemon) -> None:
+    own_daemon.client.post("/shell/start", connection=LOCAL)
+    holder = create(own_daemon, "job", "shell.argv")
+    wanted = {"connection": LOCAL, "argv": ["/bin/true"], "key": "nightly"}
+    own = holder.ok("/job/start", **wanted)["job"]
+    assert holder.ok("/job/start", **wanted)["job"] == own
+    assert own_daemon.client.post("/job/start", **wanted)["job"] != own
+
+
+def test_one_request_that_waits_counts_once(own_daemon: Daemon) -> None:
+    own_daemon.client.post("/shell/start", connection=LOCAL)
+    holder = create(own_daemon, "job", "shell.any", quotaPerDay=3)
+    command = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"
+    job = holder.ok("/job/start", connection=LOCAL, command=command)["job"]
+    at = time.monotonic()
+    assert holder.ok("/job/wait", job=job, wait=25)["state"] == "exited"
+    assert time.monotonic() - at < 20
+    holder.ok("/daemon/version")
+    assert holder.refused("/daemon/version") == "quota_exceeded"
