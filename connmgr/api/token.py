@@ -17,7 +17,7 @@ from connmgr.api.schemas import Id, UtcTime
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Integer, Length, List, Range, Schema, Text
-from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS, Grant
+from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS
 from connmgr.rights.rules import rule_of
 from connmgr.rights.scopes import SCOPES
 from connmgr.vault.documents import Document
@@ -53,8 +53,17 @@ class Expiry(fields.Field[datetime]):
         return given.astimezone(timezone.utc)
 
 
+def _on_one_line(value: str) -> None:
+    if not value.isprintable():
+        raise ValidationError("A character of it cannot be printed.")
+
+
 class _Members(Schema):
-    name = Text(required=True, validate=Length(min=1, max=200), metadata={"description": "Who or what it is for."})
+    name = Text(
+        required=True,
+        validate=[Length(min=1, max=200), _on_one_line],
+        metadata={"description": "Who or what it is for, on one line."},
+    )
     scopes = List(
         Text(),
         required=True,
@@ -197,13 +206,14 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
     """
     secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
-    return {**_info(document, grant), "token": secret}
+    return {**_info(document, grant.invalid(now())), "token": secret}
 
 
 @group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})
 def query() -> dict[str, Any]:
     """List the tokens, those too that are no longer valid, for 30 days; a token lists those that were made with it."""
-    return {"tokens": [_info(*one) for one in services().grants.all(caller().grant)]}
+    at = now()
+    return {"tokens": [_info(one.document, one.invalid(at)) for one in services().grants.all(caller().grant)]}
 
 
 @group.endpoint(
@@ -235,7 +245,8 @@ def revoke(request: dict[str, Any]) -> None:
 )
 def renew(request: dict[str, Any]) -> dict[str, Any]:
     """Let a token expire later, or sooner. No token renews itself."""
-    return _info(*services().grants.renew(request["id"], request.get("expires"), caller().grant))
+    document, grant = services().grants.renew(request["id"], request.get("expires"), caller().grant)
+    return _info(document, grant.invalid(now()))
 
 
 @group.endpoint(
@@ -273,8 +284,8 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     return {"effect": decision.effect, "rule": rule_of(decision), **argv}
 
 
-def _info(document: Document, grant: Grant) -> dict[str, Any]:
-    why, counts = grant.invalid(now()), document.counts
+def _info(document: Document, why: errors.ConnmgrError | None) -> dict[str, Any]:
+    counts = document.counts
     today = counts.get("day") == now().date().isoformat()
     return {
         **document.body,

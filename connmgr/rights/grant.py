@@ -118,11 +118,7 @@ class Grant:
 
     def invalid(self, at: datetime) -> ConnmgrError | None:
         """Return why it is not valid, or None."""
-        if any(one.revoked for one in self.lineage):
-            return TokenRevoked("The token was revoked.")
-        if any(one.expires <= at for one in self.lineage):
-            return TokenExpired("The token has expired: ask for a new one.")
-        return None
+        return why_invalid(((one.revoked, one.expires) for one in self.lineage), at)
 
     def require_address(self, address: str | None) -> None:
         """Raise :class:`ScopeDenied` unless the token may be used from ``address``.
@@ -162,6 +158,16 @@ class Grant:
     def is_unbound(self) -> bool:
         """Whether it may run whatever it likes where it may run anything: others' work there is open to it anyway."""
         return "shell.any" in self.scopes and not any(grant.rules.closes_commands for grant in self.lineage)
+
+
+def why_invalid(line: Iterable[tuple[bool, datetime]], at: datetime) -> ConnmgrError | None:
+    """Return why a token is not valid of whose line each was revoked or not, and expires at a time; None if it is."""
+    ends = list(line)
+    if any(revoked for revoked, _ in ends):
+        return TokenRevoked("The token was revoked.")
+    if any(expires <= at for _, expires in ends):
+        return TokenExpired("The token has expired: ask for a new one.")
+    return None
 
 
 def networks(texts: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:

@@ -23,6 +23,7 @@ from connmgr.errors import (
     UnknownToken,
 )
 from connmgr.rights.grant import Grant, check_wanted, end_of
+from connmgr.rights.kept_tokens import KeptToken, dispensable, kept_tokens
 from connmgr.vault.documents import Document, Documents, counted
 from connmgr.vault.tables import now
 
@@ -43,9 +44,6 @@ COUNT_SECONDS = 30.0
 MAX_TOKENS = 1000
 MAX_BELOW = 100
 """Tokens that one token may have made, and are kept."""
-
-KEPT = timedelta(days=30)
-"""Time for which a token is still listed after it expired."""
 
 Ended = Callable[[Collection[str], bool], None]
 """Ends what runs by the tokens with these ids; the second argument tells whether jobs end too."""
@@ -118,11 +116,10 @@ class Grants:
             raise InvalidToken("The token is not valid: there is none like it.")
         return self._keep(document)
 
-    def all(self, creator: Grant | None) -> list[tuple[Document, Grant]]:
-        """Return the tokens with what is stored of each: all for the owner, for a ``creator`` those it has made."""
-        documents = {one.id: one for one in self._stored.all()}
-        found = [(one, self._grant(one, documents)) for one in documents.values() if _is_whole(one, documents)]
-        return [(one, grant) for one, grant in found if _is_below(grant, creator)]
+    def all(self, creator: Grant | None) -> list[KeptToken]:
+        """Return all tokens to the owner, and to a ``creator`` those that were made with it."""
+        found = kept_tokens(self._stored.all())
+        return found if creator is None else [one for one in found if one.comes_from(creator.id)]
 
     def get(self, id: str, creator: Grant | None) -> Grant:
         """Return a token that ``creator`` has made, or is; raise :class:`UnknownToken` if there is none.
@@ -144,7 +141,7 @@ class Grants:
             self._read(live)
         self._end(affected)
         # Jobs outlive the daemon that started them.
-        self._ended([one.id for one, grant in self.all(None) if any(above.id == id for above in grant.lineage)], True)
+        self._ended([id, *(one.document.id for one in self.all(None) if one.comes_from(id))], True)
 
     def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
         """Let a token expire at another time; None is as long from now as it was to last when it was created.
@@ -208,14 +205,14 @@ class Grants:
             raise UnknownToken(id)
         return grant
 
-    def _grant(self, document: Document, known: Mapping[str, Document] | None = None) -> Grant:
+    def _grant(self, document: Document) -> Grant:
         above = document.body["parent"]
         if above is None:
             return Grant.load(document, None)
-        parent = self._stored.get(above) if known is None else known.get(above)
+        parent = self._stored.get(above)
         if parent is None:
             raise InvalidToken("The token is not valid: the one that it was created with is gone.")
-        return Grant.load(document, self._grant(parent, known))
+        return Grant.load(document, self._grant(parent))
 
     def _keep(self, document: Document) -> Live:
         grant, at = self._grant(document), time.monotonic()
@@ -331,22 +328,10 @@ class Grants:
 
         :raises TokenLimit: ``creator`` has made too many.
         """
-        kept, at = self.all(None), now()
-        if creator is not None and sum(_is_below(grant, creator) for _, grant in kept) >= MAX_BELOW:
+        kept = self.all(None)
+        if creator is not None and sum(one.comes_from(creator.id) for one in kept) >= MAX_BELOW:
             raise TokenLimit(f"The token has made {MAX_BELOW} others, and may make no more.")
-        is_full = len(kept) >= MAX_TOKENS
-        ended = [(one, grant) for one, grant in kept if grant.invalid(at)]
-        self._stored.remove([one.id for one, grant in ended if is_full or min(_ends(grant)) < at - KEPT])
-
-
-def _ends(grant: Grant) -> list[datetime]:
-    return [one.expires for one in grant.lineage]
-
-
-def _is_whole(document: Document, documents: Mapping[str, Document]) -> bool:
-    """Whether all that a token comes from is kept."""
-    above = document.body["parent"]
-    return above is None or (above in documents and _is_whole(documents[above], documents))
+        self._stored.remove(dispensable(kept, now(), is_full=len(kept) >= MAX_TOKENS))
 
 
 def _take_counts(live: Live, document: Document) -> None:

@@ -1,0 +1,52 @@
+"""Tokens as the vault keeps them: lines, ends, and what may go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from connmgr.rights.kept_tokens import KEPT, dispensable, kept_tokens
+from connmgr.vault.documents import Document
+from connmgr.vault.tables import now
+
+HOUR = timedelta(hours=1)
+
+
+def token(name: str, parent: str | None = None, ends: timedelta = HOUR, *, revoked: bool = False) -> Document:
+    body = {"parent": parent, **({"revoked": "then"} if revoked else {})}
+    return Document(id=name, key=name, body=body, expires=now() + ends)
+
+
+def test_a_token_comes_from_all_above_it() -> None:
+    found = {
+        one.document.id: one for one in kept_tokens([token("c", "b"), token("a"), token("b", "a"), token("x", "gone")])
+    }
+    assert set(found) == {"a", "b", "c"}, "what comes from nothing that is kept is none"
+    assert [name for name, one in found.items() if one.comes_from("a")] == ["c", "b"]
+    assert not found["a"].comes_from("a")
+
+
+def test_a_token_ends_with_the_first_of_its_line() -> None:
+    expired, revoked = token("expired", ends=-HOUR), token("revoked", revoked=True)
+    found = kept_tokens([expired, revoked, token("below", "expired"), token("under", "revoked"), token("valid")])
+    codes = {one.document.id: why.code if (why := one.invalid(now())) else None for one in found}
+    assert codes == {
+        "expired": "token_expired",
+        "revoked": "token_revoked",
+        "below": "token_expired",
+        "under": "token_revoked",
+        "valid": None,
+    }
+
+
+def test_what_ended_long_ago_goes_with_what_comes_from_it_and_where_there_is_no_room_all_that_ended() -> None:
+    found = kept_tokens(
+        [
+            token("old", ends=-KEPT - HOUR),
+            token("below old", "old"),
+            token("late", ends=-HOUR),
+            token("revoked", revoked=True),
+            token("valid"),
+        ]
+    )
+    assert dispensable(found, now(), is_full=False) == ["old", "below old"]
+    assert dispensable(found, now(), is_full=True) == ["old", "below old", "late", "revoked"]
