@@ -53,17 +53,8 @@ class Expiry(fields.Field[datetime]):
         return given.astimezone(timezone.utc)
 
 
-def _on_one_line(value: str) -> None:
-    if not value.isprintable():
-        raise ValidationError("A character of it cannot be printed.")
-
-
 class _Members(Schema):
-    name = Text(
-        required=True,
-        validate=[Length(min=1, max=200), _on_one_line],
-        metadata={"description": "Who or what it is for, on one line."},
-    )
+    name = Text(required=True, validate=Length(min=1, max=200), metadata={"description": "Who or what it is for."})
     scopes = List(
         Text(),
         required=True,

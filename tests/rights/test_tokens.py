@@ -82,7 +82,6 @@ def test_a_token_is_a_bearer_and_a_credential_of_the_handshake(daemon: Daemon) -
         pytest.param({"maxConcurrent": 0}, "maxConcurrent", id="none at once"),
         pytest.param({"owner": True}, "owner", id="unknown member"),
         pytest.param({"name": ""}, "name", id="no name"),
-        pytest.param({"name": "ci\nroot"}, "name", id="two lines"),
     ],
 )
 def test_what_is_malformed_creates_no_token_and_names_its_place(
