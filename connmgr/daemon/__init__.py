@@ -110,22 +110,12 @@ def serve(settings: Settings) -> None:
         blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
         cleanup.callback(blobs.close)
         subject_names = SubjectNames(vault)
-        audit = AuditTrail(
-            settings.data_dir / FILE_NAME,
-            *open_chain(vault.principals, vault.database),
-            vault.audit_mac,
-            commands=settings.audit_commands,
-            names=subject_names.of,
-            ship=registry.plugins.hook.connmgr_audit,
-        )
-        cleanup.callback(audit.close)
+        audit = _open_audit(settings, vault, registry, subject_names, cleanup)
         anonymous = Caller("anonymous", Access(), time.monotonic())
-        digests = vault.principals.lasting_key(b"connmgr.tokens")
-        grants = Grants(vault.tokens, digests, Ending(vault, streams, terminals, jobs))
+        key = vault.principals.lasting_key(b"connmgr.tokens")
+        grants = Grants(vault.tokens, key, Ending(vault, streams, terminals, jobs))
         cleanup.callback(grants.close)
-        requested = registry.plugins.hook.connmgr_approval_requested
-        approvals = Approvals(vault.approvals, digests, turns, lambda shown: requested(approval=shown))
-        cleanup.callback(approvals.close)
+        approvals = _open_approvals(vault, registry, cleanup)
         tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants)
         cleanup.callback(tokens.close)
         tokens.watch()
@@ -212,6 +202,28 @@ def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots,
     keeper = Keeper(vault, jobs, reach, kept)
     cleanup.callback(keeper.close, CLOSE_SECONDS)
     return jobs
+
+
+def _open_audit(
+    settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
+) -> AuditTrail:
+    audit = AuditTrail(
+        settings.data_dir / FILE_NAME,
+        *open_chain(vault.principals, vault.database),
+        vault.audit_mac,
+        commands=settings.audit_commands,
+        names=names.of,
+        ship=registry.plugins.hook.connmgr_audit,
+    )
+    cleanup.callback(audit.close)
+    return audit
+
+
+def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Approvals:
+    key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
+    approvals = Approvals(vault.approvals, key, turns, lambda shown: requested(approval=shown))
+    cleanup.callback(approvals.close)
+    return approvals
 
 
 def _authorisation(

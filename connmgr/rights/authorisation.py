@@ -26,13 +26,11 @@ _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "termin
 _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fresh")
 """The fields of a request that an approval is bound to, beside its connections."""
 
-
 _RUNS = ("shell", "commands")
 """Members of a connection's data that tell what is run when it is opened."""
 
 _TAKES_INPUT = frozenset({"shell.pipe", "terminal.open"})
 """Actions whose program reads what the caller sends it afterwards."""
-
 
 _ON_PATHS = {
     "fs.list": "fs.read",
@@ -203,7 +201,7 @@ class Authorisation:
             self.sight.require_place(grant, path, request.get("category"))
         elif action == "connection.update":
             self._require_new_place(grant, request)
-        elif action in ("category.add", "category.remove", "vault.user.add"):
+        elif action in ("category.add", "category.remove"):
             # What is below a category, and what a new one is called, filters cannot tell.
             raise ScopeDenied("The token sees certain connections alone, and may not change categories.")
 
