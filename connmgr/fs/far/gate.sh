@@ -31,10 +31,8 @@ ask() {
   read -r verdict <&6 || exit 1
   [ "$verdict" = yes ] || { tidy; exit 0; }
 }
-here() {
-  h=$(physical 2>/dev/null && echo x) || unsafe pwd
-  h=${h%??}
-}
+here() { located || unsafe pwd; }
+located() { h=$(physical 2>/dev/null && echo x) && h=${h%??}; }
 expanded() {
   links=$((links + 1)) named=
   [ $links -le 40 ] && l=$(readlink "./$b" 2>/dev/null && echo x) || return

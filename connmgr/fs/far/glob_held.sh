@@ -9,8 +9,7 @@ described() {
   [ $# -gt 0 ] || return
   (
     if [ "$d" != . ]; then
-      cd -P "$d" 2>/dev/null || exit
-      here
+      cd -P "$d" 2>/dev/null && located || exit
       [ "$h" = "$root/${d#./}" ] || exit
     fi
     printf '%s =%s' "$mark" "$d"
