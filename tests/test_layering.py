@@ -45,6 +45,7 @@ SIDES = {
     "__main__": {"cli"},
     "client": {"errors", "frames", "paths", "peers", "whereabouts"},
     "cli": {"client", "errors", "frames", "paths", "settings", "whereabouts", "__init__"},
+    "mcp": {"client", "paths", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }
 """Modules beside that order, and what they may import at the top of a file."""
@@ -76,6 +77,10 @@ HOMES = {
     "pytest": "connmgr.testing",
     "cryptography": "connmgr_ssh",
     "wcwidth": "connmgr.terminals",
+    "mcp": "connmgr.mcp",
+    "mcp_types": "connmgr.mcp",
+    "pydantic": "connmgr.mcp",
+    "anyio": "connmgr.mcp connmgr.cli.mcp",
     "ansible": "connmgr_ansible",
     "pyinfra": "connmgr_pyinfra",
 }

@@ -19,7 +19,7 @@ from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Integer, Length, List, Range, Schema, Text
 from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS
 from connmgr.rights.rules import rule_of
-from connmgr.rights.scopes import SCOPES
+from connmgr.rights.scopes import ACTIONS, SCOPES, allowed
 from connmgr.vault.documents import Document
 from connmgr.vault.tables import now
 
@@ -164,6 +164,28 @@ class TokenCheckResponse(Schema):
     argv = fields.List(fields.String(), metadata={"description": "What would be run in place of what was asked for."})
 
 
+class TokenOwnResponse(Schema):
+    id = Id(required=True, allow_none=True, metadata={"description": "The token's uuid; null: the owner."})
+    name = fields.String(required=True, allow_none=True, metadata={"description": "Who or what it is for."})
+    expires = UtcTime(required=True, allow_none=True, metadata={"description": "When it expires."})
+    scopes = fields.List(
+        fields.String(), required=True, metadata={"description": "What kinds of action it may have; `*`: the owner."}
+    )
+    actions = fields.List(
+        fields.String(),
+        required=True,
+        metadata={"description": "The actions for which these suffice, by their names in the audit trail."},
+    )
+    commands = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "What it may run where an action runs commands: a `text`, an `argv` alone, or nothing.",
+            "enum": ["text", "argv", None],
+        },
+    )
+
+
 _INFO = {
     "id": TOKEN,
     "name": "nightly backup",
@@ -198,6 +220,32 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
     secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
     return {**_info(document, grant.invalid(now())), "token": secret}
+
+
+@group.endpoint(
+    "/info",
+    None,
+    TokenOwnResponse,
+    action="token.info",
+    reads=True,
+    answer={
+        **{name: _INFO[name] for name in ("id", "name", "expires", "scopes")},
+        "actions": ["shell.exec", "token.info"],
+        "commands": "argv",
+    },
+)
+def info() -> dict[str, Any]:
+    """Tell a token's holder what it is for; its filters and rules, which are others' business, are not told."""
+    grant = caller().grant
+    if grant is None:
+        return dict.fromkeys(("id", "name", "expires")) | {
+            "scopes": ["*"],
+            "actions": sorted(ACTIONS),
+            "commands": "text",
+        }
+    actions, commands = allowed(grant.scopes)
+    told = {"id": grant.id, "name": grant.name, "expires": grant.expires, "scopes": sorted(grant.scopes)}
+    return {**told, "actions": sorted(actions), "commands": commands}
 
 
 @group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})

@@ -53,6 +53,7 @@ COMMANDS = {
     "service": "service",
     "api-key": "api_key",
     "token": "token",
+    "mcp": "mcp",
     "completion": "completion",
 }
 """Each command and its module in this package, loaded when the command is used."""

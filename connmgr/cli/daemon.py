@@ -112,6 +112,11 @@ def address(settings: Settings, *, named: bool) -> str:
     return running.url if running else url_of(settings.host, settings.port)
 
 
+def shows_token() -> bool:
+    """Whether the running command shows a token, and so means to do no more than that may."""
+    return bool(_token(click.get_current_context().find_root().params["token_file"]))
+
+
 def _token(path: str | None) -> str | None:
     if path is None:
         return os.environ.get("CONNMGR_TOKEN") or None

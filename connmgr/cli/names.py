@@ -12,7 +12,7 @@ from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.near import did_you_mean
 from connmgr.cli.output import visible
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection, Name
-from connmgr.client.names import UUID, escape, is_text, named
+from connmgr.client.names import UUID, escape, is_text, meant, named
 
 MAX_CANDIDATES = 20
 """Candidates listed for an ambiguous name."""
@@ -33,16 +33,12 @@ class ConnectionName(click.types.StringParamType):
 def find(client: Client, name: str) -> str:
     """Return the uuid of the connection that ``name`` means.
 
-    ``name`` is a uuid, or else matches, in this order: a whole path, the end of a path, category and path or the end of
-    these, a part of a path that reaches into its last segment. Matching an earlier segment alone would name the
-    connection that contains the one meant.
+    ``name`` is a uuid, or else what :func:`connmgr.client.names.meant` finds.
     :raises Failure: none matches, or several do, which are listed.
     """
     if UUID.fullmatch(name):
         return name.lower()
-    found = named(client, name)
-    if not found and is_text(name):
-        found = client.connection.query(f"**{escape(name)}*")
+    found = meant(client, name)
     if not found:
         hint = suggested(client, name)
         raise Failure(f"No connection is called {name!r}.{hint} `connmgr ls` lists them.", NOT_FOUND)

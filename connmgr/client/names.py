@@ -29,6 +29,15 @@ def named(client: Client, name: str) -> list[str]:
     return found or client.connection.query(name=f"**/{literal}")
 
 
+def meant(client: Client, name: str) -> list[str]:
+    """As :func:`named`; where nothing is called so, those with ``name`` in their path, reaching into its last segment.
+
+    Matching an earlier segment alone would find the connection that contains the one meant.
+    """
+    found = named(client, name)
+    return found if found or not is_text(name) else client.connection.query(f"**{escape(name)}*")
+
+
 def only(client: Client, *names: str) -> str:
     """Return the uuid of the connection that the first of ``names`` means which means any; a uuid means itself.
 

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from connmgr.client.endpoints import Group
+from connmgr.client.results import to_time
+
+
+class Rights(NamedTuple):
+    """What a caller may do at all: ``actions``, and as ``commands`` a ``text``, an ``argv`` alone, or None.
+
+    ``id``, ``name`` and ``expires`` are those of its token, None for the owner.
+    """
+
+    id: str | None
+    name: str | None
+    expires: datetime | None
+    scopes: tuple[str, ...]
+    actions: frozenset[str]
+    commands: str | None
 
 
 class Tokens(Group):
@@ -15,6 +30,13 @@ class Tokens(Group):
     def create(self, name: str, expires: float | datetime, scopes: Sequence[str], **more: Any) -> dict[str, Any]:
         """Create a token and describe it, with its text as ``token``; ``more`` are further members of the request."""
         return dict(self._post("/token/create", name=name, expires=_written(expires), scopes=list(scopes), **more))
+
+    def info(self) -> Rights:
+        """Return what this client's own token is for."""
+        told = self._post("/token/info")
+        expires = None if told["expires"] is None else to_time(told["expires"])
+        actions, scopes = frozenset(told["actions"]), tuple(told["scopes"])
+        return Rights(told["id"], told["name"], expires, scopes, actions, told["commands"])
 
     def query(self) -> list[dict[str, Any]]:
         """Describe the tokens that there are."""

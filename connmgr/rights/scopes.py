@@ -103,6 +103,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "terminal.ticket": _one("terminal"),
     "token.check": (),
     "token.create": _one("token.create"),
+    "token.info": (),
     "token.query": _one("token.create"),
     "token.renew": _one("token.create"),
     "token.revoke": _one("token.create"),
@@ -128,3 +129,10 @@ def missing(action: str, scopes: Collection[str], *further: frozenset[str]) -> f
         if needed.isdisjoint(scopes):
             return needed
     return None
+
+
+def allowed(scopes: Collection[str]) -> tuple[frozenset[str], str | None]:
+    """Return the actions for which ``scopes`` suffice, and what may be run by them: ``text``, ``argv`` or None."""
+    runs = "text" if not TEXT.isdisjoint(scopes) else "argv" if not ARGV.isdisjoint(scopes) else None
+    actions = frozenset(action for action in ACTIONS if missing(action, scopes) is None)
+    return actions, runs

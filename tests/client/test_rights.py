@@ -18,6 +18,12 @@ def test_a_token_is_given_used_and_taken_back(daemon: Daemon) -> None:
     made = owner.token.create("holder", expires, ["shell.argv"], rules=ASK, connections=["local machine"])
     asked = {"connection": LOCAL_MACHINE, "argv": ["echo", "hi"]}
     with Client(daemon.url, daemon.auth_file, made["token"]) as holder:
+        told = holder.token.info()
+        assert (told.id, told.name, told.scopes, told.commands) == (made["id"], "holder", ("shell.argv",), "argv")
+        assert told.expires == expires
+        assert "shell.exec" in told.actions
+        assert "job.start" not in told.actions
+        assert owner.token.info().id is None
         assert holder.token.check("/shell/exec", asked) == {"effect": "ask", "rule": 0, "argv": ["echo", "hi"]}
         assert owner.token.check("/shell/exec", asked, made["id"])["effect"] == "ask"
         holder.shell.start(LOCAL_MACHINE)

@@ -50,6 +50,7 @@ READING = {
     "terminal.query",
     "terminal.screen",
     "token.check",
+    "token.info",
     "token.query",
     "approval.query",
     "command.query",

@@ -92,6 +92,7 @@ def test_a_token_without_any_scope_may_do_next_to_nothing(quiet: Daemon) -> None
         "/connection/types",
         "/daemon/version",
         "/token/check",
+        "/token/info",
         "/vault/lock",
         "/vault/status",
         "/vault/unlock",

@@ -1,0 +1,99 @@
+"""The daemon as one agent sees it: a token, what that allows, and the shell session that is the agent's own."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from connmgr.client import Client, ClientError
+from connmgr.client.names import UNKNOWN, UUID, meant
+from connmgr.client.rights import Rights
+
+ANSWER_SECONDS = 40.0
+"""For one answer of the daemon. A tool has told the agent something before its client gives up, often after 60."""
+
+MAX_IDLE_CLIENTS = 8
+MAX_CANDIDATES = 20
+"""Systems that are named where a name may mean any of several."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where commands run: a connection's uuid, and the name of a shell on it."""
+
+    connection: str
+    session: str
+
+
+class Bridge:
+    """What the tools of one agent share. Safe to use from several threads; :meth:`close` when the agent has gone.
+
+    ``client`` shows the token, and belongs to the bridge from now on.
+
+    :raises ClientError: the daemon cannot be reached, or rejects the token.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.session = f"mcp-{secrets.token_hex(4)}"
+        self.rights: Rights = client.token.info()
+        self._first = client
+        self._lock = threading.Lock()
+        self._idle: list[Client] = []
+        self._closed = False
+        self._directories: dict[Place, str] = {}
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Lend a client to the thread that asks; it waits up to :data:`ANSWER_SECONDS` for an answer."""
+        with self._lock:
+            lent = self._idle.pop() if self._idle else self._first.clone(ANSWER_SECONDS)
+        try:
+            yield lent
+        finally:
+            with self._lock:
+                keep = not self._closed and len(self._idle) < MAX_IDLE_CLIENTS
+                if keep:
+                    self._idle.append(lent)
+            if not keep:
+                lent.close()
+
+    def place(self, system: str, session: str | None) -> Place:
+        """Return where ``system`` and ``session`` lead; without a session it is the agent's own.
+
+        :raises ClientError: ``unknown_connection``: none or several are called so.
+        """
+        with self.client() as client:
+            return Place(_only(client, system), session or self.session)
+
+    def directory(self, place: Place) -> str | None:
+        """Return where the last command in ``place`` ended, None if that is where its shell is."""
+        with self._lock:
+            return self._directories.get(place)
+
+    def ended_in(self, place: Place, directory: str | None) -> None:
+        """Let the next command in ``place`` begin where one has ended."""
+        if directory is not None:
+            with self._lock:
+                self._directories[place] = directory
+
+    def close(self) -> None:
+        """Close what is idle; calls under way close theirs when they end."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for client in (*idle, self._first):
+            client.close()
+
+
+def _only(client: Client, name: str) -> str:
+    found = [name.lower()] if UUID.fullmatch(name) else meant(client, name)
+    if not found:
+        raise ClientError(f"No system is called {name!r}.", UNKNOWN, 0)
+    if len(found) > 1:
+        infos = client.connection.info(found[:MAX_CANDIDATES])
+        names = ", ".join(sorted("/".join((*one.category, *one.name)) for one in infos))
+        raise ClientError(f"{name!r} may be any of {len(found)} systems: {names}.", UNKNOWN, 0)
+    return found[0]

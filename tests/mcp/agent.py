@@ -1,0 +1,51 @@
+"""An agent: the SDK's own client, with ``connmgr mcp`` as its server on standard input and output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import CallToolResult
+
+from tests.daemon import Daemon
+from tests.rights.wire import Holder
+from tests.spawner import PROGRAM
+
+MODES = ("legacy", "auto")
+TIMEOUT = 60.0
+
+
+@asynccontextmanager
+async def agent(daemon: Daemon, holder: Holder, *options: str, **client: Any) -> AsyncIterator[Client]:
+    """Start the server with a holder's token, and yield a client of it; further arguments are those of the client."""
+    environment = {**daemon.environment, "CONNMGR_TOKEN": holder.secret}
+    words = ["--url", daemon.url, "mcp", *options]
+    server = StdioServerParameters(command=str(PROGRAM), args=words, env=environment)
+    with anyio.fail_after(TIMEOUT):
+        async with Client(server, read_timeout_seconds=TIMEOUT, **client) as connected:
+            yield connected
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run an asynchronous test to its end."""
+    anyio.run(work)
+
+
+def content(result: CallToolResult) -> dict[str, Any]:
+    """Return what a tool has answered, which must not be an error."""
+    assert not result.is_error, result.content
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+def refused(result: CallToolResult) -> dict[str, Any]:
+    """Return the error that a tool has answered: ``code``, ``message`` and ``next``."""
+    assert result.is_error, result.structured_content
+    assert result.structured_content is not None
+    assert json.loads(result.content[0].text) == result.structured_content  # type: ignore[union-attr]
+    return result.structured_content
