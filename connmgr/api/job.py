@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import codecs
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -246,7 +247,11 @@ def _info(job: StoredJob, *, stale: bool) -> dict[str, Any]:
 
 
 def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
-    seen = found.seen
+    seen, told = found.seen, {}
+    if found.directory and stored.state == "exited":
+        # A name that is no UTF-8 cannot be given back.
+        with suppress(UnicodeDecodeError):
+            told["directory"] = found.directory.decode()
     return {
         "state": stored.state,
         "exitCode": stored.exit_code,
@@ -254,6 +259,7 @@ def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict
         "stderr": _piece(found.stderr, request["stderr"], seen.stderr if seen else None, request),
         "truncated": seen is not None and (seen.stdout.truncated or seen.stderr.truncated),
         "stale": found.stale,
+        **told,
     }
 
 

@@ -57,6 +57,11 @@ class JobStartRequest(CommandFields, ShellNamed, AwaitsApproval):
         },
     )
 
+    tellDirectory = Boolean(
+        load_default=False,
+        metadata={"description": "Whether `/job/output` tells where the `command` ended: it may have gone elsewhere."},
+    )
+
 
 class JobRequest(Schema):
     job = Id(required=True, metadata={"description": "The job."})
@@ -127,6 +132,12 @@ class JobOutputResponse(Schema):
         required=True, metadata={"description": "Whether a stream went beyond `job-output`, and the rest was dropped."}
     )
     stale = fields.Boolean(**_STALE)
+    directory = fields.String(
+        metadata={
+            "description": "Present where `tellDirectory` asked for it, at the end: the command's directory then. A "
+            "command for csh tells none, nor one that sets an EXIT trap, is killed, or ends by `exec`."
+        }
+    )
 
 
 class JobInputRequest(JobRequest):

@@ -68,4 +68,5 @@ def _launch(job: StoredJob, request: Mapping[str, Any], session: Session) -> lau
         stdin=launch.OPEN if job.stdin_open else content,
         timeout=request.get("timeout"),
         cap=services().settings.job_output,
+        tells_directory=request.get("tellDirectory", False),
     )

@@ -55,7 +55,8 @@ class JobOutput(NamedTuple):
     """What a job has printed from two offsets on.
 
     ``next_stdout`` and ``next_stderr`` are the offsets to go on from, in bytes. ``ended`` tells that nothing follows,
-    ``truncated`` that some was dropped; the rest is as in :class:`JobInfo`.
+    ``truncated`` that some was dropped. ``directory`` is where the command ended, if it was asked to tell that; the
+    rest is as in :class:`JobInfo`.
     """
 
     stdout: bytes
@@ -67,6 +68,7 @@ class JobOutput(NamedTuple):
     state: str
     exit_code: int | None
     stale: bool
+    directory: str | None = None
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> JobOutput:
@@ -81,6 +83,7 @@ class JobOutput(NamedTuple):
             state=answer["state"],
             exit_code=answer["exitCode"],
             stale=answer["stale"],
+            directory=answer.get("directory"),
         )
 
 

@@ -68,14 +68,16 @@ class Jobs(Group):
         keep: int | None = None,
         name: str | None = None,
         key: str | None = None,
+        tell_directory: bool | None = None,
     ) -> Job:
         """Start ``command``, or the program ``argv``, beside a running shell, and return the job.
 
         The far side ends it after ``timeout`` seconds, and keeps it ``keep`` seconds after its end. Starting again with
-        the same ``key`` returns the first job, so that a start with one may be repeated when its answer was lost.
+        the same ``key`` returns the first job, so that a start with one may be repeated when its answer was lost. With
+        ``tell_directory`` its :attr:`JobOutput.directory` tells where a ``command`` ended.
         """
         fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
-        fields |= what_runs(command, argv, saved)
+        fields |= what_runs(command, argv, saved) | given(tellDirectory=tell_directory)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif stdin is not None:

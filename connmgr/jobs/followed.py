@@ -18,7 +18,10 @@ READ_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Output:
-    """What a job has printed from two offsets on, in bytes, and how it was seen then."""
+    """What a job has printed from two offsets on, in bytes, and how it was seen then.
+
+    ``directory`` is where its command ended, b"" if that is not told, and None if it was not read.
+    """
 
     seen: Seen | None
     stale: bool
@@ -27,6 +30,7 @@ class Output:
     stdout: bytes = b""
     stderr_offset: int = 0
     stderr: bytes = b""
+    directory: bytes | None = None
 
 
 class Followed:
@@ -98,20 +102,28 @@ class Followed:
         last = self._last
         if last.seen is None or not self.is_fresh(fresh_seconds):
             return None
+        if last.seen.state == "exited" and last.directory is None:
+            return None
         if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset) and (last.stdout or last.stderr):
             return last
         if (stdout_offset, stderr_offset) == (last.seen.stdout.size, last.seen.stderr.size):
-            return Output(last.seen, last.stale, last.version, stdout_offset, b"", stderr_offset, b"")
+            return replace(last, stdout_offset=stdout_offset, stdout=b"", stderr_offset=stderr_offset, stderr=b"")
         return None
 
     def publish(
-        self, seen: Seen, stdout_offset: int = 0, stdout: bytes = b"", stderr_offset: int = 0, stderr: bytes = b""
+        self,
+        seen: Seen,
+        stdout_offset: int = 0,
+        stdout: bytes = b"",
+        stderr_offset: int = 0,
+        stderr: bytes = b"",
+        directory: bytes | None = None,
     ) -> Output:
         """Take note of how the job was seen, and tell those who wait if that is news."""
         with self._lock:
             before = self._last
             version = before.version + (seen != before.seen or before.stale)
-            now = Output(seen, False, version, stdout_offset, stdout, stderr_offset, stderr)
+            now = Output(seen, False, version, stdout_offset, stdout, stderr_offset, stderr, directory)
             if stdout or stderr or version != before.version:
                 # Otherwise what was read before serves others on.
                 self._last = now

@@ -88,11 +88,11 @@ class Jobs:
         followed = self.find(id)
 
         def read(spool: Spool) -> Output:
-            seen, out, err = spool.read(far_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
+            seen, out, err, directory = spool.read(far_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
             self._saw(followed, seen)
             if seen.state == GONE:
                 raise errors.OutputGone("The far side no longer has what the job printed.")
-            return followed.publish(seen, stdout, out, stderr, err)
+            return followed.publish(seen, stdout, out, stderr, err, directory)
 
         with followed.reading():
             known = followed.known(stdout, stderr, FRESH_SECONDS)

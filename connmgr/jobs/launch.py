@@ -38,6 +38,7 @@ class Launch:
     ``id`` is a uuid in hexadecimal digits, which names the job's directory. Without ``surroundings`` the job runs in
     the user's home directory and environment, and ``text`` is for sh. It reads ``stdin``, or with :data:`OPEN` what it
     is sent later. After ``timeout`` seconds, rounded up to whole ones, it is ended. ``cap`` bytes are kept a stream.
+    With ``tells_directory`` it is kept where a ``text`` ended, unless that has an EXIT trap of its own or is for csh.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Launch:
     stdin: bytes | None = b""
     timeout: float | None = None
     cap: int = DEFAULT_CAP
+    tells_directory: bool = False
 
     @property
     def waits_for_input(self) -> bool:
@@ -68,8 +70,11 @@ class Launch:
 
     @property
     def words(self) -> Iterator[bytes]:
-        """Whether it gets an empty environment, and the argv of the shell that reads :attr:`script` on descriptor 7."""
+        """Whether it gets an empty environment, whether that tells it where its directory is to be written, and the
+        argv of the shell that reads :attr:`script` on descriptor 7.
+        """
         yield b"1" if self.surroundings else b""
+        yield b"1" if self._tells else b""
         yield from (word.encode() for word in (self.surroundings.argv if self.surroundings else ["/bin/sh"]))
         yield from (b"-c", (_SLURP_SCRIPT if self._dialect.slurps else _READ_SCRIPT).encode())
 
@@ -82,7 +87,7 @@ class Launch:
     def script(self) -> tuple[bytes, bytes]:
         """The text that goes before :attr:`setting`, and the one that runs the command then."""
         dialect = self._dialect
-        steps = [self._subdirectory(dialect), *self._environment(dialect), self._command(dialect)]
+        steps = [self._subdirectory(dialect), *self._environment(dialect), *self._end(dialect), self._command(dialect)]
         command = b"\n".join(steps)
         if not self.stdin or self.waits_for_input:
             return b"exec 7<&-\n", command
@@ -92,6 +97,15 @@ class Launch:
     @property
     def _dialect(self) -> Dialect:
         return self.surroundings.dialect if self.surroundings else SH
+
+    @property
+    def _interpreter(self) -> Interpreter | None:
+        return self.surroundings.interpreter if self.surroundings else None
+
+    @property
+    def _tells(self) -> bool:
+        csh = self._interpreter is not None and self._interpreter.language.program.language == "csh"
+        return self.tells_directory and self.text is not None and not csh
 
     def _subdirectory(self, dialect: Dialect) -> bytes:
         # The directory is entered already; this tells the shell its name.
@@ -112,12 +126,18 @@ class Launch:
         for name, value in self.environment.items():
             yield b"export " + name.encode() + b"=" + dialect.quoted(value.encode())
 
+    def _end(self, dialect: Dialect) -> Iterator[bytes]:
+        # fish reads it by itself.
+        if self._tells and not self._interpreter:
+            yield b"_cm_cwd=$CONNMGR_CWD"
+            yield b"unset CONNMGR_CWD"
+            yield b"trap '%s pwd -P >\"$_cm_cwd\"' EXIT" % dialect.builtin.encode()
+
     def _command(self, dialect: Dialect) -> bytes:
         if self.text is None:
             return definition(dialect).encode() + executed(dialect, self.argv)
-        interpreter = self.surroundings.interpreter if self.surroundings else None
-        if interpreter:
-            return _interpreted(self.text, dialect, interpreter)
+        if self._interpreter:
+            return _interpreted(self.text, dialect, self._interpreter)
         run = b"eval " + dialect.quoted(self.text)
         # ksh93 says 256 + N where signal N ended a command, of which its end would leave N.
         return run + b'\nexit "$(($?>256?$?-128:$?))"' if dialect.fork else run

@@ -63,8 +63,8 @@ def _program(name: str, *more: str, fed: bool = False) -> Program:
 
 
 START = _program("start")
-"""``id cap seconds open directory cwd``, the script in two parts, ``clean``, and the argv of a shell that runs what
-descriptor 7 holds: the two parts, with the variable ``job_setting`` between them.
+"""``id cap seconds open directory cwd``, the script in two parts, ``clean tell``, and the argv of a shell that runs
+what descriptor 7 holds: the two parts, with the variable ``job_setting`` between them.
 
 ``ok``, the runner's process id and start time, the system's boot, a warning or ``-``, and the job's directory.
 """
@@ -73,7 +73,7 @@ LOOK = _program("look", "describe")
 """``id …``. ``ok``, then a line a job: id, state, cap, status, ``over``, whether output was lost; then what ls says."""
 
 READ = _program("read", "describe", "content")
-"""``id block block count``. As LOOK, and after a mark each the blocks of both streams."""
+"""``id block block count``. As LOOK, and after a mark each the blocks of both streams, and where it ended."""
 
 KILL = _program("kill", "describe")
 """``id signal grace note``. ``ok`` and the number of processes that refused the signal; then as LOOK."""

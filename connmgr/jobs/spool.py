@@ -125,23 +125,23 @@ class Spool:
 
     def read(
         self, id: str, stdout_offset: int, stderr_offset: int, max_bytes: int, timeout: float
-    ) -> tuple[Seen, bytes, bytes]:
-        """Return how a job is, and up to ``max_bytes`` of each stream from an offset on."""
+    ) -> tuple[Seen, bytes, bytes, bytes]:
+        """Return how a job is, up to ``max_bytes`` of each stream from an offset on, and the directory that it told."""
         deadline, offsets = Deadline(timeout), (stdout_offset, stderr_offset)
         blocks = max_bytes // BLOCK_BYTES + 2 if max_bytes else 0
         arguments = [_checked(id), *(str(offset // BLOCK_BYTES) for offset in offsets), str(blocks)]
         with self._run(scripts.READ, arguments) as exchange:
             exchange.answer(deadline.left())
-            limit = DESCRIPTION_BYTES + 2 * blocks * BLOCK_BYTES
+            limit = DESCRIPTION_BYTES + (2 * blocks + 1) * BLOCK_BYTES
             answer = _whole(exchange, limit, deadline).split(exchange.mark + b" \n")
-        if len(answer) != 3:
+        if len(answer) != 4:
             raise TransferFailed("The far side did not send the output as it should.")
         seen = _described(answer[0], [id])[id]
         parts = (
             content[offset % BLOCK_BYTES :][: max(0, min(max_bytes, stream.size - offset))]
-            for content, offset, stream in zip(answer[1:], offsets, (seen.stdout, seen.stderr), strict=True)
+            for content, offset, stream in zip(answer[1:3], offsets, (seen.stdout, seen.stderr), strict=True)
         )
-        return seen, next(parts), next(parts)
+        return seen, next(parts), next(parts), answer[3].removesuffix(b"\n")
 
     def input(self, id: str, data: bytes, eof: bool, timeout: float) -> None:
         """Queue ``data`` for a job, and with ``eof`` the end of its input; what is queued arrives once and in order.

@@ -73,6 +73,19 @@ def test_a_job_runs_where_its_shell_is_and_changes_nothing_there(client: Client,
     assert refused(client, "/job/start", connection=LOCAL, command="true", cwd="/nowhere") == "no_such_directory"
 
 
+def test_a_job_tells_where_its_command_ended(client: Client, tmp_path: Path) -> None:
+    directory = tmp_path / "größer"
+    directory.mkdir()
+    for text in (f"cd '{directory}'", f"cd '{directory}' && sleep 0.1"):
+        job = client.jobs.start(LOCAL, text, tell_directory=True)
+        job.wait(20)
+        for _ in range(2):
+            assert job.output(wait=20).directory == str(directory)
+    silent = client.jobs.start(LOCAL, "cd /")
+    silent.wait(20)
+    assert silent.output().directory is None
+
+
 def test_a_job_does_not_wait_for_the_commands_of_its_shell(daemon: Daemon, client: Client, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

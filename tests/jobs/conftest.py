@@ -31,6 +31,7 @@ class Read:
     seen: Seen
     stdout: bytes
     stderr: bytes
+    directory: bytes
 
 
 class Jobs:

@@ -35,10 +35,10 @@ def test_output_is_read_from_any_place_on(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), ODD_PIECES))
     jobs.ended(id)
     for offset in (0, 1, 4095, 4096, 4097, 300_299, 300_300, 300_301, 1 << 40):
-        _, stdout, stderr = jobs.spool.read(id, offset, 5, 5000, 20)
+        _, stdout, stderr, _ = jobs.spool.read(id, offset, 5, 5000, 20)
         assert stdout == whole[offset : offset + 5000]
         assert len(stderr) == 5000
-    assert jobs.spool.read(id, 0, 0, 0, 20)[1:] == (b"", b"")
+    assert jobs.spool.read(id, 0, 0, 0, 20)[1:] == (b"", b"", b"")
 
 
 def test_output_is_visible_while_the_command_runs(jobs: Jobs) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,27 @@ def test_a_job_has_the_session_s_directory_and_variables(any_shell: Session, job
     assert done.seen.exit_code == 3
     assert done.stdout.split() == b"a b it's x /usr 0".split()
     assert done.stderr == b"told\n"
+
+
+@pytest.mark.parametrize("end", ["", "; exit 3", "; sh -c 'exit 3'"])
+def test_a_job_tells_where_its_command_ended(any_shell: Session, jobs: Jobs, tmp_path: Path, end: str) -> None:
+    directory = tmp_path / "a  'b' ü"
+    directory.mkdir()
+    text = f"cd {shlex.quote(str(directory))}; env | grep -c CONNMGR_CWD{end}".encode()
+    launch = Launch(new_id(), text, surroundings=any_shell.surroundings, tells_directory=True)
+    done = jobs.done(launch)
+    assert done.stdout == b"0\n"
+    assert done.seen.exit_code == (3 if end else 1)
+    told = b"" if language(any_shell) == "csh" else os.fsencode(directory)
+    assert done.directory == told
+    done = jobs.done(replace(launch, id=new_id(), stdin=b"input"))
+    assert (done.seen.exit_code, done.directory) == (3 if end else 1, told)
+
+
+def test_a_job_that_is_not_asked_does_not_tell_where_it_ended(posix: Session, jobs: Jobs) -> None:
+    assert jobs.done(Launch(new_id(), b"cd /", surroundings=posix.surroundings)).directory == b""
+    argv = Launch(new_id(), argv=(b"true",), surroundings=posix.surroundings, tells_directory=True)
+    assert jobs.done(argv).directory == b""
 
 
 def test_input_of_any_bytes_arrives(any_shell: Session, jobs: Jobs) -> None:

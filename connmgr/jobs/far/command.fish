@@ -1,5 +1,9 @@
 # Runs the command that descriptor 7 holds.
 read -lz __cm_q </dev/fd/7;set -e __cm_q[2]
+if set -q CONNMGR_CWD
+    set -g __cm_cwd $CONNMGR_CWD;set -e CONNMGR_CWD
+    function __cm_end --on-event fish_exit;builtin pwd -P >$__cm_cwd;end
+end
 # Of a redirection that fails, `eval` itself says nothing.
 eval "$__cm_q
 ;set __cm_r \$status";set __cm_s $status

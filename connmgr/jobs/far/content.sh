@@ -7,4 +7,6 @@ job_content() {
 }
 job_content "$d/out" "$out_block"
 job_content "$d/err" "$err_block"
+blocks=1
+job_content "$d/cwd" 0
 true

@@ -2,9 +2,9 @@
 # group of the command does not reach the runner.
 d=$1 id=$2 blocks=$3 mask=$4 seconds=$5 open=$6 terminator=$7 apart=$8 boot=$9
 shift 9
-clean=$1
-shift
-[ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" "$@"
+clean=$1 cwd=$2
+shift 2
+[ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" ${cwd:+"CONNMGR_CWD=$d/cwd"} "$@"
 trap : INT QUIT TERM USR1 USR2 ALRM
 umask 077
 # Whatever has taken the place of the directory, or of the file, is another's.
