@@ -11,6 +11,7 @@ from typing import Any
 from marshmallow import fields
 
 from connmgr import __version__
+from connmgr.api.account import caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.api.shell import seen_shells
@@ -65,7 +66,7 @@ class DaemonStatusResponse(Schema):
         required=True, metadata={"description": "Entries of the audit trail that could not be written."}
     )
     environment = fields.Nested(
-        Surroundings, required=True, metadata={"description": "What the daemon has of the environment it started in."}
+        Surroundings, metadata={"description": "What the daemon has of the environment it started in; for the owner."}
     )
 
 
@@ -137,7 +138,7 @@ def status() -> dict[str, Any]:
         "sessions": seen_shells(),
         "blobs": {"count": found.blobs.number, "bytes": found.blobs.used},
         "auditLost": found.audit.lost,
-        "environment": _environment(),
+        **({} if caller().grant else {"environment": _environment()}),
     }
 
 

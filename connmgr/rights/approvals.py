@@ -36,7 +36,7 @@ MINUTES = 10
 
 MAX_GRANT_SECONDS = 86400
 MAX_PENDING = 20
-"""Approvals of one token that may be pending."""
+"""Approvals that may be pending of one token, with those that come from it and that it comes from."""
 
 MAX_KEPT = 2000
 """Approvals that the vault keeps."""
@@ -90,6 +90,9 @@ class Approval:
     expires: datetime
     askers: tuple[str, ...] = ()
     """The ids of the tokens whose rules ask: the one that asks, or some that it was created with."""
+
+    root: str = ""
+    """The id of the token that the owner made, from which the one that asks comes; it may be itself."""
 
     decided_by: str | None = None
     """The id of the token that decided; None for the owner, and where nobody has."""
@@ -251,6 +254,7 @@ class Approvals:
             "token": holder.id,
             "tokenName": holder.name,
             "askers": list(askers),
+            "root": holder.lineage[-1].id,
             "asked": dict(asked),
         }
         document = Document(key=digest, body=body, expires=now() + timedelta(minutes=MINUTES))
@@ -275,9 +279,11 @@ class Approvals:
         stored = list(map(_read, self._stored.all()))
         if over := [one.id for one in stored if one.expires <= now()]:
             self._stored.remove(over)
-        pending = [one for one in stored if one.state == PENDING and one.token == holder.id and one.id not in over]
+        # A token could else create others, and fill what is kept by these.
+        root = holder.lineage[-1].id
+        pending = [one for one in stored if one.state == PENDING and one.root == root and one.id not in over]
         if len(pending) >= MAX_PENDING:
-            raise QuotaExceeded(f"{MAX_PENDING} requests of the token wait for approval, and it may have no more.")
+            raise QuotaExceeded(f"{MAX_PENDING} requests of the token and its kin wait for approval; no more may.")
 
     def _use(self, id: str) -> bool:
         """Use up what was approved once; return whether this use was the one."""
@@ -347,5 +353,6 @@ def _read(document: Document) -> Approval:
         created=document.created,
         expires=document.expires or document.created,
         askers=tuple(body.get("askers", ())),
+        root=body.get("root", body["token"]),
         decided_by=body.get("decidedBy"),
     )

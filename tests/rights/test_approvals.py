@@ -228,6 +228,9 @@ def test_few_may_be_pending_for_one_token(desk: Desk) -> None:
         desk.ask({"number": MAX_PENDING})
     desk.pending({"number": 0})
     desk.pending({"number": MAX_PENDING}, Token("other"))
+    for kin in (Token("child", ASKING), Token("grandchild", Token("child", ASKING))):
+        with pytest.raises(QuotaExceeded):
+            desk.ask({"number": MAX_PENDING}, kin)
     desk.decide(first, "deny")
     desk.pending({"number": MAX_PENDING})
 

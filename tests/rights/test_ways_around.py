@@ -116,3 +116,8 @@ def test_one_request_that_waits_counts_once(own_daemon: Daemon) -> None:
     assert time.monotonic() - at < 20
     holder.ok("/daemon/version")
     assert holder.refused("/daemon/version") == "quota_exceeded"
+
+
+def test_a_token_for_figures_is_not_told_the_daemon_s_environment(daemon: Daemon) -> None:
+    assert "environment" not in create(daemon, "metrics.read").ok("/daemon/status")
+    assert daemon.client.post("/daemon/status")["environment"]["path"]
