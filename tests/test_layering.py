@@ -81,6 +81,8 @@ HOMES = {
     "mcp_types": "connmgr.mcp",
     "pydantic": "connmgr.mcp",
     "anyio": "connmgr.mcp connmgr.cli.mcp",
+    "starlette": "connmgr.mcp",
+    "uvicorn": "connmgr.mcp",
     "ansible": "connmgr_ansible",
     "pyinfra": "connmgr_pyinfra",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,21 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     client.remedy(Doorkeeper(client).admits)
     if user:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
+    return client
+
+
+def clients_by_token(timeout: float) -> Callable[[str], Client]:
+    """Return what makes a client of the running command's daemon that shows a given token, in any thread.
+
+    :raises Failure: the environment names no address.
+    """
+    given = click.get_current_context().find_root().params["url"]
+    _address(given)
+
+    def client(token: str) -> Client:
+        url, auth_file = _address(given)
+        return Client(url, auth_file, token, name=CLIENT_NAME, timeout=timeout, foreign=given is not None)
+
     return client
 
 

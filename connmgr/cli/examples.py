@@ -47,7 +47,7 @@ EXAMPLES = {
     "terminal close": ["connmgr terminal close web1"],
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
     "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],
-    "mcp": ["connmgr mcp --token-file agent.token"],
+    "mcp": ["connmgr mcp --token-file agent.token", "connmgr mcp --http --port 0"],
     "token create": [
         "connmgr token create --for ci --expires 1h --may 'argv:/bin/df -h *'",
         "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**'",

@@ -184,6 +184,10 @@ class Client:
         """Close the connection; a later request opens it again."""
         self._session.close()
 
+    def abandon(self) -> None:
+        """Make the request fail, as one whose connection breaks, that another thread has under way, if any."""
+        self._session.abandon()
+
     def clone(self, timeout: float | None = None) -> Client:
         """Return a client of the same session, with a connection of its own, for another thread.
 

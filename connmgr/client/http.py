@@ -8,7 +8,7 @@ import re
 import select
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,6 +63,10 @@ class HttpSession:
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
         self._connection.close()
+
+    def abandon(self) -> None:
+        """Make the request fail that another thread has under way, if any."""
+        self._connection.abandon()
 
     @contextmanager
     def answered_within(self, seconds: float) -> Iterator[None]:
@@ -267,6 +271,14 @@ class _Connection(Connection):
         self.timeout = seconds
         if self.sock is not None:
             self.sock.settimeout(seconds)
+
+    def abandon(self) -> None:
+        """Wake up whoever waits for an answer, to whom it breaks off."""
+        sock = self.sock
+        if sock is not None:
+            # It may be closed already.
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def close_if_stale(self) -> None:
         """Close the connection if the daemon closed it: sending would fail only when the request is under way."""

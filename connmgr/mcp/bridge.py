@@ -42,6 +42,7 @@ class Bridge:
         self._first = client
         self._lock = threading.Lock()
         self._idle: list[Client] = []
+        self._lent: set[Client] = set()
         self._closed = False
         self._directories: dict[Place, str] = {}
 
@@ -50,10 +51,12 @@ class Bridge:
         """Lend a client to the thread that asks; it waits up to :data:`ANSWER_SECONDS` for an answer."""
         with self._lock:
             lent = self._idle.pop() if self._idle else self._first.clone(ANSWER_SECONDS)
+            self._lent.add(lent)
         try:
             yield lent
         finally:
             with self._lock:
+                self._lent.discard(lent)
                 keep = not self._closed and len(self._idle) < MAX_IDLE_CLIENTS
                 if keep:
                     self._idle.append(lent)
@@ -80,10 +83,12 @@ class Bridge:
                 self._directories[place] = directory
 
     def close(self) -> None:
-        """Close what is idle; calls under way close theirs when they end."""
+        """Close what is idle, and have calls under way fail, which close theirs."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            for lent in self._lent:
+                lent.abandon()
         for client in (*idle, self._first):
             client.close()
 

@@ -1,0 +1,208 @@
+"""The agents of an HTTP server: each has shown a token, and has a bridge and a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup, TaskStatus
+from mcp.server.mcpserver import MCPServer
+from starlette.types import Receive, Scope, Send
+
+from connmgr.client import Client, ClientError, Unreachable
+from connmgr.mcp.bridge import Bridge
+
+IDLE_SECONDS = 30 * 60.0
+"""How long an agent is kept that sends nothing and listens to nothing."""
+
+CHECK_SECONDS = 30.0
+"""After how long the daemon is asked again whether it still takes an agent's token."""
+
+MAX_AGENTS = 128
+MAX_AGENTS_OF_TOKEN = 16
+"""Far fewer than the sessions that the daemon gives a token."""
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+Build = Callable[[Bridge], MCPServer]
+
+
+class TooManyAgentsError(Exception):
+    """No further agent is taken until one has gone."""
+
+
+class Agent:
+    """One agent: what answers its requests, and when it was last heard of. For one event loop."""
+
+    def __init__(self, owner: bytes, bridge: Bridge, server: MCPServer, *, shared: bool) -> None:
+        self.owner = owner
+        self.shared = shared
+        """Whether it stands for all requests that show its token and have no session."""
+
+        self.session: str | None = None
+        self.heard = self.checked = anyio.current_time()
+        self._bridge = bridge
+        # Sessions end with their agent, and what a request must show is checked before it comes here.
+        server.streamable_http_app(max_request_body_size=MAX_BODY_BYTES, session_idle_timeout=None, host="")
+        self._manager = server.session_manager
+        self._requests: set[anyio.CancelScope] = set()
+        self._over = anyio.Event()
+
+    @property
+    def idle(self) -> bool:
+        return not self._requests
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; the answer may lack its end, or be none, when the agent is ended meanwhile."""
+        if self._over.is_set():
+            return
+        with anyio.CancelScope() as request:
+            self._requests.add(request)
+            try:
+                await self._manager.handle_request(scope, receive, send)
+            finally:
+                self._requests.discard(request)
+                self.heard = anyio.current_time()
+
+    def accepted(self) -> None:
+        """Ask the daemon whether it still takes the token; waits for it.
+
+        :raises ClientError: it does not, or cannot be reached.
+        """
+        with self._bridge.client() as client:
+            client.token.info()
+
+    def end(self) -> None:
+        """Cancel its requests, and be over."""
+        self._over.set()
+        for request in self._requests:
+            request.cancel()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Be there for requests until the block is left."""
+        try:
+            async with self._manager.run():
+                yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._bridge.close)
+
+    async def over(self) -> None:
+        """Return when it was ended, or ends because nothing was heard of it for long."""
+        while not self._over.is_set():
+            since = anyio.current_time() if self._requests else self.heard
+            with anyio.move_on_at(since + IDLE_SECONDS):
+                await self._over.wait()
+            if self.idle and anyio.current_time() >= self.heard + IDLE_SECONDS:
+                self._over.set()
+
+
+class Agents:
+    """The agents that there are. For one event loop; each lives in a task of ``tasks``.
+
+    ``client`` makes clients of the daemon that show a token, and ``build`` the server of a bridge; both in any thread.
+    """
+
+    def __init__(self, client: Callable[[str], Client], build: Build, tasks: TaskGroup) -> None:
+        self._client = client
+        self._build = build
+        self._tasks = tasks
+        self._agents: set[Agent] = set()
+
+    async def of_session(self, token: str, session: str) -> Agent | None:
+        """Return the agent with the id ``session`` if it has shown ``token``, else None.
+
+        :raises ClientError: the daemon takes the token no longer.
+        """
+        owner = _owner(token)
+        found = next((one for one in self._agents if one.session == session and one.owner == owner), None)
+        return None if found is None else await self._checked(found)
+
+    async def of_token(self, token: str) -> Agent:
+        """Return the agent of all requests that show ``token`` and have no session.
+
+        :raises ClientError, TooManyAgentsError: as :meth:`begin`.
+        """
+        found = self._shared(_owner(token))
+        return await self.begin(token, shared=True) if found is None else await self._checked(found)
+
+    async def begin(self, token: str, *, shared: bool = False) -> Agent:
+        """Return a new agent; a ``shared`` one that has come meanwhile is returned instead.
+
+        :raises ClientError: the daemon does not take the token, or cannot be reached.
+        :raises TooManyAgentsError: there are as many as there may be.
+        """
+        owner = _owner(token)
+        bridge, server = await anyio.to_thread.run_sync(self._made, token)
+        try:
+            found = self._shared(owner) if shared else None
+            if found is None:
+                self._make_room(owner)
+        except TooManyAgentsError:
+            await anyio.to_thread.run_sync(bridge.close)
+            raise
+        if found is not None:
+            await anyio.to_thread.run_sync(bridge.close)
+            return found
+        agent = Agent(owner, bridge, server, shared=shared)
+        self._agents.add(agent)
+        await self._tasks.start(self._keep, agent)
+        return agent
+
+    def _made(self, token: str) -> tuple[Bridge, MCPServer]:
+        bridge = Bridge(self._client(token))
+        return bridge, self._build(bridge)
+
+    def end(self, agent: Agent) -> None:
+        """Cancel an agent's requests, and let its session go; what it has started on machines runs on."""
+        self._agents.discard(agent)
+        agent.end()
+
+    def end_all(self) -> None:
+        """End all agents."""
+        for agent in list(self._agents):
+            self.end(agent)
+
+    async def _keep(self, agent: Agent, *, task_status: TaskStatus[None]) -> None:
+        async with agent.running():
+            task_status.started()
+            await agent.over()
+            self._agents.discard(agent)
+
+    async def _checked(self, agent: Agent) -> Agent:
+        now = anyio.current_time()
+        if now >= agent.checked + CHECK_SECONDS:
+            agent.checked = now
+            try:
+                await anyio.to_thread.run_sync(agent.accepted)
+            except Unreachable:
+                # Its tools tell so, and the daemon may be back for the next call.
+                return agent
+            except ClientError:
+                self.end(agent)
+                raise
+        return agent
+
+    def _shared(self, owner: bytes) -> Agent | None:
+        return next((one for one in self._agents if one.shared and one.owner == owner), None)
+
+    def _make_room(self, owner: bytes) -> None:
+        """Let the one of ``owner``'s idle agents go that was silent for the longest time, where there is no room.
+
+        :raises TooManyAgentsError: none is idle.
+        """
+        own = [agent for agent in self._agents if agent.owner == owner]
+        if len(own) < MAX_AGENTS_OF_TOKEN and len(self._agents) < MAX_AGENTS:
+            return
+        idle = [agent for agent in own if agent.idle]
+        if not idle:
+            raise TooManyAgentsError
+        self.end(min(idle, key=lambda agent: agent.heard))
+
+
+def _owner(token: str) -> bytes:
+    return sha256(token.encode()).digest()

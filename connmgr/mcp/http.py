@@ -1,0 +1,190 @@
+"""Streamable HTTP on the loopback interface, for many agents: each shows its own token with every request."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+
+import anyio
+import anyio.to_thread
+import uvicorn
+from anyio.abc import TaskStatus
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client.http import TOKEN_PREFIX
+from connmgr.mcp.agents import Agent, Agents, Build, TooManyAgentsError
+from connmgr.mcp.server import build
+
+HOST = "127.0.0.1"
+PATH = "/mcp"
+VERSION_HEADER = "mcp-protocol-version"
+
+MAX_CONNECTIONS = 512
+MAX_THREADS = 256
+"""Tool calls that may wait for the daemon at once, each in a thread."""
+
+CLOSING_SECONDS = 5
+RETRY_SECONDS = 5
+
+
+class _Reply:
+    """What a client is sent, and how far it is."""
+
+    def __init__(self, send: Send, opening: Agent | None) -> None:
+        self._send = send
+        self._opening = opening
+        self.status: int | None = None
+        self.whole = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._opening is not None and self.succeeded:
+                headers = dict(message["headers"])
+                self._opening.session = headers[MCP_SESSION_ID_HEADER.encode()].decode("latin-1")
+        elif message["type"] == "http.response.body":
+            self.whole = not message.get("more_body", False)
+        await self._send(message)
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status is not None and self.status < 400
+
+
+class App:
+    """The ASGI application: it checks who asks, and has the agent that this is answer."""
+
+    def __init__(self, agents: Agents, port: int) -> None:
+        self._agents = agents
+        names = [f"{host}:{port}" for host in (HOST, "localhost", "[::1]")]
+        allowed = TransportSecuritySettings(allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names])
+        self._names = TransportSecurityMiddleware(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        refusal = await self._names.validate_request(request)
+        if refusal is None:
+            known = request.url.path == PATH
+            refusal = await self._answered(request, send) if known else _refused(404, "not_found", f"MCP is at {PATH}.")
+        if refusal is not None:
+            await refusal(scope, receive, send)
+
+    async def _answered(self, request: Request, send: Send) -> Response | None:
+        """Have the request answered by its agent, or return why none answers it."""
+        token = _token(request.headers.get("authorization"))
+        if token is None:
+            return _unauthorized("Show a token of connmgr: `Authorization: Bearer cmgr_…`.")
+        # Later versions of the protocol have no sessions.
+        sessions = request.headers.get(VERSION_HEADER, HANDSHAKE_PROTOCOL_VERSIONS[0]) in HANDSHAKE_PROTOCOL_VERSIONS
+        session = request.headers.get(MCP_SESSION_ID_HEADER) if sessions else None
+        begins = sessions and session is None and request.method == "POST"
+        try:
+            if begins:
+                agent: Agent | None = await self._agents.begin(token)
+            elif session is None:
+                agent = await self._agents.of_token(token)
+            else:
+                agent = await self._agents.of_session(token, session)
+        except Unreachable as error:
+            return _refused(503, error.code, error.message, {"Retry-After": str(RETRY_SECONDS)})
+        except ClientError as error:
+            return _unauthorized(error.message)
+        except TooManyAgentsError:
+            return _refused(503, "session_limit", "Too many sessions are in use: end one first.")
+        if agent is None:
+            return _refused(404, "unknown_session", "There is no such session: initialize a new one.")
+        return await self._by(agent, request, send, begins=begins)
+
+    async def _by(self, agent: Agent, request: Request, send: Send, *, begins: bool) -> Response | None:
+        reply = _Reply(send, agent if begins else None)
+        try:
+            await agent.answer(request.scope, request.receive, reply.send)
+        finally:
+            if (begins and agent.session is None) or (request.method == "DELETE" and reply.succeeded):
+                self._agents.end(agent)
+        if reply.status is None:
+            # Clients take 404 for the end of a session, and begin another one.
+            return _refused(503 if agent.shared else 404, "session_ended", "The session has ended: begin another one.")
+        if not reply.whole:
+            await send({"type": "http.response.body", "body": b""})
+        return None
+
+
+def _token(authorization: str | None) -> str | None:
+    """Return the token that a client shows. The owner's key is none: whoever has that needs no bridge."""
+    kind, _, shown = (authorization or "").partition(" ")
+    return shown.strip() if kind.lower() == "bearer" and shown.strip().startswith(TOKEN_PREFIX) else None
+
+
+def _unauthorized(message: str) -> Response:
+    return _refused(
+        401, "invalid_token", message, {"WWW-Authenticate": 'Bearer realm="connmgr", error="invalid_token"'}
+    )
+
+
+def _refused(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": code, "error_description": message}, status, headers)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to :func:`serve`, which ends agents first."""
+        yield
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on a ``port`` of the loopback interface, 0 for a free one.
+
+    :raises OSError: the port is taken.
+    """
+    return socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the URL of the MCP server on a socket."""
+    return f"http://{HOST}:{listening.getsockname()[1]}{PATH}"
+
+
+async def serve(
+    listening: socket.socket, client: Callable[[str], Client], ready: Callable[[], None], build: Build = build
+) -> None:
+    """Serve agents on a socket until SIGINT or SIGTERM; call ``ready`` once either ends it cleanly.
+
+    ``client`` makes clients of the daemon that show a token, in any thread.
+    """
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
+    async with anyio.create_task_group() as tasks:
+        agents = Agents(client, build, tasks)
+        server = _Server(
+            uvicorn.Config(
+                App(agents, listening.getsockname()[1]),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_graceful_shutdown=CLOSING_SECONDS,
+            )
+        )
+        await tasks.start(_until_signal, server, agents)
+        ready()
+        await server.serve(sockets=[listening])
+        tasks.cancel_scope.cancel()
+
+
+async def _until_signal(server: _Server, agents: Agents, *, task_status: TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            agents.end_all()
+            server.should_exit = True

@@ -1,0 +1,121 @@
+"""``connmgr mcp --http`` as a process, agents that use it, and requests by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.api.wire import Answer
+from tests.daemon import Daemon
+from tests.mcp.agent import TIMEOUT
+from tests.rights.wire import Holder
+from tests.spawner import PROGRAM
+
+READY = "connmgr mcp listening on "
+STOP_SECONDS = 20.0
+SESSION = "mcp-session-id"
+
+
+class HttpBridge:
+    """A running ``connmgr mcp --http`` beside a daemon; a context that stops it, and asserts that it ends cleanly."""
+
+    def __init__(self, daemon: Daemon, *options: str) -> None:
+        argv = [str(PROGRAM), "--url", daemon.url, "mcp", "--http", "--port", "0", *options]
+        self.process = subprocess.Popen(
+            argv, env=daemon.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.url = self._ready_line().removeprefix(READY)
+
+    def __enter__(self) -> HttpBridge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.ended()
+
+    def ended(self) -> str:
+        """Wait for its end, which must be clean, and return what it has written to standard error."""
+        try:
+            _, errors = self.process.communicate(timeout=STOP_SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.returncode == 0, errors.decode()
+        return errors.decode()
+
+    def _ready_line(self) -> str:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            ready = selector.select(TIMEOUT)
+        line = os.read(self.process.stdout.fileno(), 4096).decode() if ready else ""
+        if not line.startswith(READY):
+            self.process.kill()
+            raise AssertionError(f"no ready line but {line!r}: {self.process.communicate()[1].decode()}")
+        return line.rstrip("\n")
+
+    @asynccontextmanager
+    async def agent(self, holder: Holder, **client: Any) -> AsyncIterator[Client]:
+        """Yield a client that shows a holder's token; further arguments are those of the client."""
+        with anyio.fail_after(TIMEOUT):
+            async with (
+                httpx2.AsyncClient(headers=bearer(holder), timeout=TIMEOUT) as http,
+                Client(streamable_http_client(self.url, http_client=http), **client) as connected,
+            ):
+                yield connected
+
+    def ask(self, method: str, headers: Mapping[str, str], message: Any = None, path: str | None = None) -> Answer:
+        """Send one request, and read its answer to the end."""
+        with self.asking(method, headers, message, path) as answer:
+            return Answer(answer.status, dict(answer.getheaders()), answer.read())
+
+    @contextmanager
+    def asking(
+        self, method: str, headers: Mapping[str, str], message: Any = None, path: str | None = None
+    ) -> Iterator[HTTPResponse]:
+        """Send one request, and yield its answer, of which the status and headers are read."""
+        parts = urlsplit(self.url)
+        own = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
+        with closing(connection):
+            connection.request(method, path or parts.path, None if message is None else json.dumps(message), own)
+            with connection.getresponse() as answer:
+                yield answer
+
+    def initialize(self, holder: Holder) -> str:
+        """Open a session by hand, and return its id."""
+        answer = self.ask("POST", bearer(holder), INITIALIZE)
+        assert answer.status == 200, answer.body
+        return answer.headers[SESSION]
+
+
+def bearer(holder: Holder, session: str | None = None) -> dict[str, str]:
+    """Return the headers that show a token and name a session."""
+    shown = {"Authorization": f"Bearer {holder.secret}"}
+    return shown if session is None else {**shown, SESSION: session}
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "by hand", "version": "1"},
+    },
+}
+LIST_TOOLS = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}

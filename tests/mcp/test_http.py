@@ -1,0 +1,251 @@
+"""The MCP server over HTTP: who is served, what keeps agents apart, and how sessions and the server end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+
+import anyio
+import pytest
+
+from connmgr.client import Client, ClientError
+from connmgr.mcp import agents
+from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, Agent, Agents
+from connmgr.mcp.server import build
+from tests.cli.program import CommandLine
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.mcp.agent import MODES, TIMEOUT, content, refused, run
+from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, HttpBridge, bearer
+from tests.rights import wire
+from tests.rights.wire import Holder
+
+WORKER = ("connection.read", "shell.any", "job")
+
+
+@pytest.fixture(scope="module")
+def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
+    with HttpBridge(daemon) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def worker(daemon: Daemon) -> Holder:
+    return wire.create(daemon, *WORKER)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_agent_runs_commands(bridge: HttpBridge, worker: Holder, mode: str) -> None:
+    async def work() -> None:
+        async with bridge.agent(worker, mode=mode) as client:
+            assert {"list_systems", "run_command"} <= {one.name for one in (await client.list_tools()).tools}
+            ran = content(await client.call_tool("run_command", {"system": "local", "command": "echo out; exit 3"}))
+            assert (ran["state"], ran["exitCode"], ran["stdout"]) == ("exited", 3, "out\n")
+            missing = await client.call_tool("run_command", {"system": "nowhere", "command": "true"})
+            assert refused(missing)["code"] == "unknown_connection"
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_command_goes_on_when_its_call_is_cancelled(
+    bridge: HttpBridge, worker: Holder, daemon: Daemon, mode: str
+) -> None:
+    command = f"sleep 100; : {mode}"
+
+    async def work() -> None:
+        async with bridge.agent(worker, mode=mode) as client:
+            with anyio.move_on_after(1):
+                await client.call_tool("run_command", {"system": "local", "command": command, "wait": 40})
+            assert content(await client.call_tool("list_systems", {}))["systems"], "the session is lost with the call"
+
+    run(work)
+    (job,) = [one for one in daemon.client.jobs.query() if one.command == command]
+    assert job.state == "running"
+    daemon.client.jobs.get(job.id).kill()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["", "Bearer ", "Bearer cmgr_unknown", "Bearer {key}", "Basic {secret}", "{secret}", "Bearer cmgr_{secret}"],
+)
+def test_nobody_is_served_without_a_token(bridge: HttpBridge, worker: Holder, daemon: Daemon, shown: str) -> None:
+    key = CommandLine(daemon)("api-key").output.strip()
+    header = shown.format(key=key, secret=worker.secret)
+    for message in (INITIALIZE, LIST_TOOLS):
+        answer = bridge.ask("POST", {"Authorization": header} if header else {}, message)
+        assert answer.status == 401, answer.body
+        assert answer.headers["www-authenticate"].startswith("Bearer ")
+
+
+def test_a_session_is_of_the_token_that_began_it(bridge: HttpBridge, worker: Holder, daemon: Daemon) -> None:
+    session = bridge.initialize(worker)
+    other = wire.create(daemon, *WORKER)
+    assert bridge.ask("POST", bearer(other, session), LIST_TOOLS).status == 404
+    assert bridge.ask("DELETE", bearer(other, session)).status == 404
+    assert bridge.ask("POST", bearer(worker, session), LIST_TOOLS).status == 200
+
+
+def test_agents_share_neither_rights_nor_shells(bridge: HttpBridge, worker: Holder, daemon: Daemon) -> None:
+    reader = wire.create(daemon, "connection.read")
+
+    async def work() -> None:
+        async with (
+            bridge.agent(worker, mode="legacy") as first,
+            bridge.agent(worker, mode="legacy") as second,
+            bridge.agent(reader, mode="legacy") as third,
+        ):
+            assert "run_command" not in {one.name for one in (await third.list_tools()).tools}
+            before = len(daemon.client.shell.list())
+            for client in (first, second):
+                content(await client.call_tool("run_command", {"system": "local", "command": "true"}))
+            assert len(daemon.client.shell.list()) == before + 2, "they use one shell"
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        ("Host", "evil.example", 421),
+        ("Host", "127.0.0.1", 421),
+        ("Host", "localhost:{port}", 200),
+        ("Origin", "http://evil.example", 403),
+        ("Origin", "http://127.0.0.1:1", 403),
+        ("Origin", "null", 403),
+        ("Origin", "http://127.0.0.1:{port}", 200),
+    ],
+)
+def test_a_page_of_another_origin_is_refused(
+    bridge: HttpBridge, worker: Holder, header: str, value: str, status: int
+) -> None:
+    named = value.format(port=bridge.url.rpartition(":")[2].partition("/")[0])
+    assert bridge.ask("POST", {**bearer(worker), header: named}, INITIALIZE).status == status
+
+
+def test_other_paths_and_methods_are_nothing(bridge: HttpBridge, worker: Holder) -> None:
+    assert bridge.ask("POST", bearer(worker), INITIALIZE, path="/").status == 404
+    assert bridge.ask("GET", {}, path="/.well-known/oauth-protected-resource").status == 404
+    assert bridge.ask("PUT", bearer(worker), INITIALIZE).status == 405
+    assert bridge.ask("POST", bearer(worker, "unknown"), LIST_TOOLS).status == 404
+
+
+def test_a_session_that_was_deleted_is_gone(bridge: HttpBridge, worker: Holder) -> None:
+    session = bridge.initialize(worker)
+    assert bridge.ask("DELETE", bearer(worker, session)).status == 200
+    assert bridge.ask("POST", bearer(worker, session), LIST_TOOLS).status == 404
+
+
+def test_a_token_has_so_many_sessions_and_its_oldest_idle_one_makes_room(bridge: HttpBridge, daemon: Daemon) -> None:
+    holder, other = wire.create(daemon, *WORKER), wire.create(daemon, *WORKER)
+    kept, first = bridge.initialize(other), bridge.initialize(holder)
+    with ExitStack() as listening:
+        for _ in range(MAX_AGENTS_OF_TOKEN - 1):
+            listening.enter_context(bridge.asking("GET", bearer(holder, bridge.initialize(holder))))
+        last = bridge.initialize(holder)
+        assert bridge.ask("POST", bearer(holder, first), LIST_TOOLS).status == 404, "the idle one had to go"
+        listening.enter_context(bridge.asking("GET", bearer(holder, last)))
+        assert bridge.ask("POST", bearer(holder), INITIALIZE).status == 503
+        assert bridge.ask("POST", bearer(other, kept), LIST_TOOLS).status == 200, "another token's sessions stay"
+
+
+def test_a_revoked_token_begins_no_session(bridge: HttpBridge, daemon: Daemon) -> None:
+    holder = wire.create(daemon, *WORKER)
+    bridge.initialize(holder)
+    daemon.client.token.revoke(holder.id)
+    answer = bridge.ask("POST", bearer(holder), INITIALIZE)
+    assert (answer.status, b"revoked" in answer.body) == (401, True)
+
+
+@asynccontextmanager
+async def table(daemon: Daemon) -> AsyncIterator[Agents]:
+    """Yield the table of agents that the server has, without the server."""
+    async with anyio.create_task_group() as tasks:
+        yield Agents(lambda token: Client(daemon.url, daemon.auth_file, token), build, tasks)
+        tasks.cancel_scope.cancel()
+
+
+async def begun(there: Agents, holder: Holder) -> Agent:
+    agent = await there.begin(holder.secret)
+    agent.session = "1"
+    assert await there.of_session(holder.secret, "1") is agent
+    return agent
+
+
+def test_an_agent_that_is_silent_for_long_goes(daemon: Daemon, worker: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with table(daemon) as there:
+            await begun(there, worker)
+            with anyio.fail_after(TIMEOUT):
+                while await there.of_session(worker.secret, "1") is not None:
+                    await anyio.sleep(0.02)
+
+    monkeypatch.setattr(agents, "IDLE_SECONDS", 0.2)
+    run(work)
+
+
+def test_an_agent_goes_whose_token_is_revoked(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = wire.create(daemon, *WORKER)
+
+    async def work() -> None:
+        async with table(daemon) as there:
+            await begun(there, holder)
+            daemon.client.token.revoke(holder.id)
+            with pytest.raises(ClientError, match="revoked"):
+                await there.of_session(holder.secret, "1")
+            assert await there.of_session(holder.secret, "1") is None
+
+    monkeypatch.setattr(agents, "CHECK_SECONDS", 0.0)
+    run(work)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_while_agents_listen_and_wait(daemon: Daemon, worker: Holder, number: int) -> None:
+    command = f"sleep 100; : {number}"
+    call = {"name": "run_command", "arguments": {"system": "local", "command": command, "wait": 40}}
+    with HttpBridge(daemon) as bridge:
+        own = bearer(worker, bridge.initialize(worker))
+        message = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}
+        with bridge.asking("GET", own) as listening, bridge.asking("POST", own, message) as waiting:
+            deadline = time.monotonic() + 20
+            while not [one for one in daemon.client.jobs.query() if one.command == command]:
+                assert time.monotonic() < deadline, "the call has started no job"
+                time.sleep(0.02)
+            bridge.process.send_signal(number)
+            assert "Traceback" not in bridge.ended()
+            # They end; nothing says how.
+            listening.read()
+            waiting.read()
+    (job,) = [one for one in daemon.client.jobs.query() if one.command == command]
+    assert job.state == "running"
+    daemon.client.jobs.get(job.id).kill()
+
+
+def test_without_its_daemon_it_tells_so_and_serves_again_when_that_is_back(
+    start_daemon: StartDaemon, port: str
+) -> None:
+    daemon = start_daemon("--port", port)
+    holder = wire.create(daemon, *WORKER)
+    with HttpBridge(daemon) as bridge:
+        session = bridge.initialize(holder)
+        daemon.stop()
+        answer = bridge.ask("POST", bearer(holder), INITIALIZE)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        start_daemon("--port", port, home=daemon.home)
+        assert bridge.ask("POST", bearer(holder, session), LIST_TOOLS).status == 200
+        assert bridge.ask("POST", bearer(holder), INITIALIZE).status == 200
+
+
+@pytest.mark.parametrize("options", [["--http", "--owner"], ["--http", "--token-file", "token"], ["--port", "0"]])
+def test_options_that_do_not_go_together_are_refused(daemon: Daemon, worker: Holder, options: list[str]) -> None:
+    connmgr = CommandLine(daemon)
+    (daemon.home / "token").write_text(worker.secret)
+    assert "Usage" in connmgr("mcp", *options, code=2).errors
+
+
+def test_a_port_that_is_taken_is_told(bridge: HttpBridge, daemon: Daemon) -> None:
+    port = bridge.url.rpartition(":")[2].partition("/")[0]
+    done = CommandLine(daemon)("mcp", "--http", "--port", port, code=1)
+    assert f"Port {port} of 127.0.0.1 cannot be listened on" in done.errors
