@@ -128,9 +128,9 @@ def address(settings: Settings, *, named: bool) -> str:
     return running.url if running else url_of(settings.host, settings.port)
 
 
-def shows_token() -> bool:
-    """Whether the running command shows a token, and so means to do no more than that may."""
-    return bool(_token(click.get_current_context().find_root().params["token_file"]))
+def shown_token() -> str | None:
+    """Return the token that the running command shows; who shows one means to do no more than that may."""
+    return _token(click.get_current_context().find_root().params["token_file"])
 
 
 def _token(path: str | None) -> str | None:

@@ -6,7 +6,7 @@ import gc
 
 import click
 
-from connmgr.cli.daemon import clients_by_token, connect, shows_token
+from connmgr.cli.daemon import clients_by_token, connect, shown_token
 from connmgr.cli.exits import Failure
 
 PORT = 21722
@@ -29,18 +29,18 @@ def mcp(context: click.Context, *, owner: bool, by_http: bool, port: int | None)
     """Serve an agent on standard input and output.
 
     The agent may do what the token allows that --token-file or CONNMGR_TOKEN shows. With --http there are many agents,
-    each with its own token. Needs connmgr[mcp].
+    each with its own token; none but this one where it is shown. Needs connmgr[mcp].
     """
     if context.invoked_subcommand is not None:
         return
     if by_http:
-        if owner or context.find_root().params["token_file"]:
+        if owner:
             raise click.UsageError("With --http each agent shows a token of its own, and none is served without one.")
         _serve_http(PORT if port is None else port)
         return
     if port is not None:
         raise click.UsageError("--port is for --http.")
-    if not owner and not shows_token():
+    if not owner and not shown_token():
         raise Failure(
             "An agent gets a token, never your own rights: `connmgr token create` makes one, --token-file shows it. "
             "--owner lets the agent do everything."
@@ -57,7 +57,7 @@ def mcp(context: click.Context, *, owner: bool, by_http: bool, port: int | None)
 
 
 def _serve_http(port: int) -> None:
-    client = clients_by_token(ANSWER_SECONDS)
+    client, only = clients_by_token(ANSWER_SECONDS), shown_token()
     _load()
     import anyio
 
@@ -68,7 +68,7 @@ def _serve_http(port: int) -> None:
     except OSError as error:
         raise Failure(f"Port {port} of 127.0.0.1 cannot be listened on: {error.strerror}.") from error
     with listening:
-        anyio.run(serve, listening, client, lambda: click.echo(f"connmgr mcp listening on {url_of(listening)}"))
+        anyio.run(serve, listening, client, lambda: click.echo(f"connmgr mcp listening on {url_of(listening)}"), only)
 
 
 def _load() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -60,10 +61,14 @@ class _Reply:
 
 
 class App:
-    """The ASGI application: it checks who asks, and has the agent that this is answer."""
+    """The ASGI application: it checks who asks, and has the agent that this is answer.
 
-    def __init__(self, agents: Agents, port: int) -> None:
+    With ``only`` nobody is served who shows another token.
+    """
+
+    def __init__(self, agents: Agents, port: int, only: str | None) -> None:
         self._agents = agents
+        self._only = only
         names = [f"{host}:{port}" for host in (HOST, "localhost", "[::1]")]
         allowed = TransportSecuritySettings(allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names])
         self._names = TransportSecurityMiddleware(allowed)
@@ -80,7 +85,7 @@ class App:
     async def _answered(self, request: Request, send: Send) -> Response | None:
         """Have the request answered by its agent, or return why none answers it."""
         token = _token(request.headers.get("authorization"))
-        if token is None:
+        if token is None or not hmac.compare_digest(token.encode(), (self._only or token).encode()):
             return _unauthorized("Show a token of connmgr: `Authorization: Bearer cmgr_…`.")
         # Later versions of the protocol have no sessions.
         sessions = request.headers.get(VERSION_HEADER, HANDSHAKE_PROTOCOL_VERSIONS[0]) in HANDSHAKE_PROTOCOL_VERSIONS
@@ -155,18 +160,22 @@ def url_of(listening: socket.socket) -> str:
 
 
 async def serve(
-    listening: socket.socket, client: Callable[[str], Client], ready: Callable[[], None], build: Build = build
+    listening: socket.socket,
+    client: Callable[[str], Client],
+    ready: Callable[[], None],
+    only: str | None = None,
+    build: Build = build,
 ) -> None:
     """Serve agents on a socket until SIGINT or SIGTERM; call ``ready`` once either ends it cleanly.
 
-    ``client`` makes clients of the daemon that show a token, in any thread.
+    ``client`` makes clients of the daemon that show a token, in any thread. With ``only`` no other token is served.
     """
     anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     async with anyio.create_task_group() as tasks:
         agents = Agents(client, build, tasks)
         server = _Server(
             uvicorn.Config(
-                App(agents, listening.getsockname()[1]),
+                App(agents, listening.getsockname()[1], only),
                 lifespan="off",
                 ws="none",
                 log_config=None,

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -238,7 +239,7 @@ def test_without_its_daemon_it_tells_so_and_serves_again_when_that_is_back(
         assert bridge.ask("POST", bearer(holder), INITIALIZE).status == 200
 
 
-@pytest.mark.parametrize("options", [["--http", "--owner"], ["--http", "--token-file", "token"], ["--port", "0"]])
+@pytest.mark.parametrize("options", [["--http", "--owner"], ["--port", "0"]])
 def test_options_that_do_not_go_together_are_refused(daemon: Daemon, worker: Holder, options: list[str]) -> None:
     connmgr = CommandLine(daemon)
     (daemon.home / "token").write_text(worker.secret)
@@ -249,3 +250,11 @@ def test_a_port_that_is_taken_is_told(bridge: HttpBridge, daemon: Daemon) -> Non
     port = bridge.url.rpartition(":")[2].partition("/")[0]
     done = CommandLine(daemon)("mcp", "--http", "--port", port, code=1)
     assert f"Port {port} of 127.0.0.1 cannot be listened on" in done.errors
+
+
+def test_a_server_that_shows_a_token_serves_no_other(daemon: Daemon, worker: Holder, tmp_path: Path) -> None:
+    shown = tmp_path / "token"
+    shown.write_text(f"{worker.secret}\n")
+    with HttpBridge(daemon, "--token-file", str(shown)) as bridge:
+        assert bridge.ask("POST", bearer(worker), INITIALIZE).status == 200
+        assert bridge.ask("POST", bearer(wire.create(daemon, *WORKER)), INITIALIZE).status == 401
