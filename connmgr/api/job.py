@@ -110,8 +110,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     answer={
         "state": "running",
         "exitCode": None,
-        "stdout": {"data": "cc -c main.c\n", "next": 13, "eof": False},
-        "stderr": {"data": "", "next": 0, "eof": False},
+        "stdout": {"data": "cc -c main.c\n", "next": 13, "eof": False, "size": 13},
+        "stderr": {"data": "", "next": 0, "eof": False, "size": 0},
         "truncated": False,
         "stale": False,
     },
@@ -266,8 +266,10 @@ def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict
 def _piece(data: bytes, offset: int, seen: Stream | None, request: Mapping[str, Any]) -> dict[str, Any]:
     data = data[: request["maxBytes"]]
     eof = seen is not None and seen.ended and offset + len(data) >= seen.size
+    # What was seen last may be older than the data.
+    size = max(offset + len(data), seen.size if seen is not None else 0)
     if request["encoding"] == "base64":
-        return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "eof": eof}
+        return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "eof": eof, "size": size}
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=eof)
-    return {"data": text, "next": offset + len(data) - len(decoder.getstate()[0]), "eof": eof}
+    return {"data": text, "next": offset + len(data) - len(decoder.getstate()[0]), "eof": eof, "size": size}

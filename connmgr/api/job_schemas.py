@@ -103,6 +103,7 @@ class StreamResponse(Schema):
     data = fields.String(required=True, metadata={"description": "What was printed from the offset on."})
     next = fields.Integer(required=True, metadata={"description": "The offset to ask for next, in bytes."})
     eof = fields.Boolean(required=True, metadata={"description": "Whether nothing follows."})
+    size = fields.Integer(required=True, metadata={"description": "How many bytes were printed so far."})
 
 
 _STATE: dict[str, Any] = {

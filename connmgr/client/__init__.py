@@ -211,6 +211,13 @@ class Client:
         """The token of this session, None before the first request."""
         return self._session.token
 
+    def answer_by(self, deadline: float | None) -> None:
+        """Give up at ``deadline``, a time.monotonic(), on each request that has no answer then; with None no more.
+
+        Such a request raises :class:`Unreachable`. It bounds each part of an answer that comes in parts.
+        """
+        self._session.deadline = deadline
+
     def remedy(self, remedy: Remedy | None) -> None:
         """Have ``remedy`` told the error of each refused request and its body; where it returns True, send it again."""
         self._session.remedy = remedy

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ Remedy = Callable[[ClientError, bytes], bool]
 class HttpSession:
     """A session with the daemon; for one thread at a time.
 
+    ``deadline`` is the time.monotonic() at which it gives up on whatever has no answer yet, or None.
     ``token`` continues an existing session. Without a valid one, a handshake precedes the first request. Unless the
     daemon may be ``foreign``, nothing is sent to a program of another user on this machine, and the Unix socket beside
     the auth file is preferred to the port.
@@ -58,6 +61,8 @@ class HttpSession:
         self.token = token
         self.foreign = foreign
         self.remedy: Remedy | None = None
+        self.deadline: float | None = None
+        self._patience = timeout
         self._connection = _connection(base_url, timeout, None if foreign else auth_file)
 
     def close(self) -> None:
@@ -71,11 +76,11 @@ class HttpSession:
     @contextmanager
     def answered_within(self, seconds: float) -> Iterator[None]:
         """Wait at most ``seconds`` for each part of an answer, where that is shorter than the session's ``timeout``."""
-        self._connection.limit(min(seconds, self.timeout))
+        self._patience = min(seconds, self.timeout)
         try:
             yield
         finally:
-            self._connection.limit(self.timeout)
+            self._patience = self.timeout
 
     def send(self, path: str, body: bytes, content_type: str = JSON) -> Any:
         """Send ``body`` and return a dict or raw bytes, or raise :class:`ClientError`."""
@@ -209,6 +214,10 @@ class HttpSession:
         return response
 
     def _connect(self) -> None:
+        left = math.inf if self.deadline is None else self.deadline - time.monotonic()
+        if left <= 0:
+            raise Unreachable(f"No time is left to ask the daemon at {self.base_url}.", sent=False)
+        self._connection.limit(min(self._patience, left))
         try:
             self._connection.close_if_stale()
             if self._connection.sock is not None:

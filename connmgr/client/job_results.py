@@ -54,9 +54,9 @@ class JobInfo(NamedTuple):
 class JobOutput(NamedTuple):
     """What a job has printed from two offsets on.
 
-    ``next_stdout`` and ``next_stderr`` are the offsets to go on from, in bytes. ``ended`` tells that nothing follows,
-    ``truncated`` that some was dropped. ``directory`` is where the command ended, if it was asked to tell that; the
-    rest is as in :class:`JobInfo`.
+    ``next_stdout`` and ``next_stderr`` are the offsets to go on from, ``stdout_size`` and ``stderr_size`` what was
+    printed so far, all in bytes. ``ended`` tells that nothing follows, ``truncated`` that some was dropped.
+    ``directory`` is where the command ended, if it was asked to tell that; the rest is as in :class:`JobInfo`.
     """
 
     stdout: bytes
@@ -68,6 +68,8 @@ class JobOutput(NamedTuple):
     state: str
     exit_code: int | None
     stale: bool
+    stdout_size: int
+    stderr_size: int
     directory: str | None = None
 
     @classmethod
@@ -83,6 +85,8 @@ class JobOutput(NamedTuple):
             state=answer["state"],
             exit_code=answer["exitCode"],
             stale=answer["stale"],
+            stdout_size=stdout["size"],
+            stderr_size=stderr["size"],
             directory=answer.get("directory"),
         )
 

@@ -55,8 +55,8 @@ def test_a_job_prints_and_ends(client: Client) -> None:
     assert answer == {
         "state": "exited",
         "exitCode": 3,
-        "stdout": {"data": "out\n", "next": 4, "eof": True},
-        "stderr": {"data": "err\n", "next": 4, "eof": True},
+        "stdout": {"data": "out\n", "next": 4, "eof": True, "size": 4},
+        "stderr": {"data": "err\n", "next": 4, "eof": True, "size": 4},
         "truncated": False,
         "stale": False,
     }
@@ -144,9 +144,9 @@ def test_a_poll_waits_for_news(client: Client, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     job = start(client, f"echo first; cat {fifo}; echo last")
-    assert poll(client, job, wait=LONG)["stdout"] == {"data": "first\n", "next": 6, "eof": False}
+    assert poll(client, job, wait=LONG)["stdout"] == {"data": "first\n", "next": 6, "eof": False, "size": 6}
     began = time.monotonic()
-    assert poll(client, job, stdout=6, wait=0.3)["stdout"] == {"data": "", "next": 6, "eof": False}
+    assert poll(client, job, stdout=6, wait=0.3)["stdout"] == {"data": "", "next": 6, "eof": False, "size": 6}
     assert 0.3 <= time.monotonic() - began < LONG
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(poll, client, job, stdout=6, wait=LONG)
@@ -215,7 +215,7 @@ def test_text_for_input(client: Client) -> None:
     job = start(client, "cat", stdin="a\nb'\n$HOME\n")
     assert ended(client, job)["stdout"]["data"] == "a\nb'\n$HOME\n"
     job = start(client, "cat")
-    assert ended(client, job)["stdout"] == {"data": "", "next": 0, "eof": True}
+    assert ended(client, job)["stdout"] == {"data": "", "next": 0, "eof": True, "size": 0}
 
 
 def test_a_killed_job(client: Client) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -325,6 +326,22 @@ class TestFaults:
                 client.daemon.version()
             assert silent.value.sent
             assert b'"apiKey"' in told()
+
+    def test_a_deadline_bounds_requests_and_what_waits_beyond_it(self, daemon: Daemon) -> None:
+        with Client(daemon.url, daemon.auth_file) as client:
+            client.shell.start(LOCAL_MACHINE)
+            job = client.jobs.start(LOCAL_MACHINE, "sleep 600")
+            began = time.monotonic()
+            client.answer_by(began + 0.5)
+            with pytest.raises(Unreachable) as slow:
+                job.wait(20, patience=0)
+            assert slow.value.sent
+            assert 0.5 <= time.monotonic() - began < 10
+            with pytest.raises(Unreachable, match="No time is left") as late:
+                client.daemon.version()
+            assert not late.value.sent
+            client.answer_by(None)
+            job.remove(force=True)
 
     @pytest.mark.parametrize("answer", [b"{}", b"[]", b"no", b'{"infos":[{}]}', b'{"infos":[{"connection":"x"}]}'])
     def test_an_answer_that_lacks_a_member_is_a_client_error(self, tmp_path: Path, answer: bytes) -> None:

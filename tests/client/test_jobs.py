@@ -82,7 +82,7 @@ class TestOutput:
     def test_a_poll_is_answered_at_once_or_at_the_end(self, client: Client, gate: Path) -> None:
         job = client.jobs.start(LOCAL_MACHINE, f"echo one; cat {gate}; echo two >&2")
         next(job.stream())
-        assert job.output(4, 0) == JobOutput(b"", b"", 4, 0, False, False, "running", None, False)
+        assert job.output(4, 0) == JobOutput(b"", b"", 4, 0, False, False, "running", None, False, 4, 0)
         gate.write_bytes(b"")
         end = job.output(1, 0, wait=25, until_exit=True)
         assert (end.stdout, end.stderr, end.ended, end.exit_code) == (b"ne\n", b"two\n", True, 0)
