@@ -55,6 +55,7 @@ class Bridge:
         try:
             yield lent
         finally:
+            lent.answer_by(None)
             with self._lock:
                 self._lent.discard(lent)
                 keep = not self._closed and len(self._idle) < MAX_IDLE_CLIENTS
@@ -63,13 +64,12 @@ class Bridge:
             if not keep:
                 lent.close()
 
-    def place(self, system: str, session: str | None) -> Place:
+    def place(self, client: Client, system: str, session: str | None) -> Place:
         """Return where ``system`` and ``session`` lead; without a session it is the agent's own.
 
         :raises ClientError: ``unknown_connection``: none or several are called so.
         """
-        with self.client() as client:
-            return Place(_only(client, system), session or self.session)
+        return Place(_only(client, system), session or self.session)
 
     def directory(self, place: Place) -> str | None:
         """Return where the last command in ``place`` ended, None if that is where its shell is."""

@@ -1,26 +1,13 @@
-"""Results of tools: structured content, or what the daemon refused, with its code and what to do next."""
+"""Results of tools: structured content, or what went wrong, with its code and what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mcp_types import CallToolResult, TextContent
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from connmgr.client import ClientError
+from connmgr.mcp.advice import advice
 from connmgr.mcp.shown import visible
-
-NEXT: Mapping[str, str] = {
-    "unknown_connection": "Call list_systems for the names that there are.",
-    "scope_denied": "The token does not allow it: ask the person who created the token.",
-    "policy_denied": "A rule of the token denies it: do it otherwise, or ask the person who created it.",
-    "approval_denied": "A person decided against it. Do not try to reach the same in another way; ask what they want.",
-    "approval_required": "Repeat the same call with the same arguments when a person has approved it.",
-    "quota_exceeded": "Wait, and send fewer requests.",
-    "session_limit": "Leave out session, or reuse one.",
-    "unreachable": "The daemon does not answer. What was started goes on; try again in some seconds.",
-}
-"""What helps an agent after an error, by the error's code."""
 
 
 def answered(result: BaseModel) -> CallToolResult:
@@ -35,11 +22,23 @@ class Refused(BaseModel):
 
     code: str
     message: str
-    next: str | None
+    next: str | None = None
+    approval: str | None = None
+    expires: str | None = None
 
 
 def refused(error: ClientError) -> CallToolResult:
-    """Return an error of the daemon as the result of a tool."""
-    told = Refused(code=error.code, message=visible(error.message), next=NEXT.get(error.code))
-    result = answered(told)
-    return result.model_copy(update={"is_error": True})
+    """Return an error as the result of a tool: JSON as text alone, for many clients hold what is structured to be what
+    the tool's output schema has.
+    """
+    details = {name: error.details[name] for name in ("approval", "expires") if name in error.details}
+    told = Refused(code=error.code, message=visible(error.message), next=advice(error), **details)
+    text = told.model_dump_json(exclude_none=True)
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+
+
+def invalid(error: ValidationError) -> CallToolResult:
+    """Return what is wrong with the arguments of a call."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    told = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults)
+    return refused(ClientError(told, "invalid_arguments", 0))

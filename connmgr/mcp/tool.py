@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import threading
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import anyio
-import anyio.from_thread
 import anyio.to_thread
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError, create_model
 
-from connmgr.client import ClientError
+from connmgr.client import ClientError, Unreachable
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.outcome import answered, refused
+from connmgr.mcp.call import ANSWER_SECONDS
+from connmgr.mcp.call import Call as Call
+from connmgr.mcp.outcome import answered, invalid, refused
+
+logger = logging.getLogger("connmgr.mcp")
 
 System = Annotated[str, Field(description="A system's name or path as list_systems shows it, or its uuid.")]
-
-
-@dataclass
-class Call:
-    """One call of a tool: ``bridge`` does what it asks, ``cancelled`` is set when its client no longer waits."""
-
-    bridge: Bridge
-    context: Context[Any, Any]
-    cancelled: threading.Event
-
-    def progress(self, seconds: float, message: str) -> None:
-        """Tell the client that the call is under way, from the call's own thread."""
-        anyio.from_thread.run(partial(self.context.report_progress, seconds, message=message))
 
 
 Work = Callable[..., BaseModel]
@@ -65,7 +57,7 @@ class Declared:
         parameters = list(inspect.signature(self.work).parameters.values())[1:]
 
         async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult:
-            return await self._called(Call(bridge, context, threading.Event()), arguments)
+            return await self._called(Call(bridge, context, self.name, arguments))
 
         own = [one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in parameters]
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
@@ -73,18 +65,50 @@ class Declared:
         call.__signature__ = inspect.Signature([context, *own], return_annotation=returned)  # type: ignore[attr-defined]
         call.__annotations__ = {**{one.name: one.annotation for one in own}, "context": Context, "return": returned}
         description = inspect.getdoc(self.work) or ""
-        return Tool.from_function(call, self.name, description=description, annotations=self.annotations)
+        made = Tool.from_function(call, self.name, description=description, annotations=self.annotations)
+        return _Strict.of(made)
 
-    async def _called(self, call: Call, arguments: dict[str, Any]) -> CallToolResult:
+    async def _called(self, call: Call) -> CallToolResult:
         try:
-            work = partial(self.work, call, **arguments)
-            # Whoever no longer waits leaves the thread; it sees `cancelled` and ends.
-            return answered(await anyio.to_thread.run_sync(work, abandon_on_cancel=True))
+            return answered(await self._done(call))
         except ClientError as error:
             return refused(error)
-        except anyio.get_cancelled_exc_class():
+        except Exception:
+            logger.exception("The tool %s has failed.", self.name)
+            return refused(ClientError("The tool has failed, by a fault of its own.", "internal", 0))
+        finally:
             call.cancelled.set()
-            raise
+
+    async def _done(self, call: Call) -> BaseModel:
+        """Return what the work returns, or what is known of it where that is overdue."""
+        work = partial(self.work, call, **call.arguments)
+        with anyio.move_on_after(call.began + ANSWER_SECONDS - time.monotonic()):
+            # Whoever no longer waits leaves the thread; it sees `cancelled` and ends.
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        if call.known is None:
+            raise Unreachable("There was no answer in time.", sent=True)
+        return call.known
+
+
+class _Strict(Tool):
+    """A tool that refuses arguments which it does not have, and tells what is wrong with one as all errors are told."""
+
+    @classmethod
+    def of(cls, made: Tool) -> Tool:
+        """Return a tool that allows no further arguments."""
+        model = made.fn_metadata.arg_model
+        model = create_model(model.__name__, __base__=model, __cls_kwargs__={"extra": "forbid"})
+        metadata = made.fn_metadata.model_copy(update={"arg_model": model})
+        changed = {"fn_metadata": metadata, "parameters": model.model_json_schema(by_alias=True)}
+        return cls.model_construct(**{**dict(made), **changed})
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
+        try:
+            return await super().run(arguments, context, convert_result)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            return invalid(error.__cause__)
 
 
 def tool(

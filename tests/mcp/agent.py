@@ -46,6 +46,8 @@ def content(result: CallToolResult) -> dict[str, Any]:
 def refused(result: CallToolResult) -> dict[str, Any]:
     """Return the error that a tool has answered: ``code``, ``message`` and ``next``."""
     assert result.is_error, result.structured_content
-    assert result.structured_content is not None
-    assert json.loads(result.content[0].text) == result.structured_content  # type: ignore[union-attr]
-    return result.structured_content
+    # Many clients hold it against the output schema.
+    assert result.structured_content is None
+    (content,) = result.content
+    told: dict[str, Any] = json.loads(content.text)  # type: ignore[union-attr]
+    return told

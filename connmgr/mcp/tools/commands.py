@@ -38,14 +38,14 @@ def run_command(
     wait: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for its end.")] = 20,
 ) -> Ran:
     """Run a command. What does not end within `wait` seconds runs on as a job: read_job tells what becomes of it."""
-    place = call.bridge.place(system, None)
-    with call.bridge.client() as client:
+    place = call.place(system)
+    with call.client() as client:
         began = time.monotonic()
         job = _started(client.jobs, client.shell, place, command, argv, call.bridge.directory(place))
         output: JobOutput = job.output(wait=0)
         while not output.ended and not call.cancelled.is_set() and time.monotonic() < began + wait:
             output = job.output(wait=min(PROGRESS_SECONDS, began + wait - time.monotonic()))
-            call.progress(time.monotonic() - began, "running")
+            call.progress("running")
     return Ran(
         state=output.state,
         exitCode=output.exit_code,

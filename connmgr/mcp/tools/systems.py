@@ -28,7 +28,7 @@ def list_systems(
     call: Call, filter: Annotated[str, Field(description="A part of the path; all systems without it.")] = ""
 ) -> Systems:
     """List the systems that you may use, with the names that other tools take as `system`."""
-    with call.bridge.client() as client:
+    with call.client() as client:
         names = client.connection.names(f"**{escape(filter)}**" if filter else "*")
     return Systems(
         systems=[

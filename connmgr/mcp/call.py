@@ -1,0 +1,64 @@
+"""One call of a tool, as its work and its approvals see it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio.from_thread
+from mcp.server.mcpserver import Context
+from pydantic import BaseModel
+
+from connmgr.client import Client
+from connmgr.mcp.bridge import Bridge, Place
+
+ANSWER_SECONDS = 49.0
+"""After so long a call is answered, whatever the daemon and its machines do: a client may give up after 60."""
+
+WORK_SECONDS = 47.0
+"""For all requests of a call, so that its thread ends and what is known can still be told."""
+
+
+@dataclass
+class Call:
+    """One call of the tool ``name``: ``bridge`` does what it asks, ``cancelled`` is set when nobody waits any more.
+
+    ``preview`` is what the call would change, where its arguments do not tell: a person who is asked reads it.
+    ``known`` is answered where the work takes too long.
+    """
+
+    bridge: Bridge
+    context: Context[Any, Any]
+    name: str
+    arguments: Mapping[str, Any]
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    began: float = field(default_factory=time.monotonic)
+    preview: str | None = None
+    known: BaseModel | None = None
+
+    def left(self) -> float:
+        """Return how many seconds there are for requests; a person may have taken some of them."""
+        return 0.0 if self.cancelled.is_set() else max(0.0, self.began + WORK_SECONDS - time.monotonic())
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Lend a client to the thread that asks; its requests end with the call."""
+        with self.bridge.client() as client:
+            client.answer_by(self.began + WORK_SECONDS)
+            yield client
+
+    def place(self, system: str, session: str | None = None) -> Place:
+        """Return where ``system`` and ``session`` lead; raises as :meth:`Bridge.place`."""
+        with self.client() as client:
+            return self.bridge.place(client, system, session)
+
+    def progress(self, message: str) -> None:
+        """Tell the client that the call is under way, from the call's own thread."""
+        if not self.cancelled.is_set():
+            passed = time.monotonic() - self.began
+            anyio.from_thread.run(partial(self.context.report_progress, passed, message=message))
