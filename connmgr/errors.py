@@ -11,6 +11,7 @@ ConnmgrError
 │   ├── UnknownPrincipal          400  unknown_principal
 │   ├── ConnectionCycle           400  connection_cycle
 │   ├── ProtectedEntry            400  protected_entry
+│   ├── NotToggleable             400  not_toggleable
 │   ├── NoShell                   400  no_shell
 │   ├── NoSuchDirectory           400  no_such_directory
 │   ├── UnknownJob                400  unknown_job
@@ -189,6 +190,12 @@ class ProtectedEntry(RequestError):
     """A root category, the default category or the local machine cannot be removed."""
 
     code = "protected_entry"
+
+
+class NotToggleable(RequestError):
+    """The connection leads to nothing that could be started and stopped."""
+
+    code = "not_toggleable"
 
 
 class NoShell(RequestError):

@@ -38,6 +38,7 @@ from connmgr.plugin.types import (
     Dialogue,
     ForgottenKey,
     TerminalRequired,
+    Toggled,
     Wrapper,
 )
 
@@ -70,6 +71,7 @@ __all__ = [
     "Subjects",
     "TerminalRequired",
     "Text",
+    "Toggled",
     "Transport",
     "ValidationError",
     "Wrapper",

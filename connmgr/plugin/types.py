@@ -122,6 +122,19 @@ class ConnectionType(Described):
         return None
 
 
+class Toggled(Described):
+    """A kind of connection, beside its other kind, that leads to what can be started and stopped: a container."""
+
+    @abstractmethod
+    def toggle(self, transport: Transport | None, data: Mapping[str, Any], state: bool, *, timeout: float) -> None:
+        """Start what ``data`` leads to, or stop it where ``state`` is False; do nothing where it is so already.
+
+        ``transport`` is that of the connection that this one runs over, None if there is none: what is stopped cannot
+        be opened. Secrets in ``data`` are in plain.
+        :raises connmgr.errors.OperationError: it could not be done within ``timeout`` seconds.
+        """
+
+
 class TerminalRequired(Exception):
     """Raised by :meth:`Wrapper.login` if the wrapping program insists on a terminal; the engine restarts it on one."""
 
