@@ -70,7 +70,7 @@ HOMES = {
     "rich": "connmgr.cli",
     "yaml": "connmgr.cli",
     "platformdirs": "connmgr.paths",
-    "tomli": "connmgr.settings",
+    "tomli": "connmgr.settings connmgr.cli.mcp_clients",
     "pluggy": "connmgr.plugin connmgr.hookspecs connmgr.registry",
     "marshmallow": "connmgr.fields connmgr.json_schema connmgr.api",
     "paramiko": "connmgr_ssh",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CLIENT_NAME = "connmgr"
 ANSWER_SECONDS = 86400.0 + 60.0
+_NAMING = ("CONNMGR_HOST", "CONNMGR_PORT")
 
 
 def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Client:
@@ -74,6 +75,15 @@ def clients_by_token(timeout: float) -> Callable[[str], Client]:
         return Client(url, auth_file, token, name=CLIENT_NAME, timeout=timeout, foreign=given is not None)
 
     return client
+
+
+def way_to_daemon() -> tuple[list[str], dict[str, str]]:
+    """Return options and environment variables by which a program finds this command's daemon, whoever starts it."""
+    given = click.get_current_context().find_root().params["url"]
+    if given is not None:
+        return ["--url", given], {}
+    named = {name: os.environ[name] for name in _NAMING if os.environ.get(name)}
+    return [], {"CONNMGR_AUTH_FILE": str(_address(None)[1].absolute()), **named}
 
 
 def _started(auth_file: Path) -> bool:

@@ -48,6 +48,12 @@ EXAMPLES = {
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
     "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],
     "mcp": ["connmgr mcp --token-file agent.token", "connmgr mcp --http --port 0"],
+    "mcp install": [
+        "connmgr mcp install claude --only 'web*'",
+        "connmgr mcp install cursor --only web1 --scope fs.read --write",
+        "connmgr mcp install codex --only db --expires 12h --may 'argv:/bin/ps ax'",
+    ],
+    "mcp uninstall": ["connmgr mcp uninstall claude"],
     "token create": [
         "connmgr token create --for ci --expires 1h --may 'argv:/bin/df -h *'",
         "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**'",

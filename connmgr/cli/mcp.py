@@ -8,6 +8,7 @@ import click
 
 from connmgr.cli.daemon import clients_by_token, connect, shown_token
 from connmgr.cli.exits import Failure
+from connmgr.cli.mcp_install import install, uninstall
 
 PORT = 21722
 ANSWER_SECONDS = 60.0
@@ -54,6 +55,10 @@ def mcp(context: click.Context, *, owner: bool, by_http: bool, port: int | None)
     bridge = Bridge(connect(offers_start=False, timeout=ANSWER_SECONDS))
     context.call_on_close(bridge.close)
     anyio.run(build(bridge).run_stdio_async)
+
+
+mcp.add_command(install)
+mcp.add_command(uninstall)
 
 
 def _serve_http(port: int) -> None:

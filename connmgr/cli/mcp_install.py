@@ -1,0 +1,203 @@
+"""``connmgr mcp install`` and ``uninstall``: a client that starts ``connmgr mcp`` with a token made for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from connmgr import paths
+from connmgr.cli.daemon import clients_by_token, connect, way_to_daemon
+from connmgr.cli.duration import Duration
+from connmgr.cli.exits import Failure
+from connmgr.cli.mcp_clients import Entry, McpClient, NotMergeableError, mcp_clients
+from connmgr.cli.private_file import write_private
+from connmgr.cli.program import program
+from connmgr.cli.token import DAY, MAX_DAYS
+from connmgr.cli.token_options import token_options, wanted
+from connmgr.client import AccessDenied, Client, ClientError
+from connmgr.client.http import TOKEN_PREFIX
+
+SERVER = "connmgr"
+LOOKS = {"connection.read"}
+DEFAULT = {"shell.any", "fs.read", "fs.write"}
+RUNS = {"shell.any", "shell.argv"}
+
+BACKUP = ".before-connmgr"
+ANSWER_SECONDS = 30.0
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _checked(_: click.Context, __: click.Parameter, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise click.BadParameter("A name has letters, digits, - and _, at most 50 of them.")
+    return name
+
+
+def _place_options(command: Command) -> Command:
+    file = click.option(
+        "--file",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="The file of the client's configuration, such as .mcp.json of a project.  [default: the user's]",
+    )
+    name = click.option(
+        "--name",
+        metavar="NAME",
+        default=SERVER,
+        callback=_checked,
+        help=f"What the server is called there.  [default: {SERVER}]",
+    )
+    client = click.argument("client", type=click.Choice(sorted(mcp_clients(Path(), {}))))
+    return client(file(name(command)))
+
+
+@click.command()
+@_place_options
+@click.option("--write", is_flag=True, help=f"Put it into the file; what was there is kept as FILE{BACKUP}.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    default="7d",
+    type=Duration(MAX_DAYS * DAY),
+    help="When the token expires, from now; at most 90d.  [default: 7d]",
+)
+@token_options
+def install(client: str, file: Path | None, name: str, *, write: bool, expires: float, **given: Any) -> None:
+    """Create a token for an agent, and print the configuration of its client.
+
+    --only or --category must say which connections the agent sees: --only '*' are all. Without a scope or rule it may
+    run anything on them, and read and write files. Repeat the command for a new token; the old one is revoked.
+    """
+    if not (given["only"] or given["category"]):
+        raise click.UsageError("Say which connections the agent sees: --only 'web*', or --only '*' for all.")
+    one = _client(client)
+    target = file or one.file
+    kept = _token_file(client, name)
+    options, environment = way_to_daemon()
+    words = program()
+    entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(kept)], environment)
+    content = _content(target) if write else ""
+    # Before there is a token for it.
+    changed = _merged(one, target, content, name, entry)
+    daemon = connect()
+    created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **_rights(given))
+    _replace_token(daemon, kept, created["token"])
+    told = f"Its token {created['id'][:8]} is in {kept}, until {created['expires']}."
+    if not write:
+        click.echo(one.form.shown(name, entry), nl=False)
+        click.echo(f"{one.title} reads this from {target}; --write puts it there. {told}", err=True)
+        return
+    _replace(target, content, changed)
+    click.echo(f"{target} has the server {name}: start {one.title} anew. {told}")
+
+
+@click.command()
+@_place_options
+def uninstall(client: str, file: Path | None, name: str) -> None:
+    """Revoke the token that was created for an agent, and remove the server from its client's configuration."""
+    one = _client(client)
+    target = file or one.file
+    kept = _token_file(client, name)
+    former = _former(kept)
+    if former is not None:
+        _revoke(connect(), former)
+        click.echo(f"The token {former[:8]} is revoked.")
+    kept.unlink(missing_ok=True)
+    content = _content(target)
+    changed = _merged(one, target, content, name, None)
+    if changed != content:
+        _replace(target, content, changed)
+        click.echo(f"{target} no longer has the server {name}.")
+
+
+def _client(name: str) -> McpClient:
+    return mcp_clients(Path.home(), os.environ)[name]
+
+
+def _titled(client: str, name: str) -> str:
+    return client if name == SERVER else f"{client}-{name}"
+
+
+def _token_file(client: str, name: str) -> Path:
+    return paths.state_directory(os.environ).absolute() / "mcp" / f"{_titled(client, name)}.token"
+
+
+def _rights(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the token may do: what was asked for, or the default, with what the tools need for that."""
+    members = wanted(given)
+    asked = set(members["scopes"])
+    scopes = asked or (set() if members["rules"] else DEFAULT)
+    return {**members, "scopes": sorted({*scopes, *LOOKS, *({"job"} if scopes & RUNS else ())})}
+
+
+def _replace_token(daemon: Client, file: Path, token: str) -> None:
+    former = _former(file)
+    write_private(file, f"{token}\n")
+    if former is not None:
+        _revoke(daemon, former)
+
+
+def _former(file: Path) -> str | None:
+    """Return the uuid of the token in a file, None where there is none that is valid."""
+    try:
+        token = file.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Failure(f"The token in {file} cannot be read: {error.strerror}") from error
+    # Whatever else may stand there, only a token is shown.
+    if not token.startswith(TOKEN_PREFIX):
+        return None
+    with contextlib.closing(clients_by_token(ANSWER_SECONDS)(token)) as holder:
+        try:
+            return holder.token.info().id
+        except AccessDenied:
+            return None
+
+
+def _revoke(daemon: Client, id: str) -> None:
+    try:
+        daemon.token.revoke(id)
+    except ClientError as error:
+        # It has gone meanwhile.
+        if error.code != "unknown_token":
+            raise
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Failure(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeError:
+        raise Failure(f"{file} is not in UTF-8, and is left as it is.") from None
+
+
+def _merged(client: McpClient, file: Path, content: str, name: str, entry: Entry | None) -> str:
+    try:
+        return client.form.merged(content, name, entry)
+    except NotMergeableError as error:
+        what = (
+            "remove the server from it" if entry is None else "repeat this without --write and put what it prints there"
+        )
+        raise Failure(f"{file} is left as it is, since {error}: {what} yourself.") from error
+
+
+def _replace(file: Path, content: str, changed: str) -> None:
+    # Where the file is a link, as into a repository of settings, what it leads to is replaced.
+    real = file.resolve()
+    if content:
+        write_private(real.with_name(real.name + BACKUP), content)
+    if _content(file) != content:
+        raise Failure(f"{file} is being changed by another program: try again.")
+    write_private(real, changed)

@@ -1,0 +1,117 @@
+"""What a new token may do, as options of the commands that create tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from connmgr.cli.exits import Failure
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+KINDS = {"argv": "shell.argv", "read": "fs.read", "write": "fs.write", "command": "shell.argv"}
+"""What ``--may`` begins with, and the scope that it gives."""
+
+ANY_WORD, MORE_WORDS = "*", "..."
+_NO_OPTION = {"re": "[^-].*"}
+_RULE = "KIND:WHAT"
+_EFFECTS = (("deny", "deny"), ("ask", "ask"), ("allow", "may"))
+
+_OPTIONS = (
+    click.option("--only", metavar="FILTER", multiple=True, help="The connections that it sees.  [default: all]"),
+    click.option("--category", metavar="FILTER", multiple=True, help="The categories whose connections it sees."),
+    click.option("--scope", "scopes", metavar="SCOPE", multiple=True, help="What it may do, such as connection.read."),
+    click.option(
+        "--may",
+        metavar=_RULE,
+        multiple=True,
+        help="What it may run or touch: argv:PROGRAM WORD..., read:PATH, write:PATH, command:NAME. A word * stands for "
+        "any that is no option, ... for any further words; in a path * stays within a directory, ** does not.",
+    ),
+    click.option("--ask", metavar=_RULE, multiple=True, help="What somebody has to approve first; also text:REGEX."),
+    click.option("--deny", metavar=_RULE, multiple=True, help="What it may not do; also text:REGEX."),
+    click.option(
+        "--rules",
+        "rules_file",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file with further rules, as JSON.",
+    ),
+    click.option("--quota", metavar="NUMBER", type=click.IntRange(1), help="Requests that it may send in a day."),
+    click.option("--at-once", metavar="NUMBER", type=click.IntRange(1), help="Requests that may be under way at once."),
+    click.option("--from", "networks", metavar="ADDRESS", multiple=True, help="Addresses that it may be used from."),
+)
+
+
+def token_options(command: Command) -> Command:
+    """Give a command the options that say what a token may do; it hands its keyword arguments to :func:`wanted`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def wanted(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of ``/token/create`` that a command's options ``given`` make.
+
+    :raises click.BadParameter: a rule is malformed.
+    :raises Failure: the file with rules cannot be read.
+    """
+    rules = [_rule(effect, one) for effect, key in _EFFECTS for one in given[key]]
+    kinds = {one.partition(":")[0] for key in ("may", "ask") for one in given[key]} - {"text"}
+    # Names of connections are looked up.
+    of_rules = {KINDS[kind] for kind in kinds} | ({"connection.read"} if kinds else set())
+    members: dict[str, Any] = {
+        "scopes": sorted({*given["scopes"], *of_rules}),
+        "rules": [*rules, *(_read(given["rules_file"]) if given["rules_file"] else [])],
+        "connections": list(given["only"]) or ["*"],
+        "categories": list(given["category"]) or ["*"],
+    }
+    optional = {"quotaPerDay": given["quota"], "maxConcurrent": given["at_once"], "from": list(given["networks"])}
+    return members | {key: value for key, value in optional.items() if value}
+
+
+def _rule(effect: str, text: str) -> dict[str, Any]:
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in {*KINDS, "text"} or not rest.strip() or (kind == "text" and effect == "allow"):
+        kinds = ", ".join(KINDS) + ("" if effect == "allow" else ", text")
+        raise click.BadParameter(f"{text!r} does not begin with one of {kinds} and a colon.")
+    if kind == "argv":
+        return {"effect": effect, "argv": _elements(rest)}
+    if kind in ("read", "write"):
+        return {"effect": effect, "path": rest, "action": f"fs.{kind}"}
+    return {"effect": effect, kind: rest}
+
+
+def _elements(words: str) -> list[Any]:
+    try:
+        split = shlex.split(words)
+    except ValueError as error:
+        raise click.BadParameter(f"{words!r}: {error}.") from None
+    elements: list[Any] = [_element(word) for word in split]
+    if split and split[-1] == MORE_WORDS:
+        elements[-1] = {"rest": {"re": ".*"}}
+    return elements
+
+
+def _element(word: str) -> Any:
+    if word == ANY_WORD:
+        return _NO_OPTION
+    if ANY_WORD not in word:
+        return word
+    return {"re": "[^/]*".join(map(re.escape, word.split(ANY_WORD)))}
+
+
+def _read(path: str) -> list[Any]:
+    try:
+        rules = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise Failure(f"The rules in {path} cannot be read: {error}") from error
+    if not isinstance(rules, list):
+        raise Failure(f"{path} holds no list of rules.")
+    return rules

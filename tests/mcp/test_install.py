@@ -1,0 +1,219 @@
+"""``connmgr mcp install`` and ``uninstall``: what becomes of a client's files, and an agent that starts by them."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from tests.cli.program import CommandLine
+from tests.daemon import Daemon
+from tests.mcp.agent import TIMEOUT, content, run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILES = {
+    "claude": (".claude.json", "mcpServers"),
+    "claude-desktop": ("config/Claude/claude_desktop_config.json", "mcpServers"),
+    "codex": (".codex/config.toml", "mcp_servers"),
+    "cursor": (".cursor/mcp.json", "mcpServers"),
+    "gemini": (".gemini/settings.json", "mcpServers"),
+    "vscode": ("config/Code/User/mcp.json", "servers"),
+    "windsurf": (".codeium/windsurf/mcp_config.json", "mcpServers"),
+}
+BACKUP = ".before-connmgr"
+CODEX = """\
+# my settings
+model = "one"   # not two
+
+[mcp_servers.other]
+command = "other"
+
+[mcp_servers.connmgr]
+command = "old"
+args = [
+  "a",
+]
+[mcp_servers.connmgr.env]
+A = "b"
+
+[tools]
+web = true  # kept
+"""
+
+
+class User(CommandLine):
+    """The command line of a user of ``daemon`` with a home of their own."""
+
+    def __init__(self, daemon: Daemon, home: Path) -> None:
+        super().__init__(daemon)
+        self.home = home
+        del self.environment["CONNMGR_PORT"]
+        directories = {"HOME": home, "XDG_CONFIG_HOME": home / "config", "XDG_STATE_HOME": home / "state"}
+        self.environment |= {name: str(path) for name, path in directories.items()}
+        self._before = {one["id"] for one in daemon.client.token.query()}
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """Return the tokens that were created and are valid."""
+        return [
+            one for one in self.daemon.client.token.query() if one["state"] == "valid" and one["id"] not in self._before
+        ]
+
+
+@pytest.fixture
+def user(daemon: Daemon, tmp_path: Path) -> Iterator[User]:
+    made = User(daemon, tmp_path)
+    yield made
+    for one in made.tokens():
+        daemon.client.token.revoke(one["id"])
+
+
+def _parsed(text: str, file: str) -> dict[str, Any]:
+    return dict(tomllib.loads(text) if file.endswith(".toml") else json.loads(text))
+
+
+def _private(file: Path) -> bool:
+    return stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("client", sorted(FILES))
+def test_each_client_has_its_own_file_and_form(user: User, client: str) -> None:
+    file, key = FILES[client]
+    user("mcp", "install", client, "--write", "--only", "*")
+    text = (user.home / file).read_text()
+    server = _parsed(text, file)[key]["connmgr"]
+    assert server.get("type") == ("stdio" if client in ("claude", "vscode") else None)
+    assert server["args"][-2:] == ["--token-file", str(user.home / f"state/connmgr/mcp/{client}.token")]
+    assert _private(user.home / file)
+    assert "cmgr_" not in text
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_an_agent_starts_by_what_was_written(user: User, client: str) -> None:
+    file, key = FILES[client]
+    user("mcp", "install", client, "--write", "--only", "*")
+    server = _parsed((user.home / file).read_text(), file)[key]["connmgr"]
+
+    async def work() -> None:
+        # Nothing of the environment in which it was installed.
+        bare = {"HOME": str(user.home), "PATH": "/usr/bin:/bin", **server["env"]}
+        parameters = StdioServerParameters(command=server["command"], args=server["args"], env=bare, cwd="/")
+        with anyio.fail_after(TIMEOUT):
+            async with Client(parameters, read_timeout_seconds=TIMEOUT) as agent:
+                ran = content(await agent.call_tool("run_command", {"system": "local", "command": "echo there"}))
+                assert ran["stdout"] == "there\n"
+
+    run(work)
+
+
+def test_without_write_it_prints_and_changes_no_file_of_the_client(user: User) -> None:
+    done = user("mcp", "install", "cursor", "--only", "*")
+    assert list(done.json["mcpServers"]) == ["connmgr"]
+    assert not (user.home / ".cursor").exists()
+    (token,) = (user.home / "state/connmgr/mcp").iterdir()
+    assert _private(token)
+    assert str(token) in done.json["mcpServers"]["connmgr"]["args"]
+    assert "cmgr_" not in done.output + done.errors
+
+
+def test_what_else_is_in_the_file_stays(user: User) -> None:
+    home = user.home
+    before = {"numStartups": 3, "mcpServers": {"z": {"command": "z"}, "a": {"command": "ä"}}, "last": [1.5, None]}
+    text = json.dumps(before, ensure_ascii=False)
+    (home / "dotfiles").mkdir()
+    (home / "dotfiles/claude").write_text(text)
+    (home / ".claude.json").symlink_to("dotfiles/claude")
+    user("mcp", "install", "claude", "--write", "--only", "*")
+    after = json.loads((home / "dotfiles/claude").read_text())
+    assert list(after["mcpServers"]) == ["z", "a", "connmgr"]
+    assert (home / ".claude.json").is_symlink()
+    assert (home / f"dotfiles/claude{BACKUP}").read_text() == text
+    assert _private(home / f"dotfiles/claude{BACKUP}")
+    user("mcp", "uninstall", "claude")
+    assert json.loads((home / "dotfiles/claude").read_text()) == before
+
+
+def test_comments_and_order_of_toml_stay(user: User) -> None:
+    file = user.home / ".codex/config.toml"
+    file.parent.mkdir()
+    file.write_text(CODEX)
+    user("mcp", "install", "codex", "--write", "--only", "*")
+    written = tomllib.loads(file.read_text())
+    assert written["mcp_servers"]["connmgr"]["command"] != "old"
+    assert "A" not in written["mcp_servers"]["connmgr"]["env"]
+    user("mcp", "uninstall", "codex")
+    start, end = CODEX.index("[mcp_servers.connmgr]"), CODEX.index("[tools]")
+    assert file.read_text() == CODEX[:start] + CODEX[end:]
+
+
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [
+        ("claude", '{"mcpServers": {}} // mine'),
+        ("claude", '{"a": 1, "a": 2}'),
+        ("claude", '{"a": NaN}'),
+        ("claude", "[]"),
+        ("claude", '{"mcpServers": []}'),
+        ("codex", 'mcp_servers = { connmgr = { command = "x" } }\n'),
+        ("codex", 'a = """\n[mcp_servers.connmgr]\n"""\n'),
+        ("codex", "a =\n"),
+    ],
+)
+def test_a_file_that_cannot_be_merged_is_left_and_no_token_made(user: User, client: str, text: str) -> None:
+    file = user.home / FILES[client][0]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    done = user("mcp", "install", client, "--write", "--only", "*", code=1)
+    assert "left as it is" in done.errors
+    assert file.read_text() == text
+    assert not user.tokens()
+
+
+def test_installing_again_revokes_the_former_token_and_uninstalling_the_last(user: User) -> None:
+    user("mcp", "install", "cursor", "--write", "--only", "*")
+    (first,) = user.tokens()
+    user("mcp", "install", "cursor", "--write", "--only", "*")
+    (second,) = user.tokens()
+    assert first["id"] != second["id"]
+    user("mcp", "install", "cursor", "--write", "--only", "*", "--name", "web")
+    assert set(json.loads((user.home / ".cursor/mcp.json").read_text())["mcpServers"]) == {"connmgr", "web"}
+    user("mcp", "uninstall", "cursor")
+    assert [one["name"] for one in user.tokens()] == ["cursor-web"]
+    assert set(json.loads((user.home / ".cursor/mcp.json").read_text())["mcpServers"]) == {"web"}
+    assert [one.name for one in (user.home / "state/connmgr/mcp").iterdir()] == ["cursor-web.token"]
+
+
+@pytest.mark.parametrize(
+    ("options", "scopes"),
+    [
+        ([], {"connection.read", "fs.read", "fs.write", "job", "shell.any"}),
+        (["--scope", "fs.read"], {"connection.read", "fs.read"}),
+        (["--may", "argv:/bin/ps ax"], {"connection.read", "job", "shell.argv"}),
+    ],
+)
+def test_the_token_may_what_the_options_say(user: User, options: list[str], scopes: set[str]) -> None:
+    user("mcp", "install", "cursor", "--only", "web*", "--expires", "1h", *options)
+    (token,) = user.tokens()
+    assert set(token["scopes"]) == scopes
+    assert token["connections"] == ["web*"]
+
+
+def test_it_must_be_said_which_connections_the_agent_sees(user: User) -> None:
+    assert "--only" in user("mcp", "install", "cursor", code=2).errors
+    assert not user.tokens()
+
+
+def test_a_file_of_a_project_can_be_named(user: User) -> None:
+    user("mcp", "install", "claude", "--file", ".mcp.json", "--write", "--only", "*")
+    assert "connmgr" in json.loads((user.home / ".mcp.json").read_text())["mcpServers"]
