@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +13,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
 from connmgr.cli.exits import FAILED, Failure
 from connmgr.cli.output import ago, json_option, print_json, print_table, visible
+from connmgr.client.asked import described, quoted
 
 GIST_CHARACTERS = 60
 LEAST_OF_AN_ID = 4
@@ -44,7 +43,7 @@ def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as
         return
     found = _find(client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"], name)
     if not as_json:
-        click.echo("\n".join(_described(found)), err=decided)
+        click.echo("\n".join(described(found, f", {_age(found)} ({found['state']})")), err=decided)
     if not decided and not as_json:
         once, grant, deny = _ask()
         decided = once or grant is not None or deny
@@ -106,36 +105,3 @@ def _gist(asked: Mapping[str, Any]) -> str:
     what = asked.get("argv") or asked.get("command") or asked.get("path") or asked["action"]
     text = " ".join(map(quoted, what)) if isinstance(what, list) else quoted(str(what))
     return text if len(text) <= GIST_CHARACTERS else f"{text[: GIST_CHARACTERS - 1]}…"
-
-
-def _described(one: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that show an approval whole."""
-    asked = dict(one["asked"])
-    yield f"{quoted(one['tokenName'])} asks, {_age(one)} ({one['state']}):"
-    yield f"  {asked.pop('action', 'something')} on {', '.join(map(quoted, asked.pop('names', [])))}"
-    for id in asked.pop("connections", []):
-        yield f"    {visible(id)}"
-    for member, value in asked.items():
-        yield f"  {visible(member)}"
-        yield from (f"    {line}" for line in _lines(value))
-    beyond = sorted({c for c in json.dumps(one, ensure_ascii=False) if not c.isascii()})
-    if beyond:
-        yield "  characters beyond ASCII, which may look like others"
-        yield from (f"    U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in beyond)
-
-
-def _lines(value: object) -> Iterator[str]:
-    """Yield the lines of one member, each word quoted."""
-    if isinstance(value, Mapping):
-        yield from (f"{quoted(str(name))} = {quoted(one)}" for name, one in value.items())
-    elif isinstance(value, list):
-        yield from map(quoted, value)
-    elif isinstance(value, str) and "\n" in value:
-        yield from map(quoted, value.splitlines(keepends=True))
-    else:
-        yield quoted(value)
-
-
-def quoted(value: object) -> str:
-    """Return a value as JSON, in which what controls or reorders a terminal's text is written as an escape."""
-    return visible(json.dumps(value, ensure_ascii=False))

@@ -144,8 +144,14 @@ def shown_token() -> str | None:
 
 
 def _token(path: str | None) -> str | None:
-    if path is None:
-        return os.environ.get("CONNMGR_TOKEN") or None
+    return read_token(path) if path is not None else os.environ.get("CONNMGR_TOKEN") or None
+
+
+def read_token(path: str) -> str:
+    """Return the token in a file.
+
+    :raises Failure: it cannot be read.
+    """
     try:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError as error:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from connmgr.cli.daemon import clients_by_token, connect, shown_token
+from connmgr.cli.daemon import clients_by_token, connect, read_token, shown_token
 from connmgr.cli.exits import Failure
 from connmgr.cli.mcp_install import install, uninstall
+
+if TYPE_CHECKING:
+    from connmgr.mcp.approver import Approver
 
 PORT = 21722
 ANSWER_SECONDS = 60.0
@@ -25,8 +30,16 @@ ANSWER_SECONDS = 60.0
     type=click.IntRange(0, 65535),
     help=f"With --http, the port of 127.0.0.1 to listen on; 0 takes a free one.  [default: {PORT}]",
 )
+@click.option(
+    "--approver-token-file",
+    metavar="FILE",
+    envvar="CONNMGR_APPROVER_TOKEN_FILE",
+    help="A second token, which decides as the person answers whom the agent's client asks for an approval.",
+)
 @click.pass_context
-def mcp(context: click.Context, *, owner: bool, by_http: bool, port: int | None) -> None:
+def mcp(
+    context: click.Context, *, owner: bool, by_http: bool, port: int | None, approver_token_file: str | None
+) -> None:
     """Serve an agent on standard input and output.
 
     The agent may do what the token allows that --token-file or CONNMGR_TOKEN shows. With --http there are many agents,
@@ -37,7 +50,7 @@ def mcp(context: click.Context, *, owner: bool, by_http: bool, port: int | None)
     if by_http:
         if owner:
             raise click.UsageError("With --http each agent shows a token of its own, and none is served without one.")
-        _serve_http(PORT if port is None else port)
+        _serve_http(PORT if port is None else port, approver_token_file)
         return
     if port is not None:
         raise click.UsageError("--port is for --http.")
@@ -54,26 +67,29 @@ def mcp(context: click.Context, *, owner: bool, by_http: bool, port: int | None)
 
     bridge = Bridge(connect(offers_start=False, timeout=ANSWER_SECONDS))
     context.call_on_close(bridge.close)
-    anyio.run(build(bridge).run_stdio_async)
+    anyio.run(build(bridge, _approver(approver_token_file)).run_stdio_async)
 
 
 mcp.add_command(install)
 mcp.add_command(uninstall)
 
 
-def _serve_http(port: int) -> None:
+def _serve_http(port: int, approver_token_file: str | None) -> None:
     client, only = clients_by_token(ANSWER_SECONDS), shown_token()
     _load()
     import anyio
 
     from connmgr.mcp.http import listen, serve, url_of
+    from connmgr.mcp.server import build
 
     try:
         listening = listen(port)
     except OSError as error:
         raise Failure(f"Port {port} of 127.0.0.1 cannot be listened on: {error.strerror}.") from error
     with listening:
-        anyio.run(serve, listening, client, lambda: click.echo(f"connmgr mcp listening on {url_of(listening)}"), only)
+        built = partial(build, approver=_approver(approver_token_file))
+        ready = partial(click.echo, f"connmgr mcp listening on {url_of(listening)}")
+        anyio.run(serve, listening, client, ready, only, built)
 
 
 def _load() -> None:
@@ -89,3 +105,13 @@ def _load() -> None:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _approver(path: str | None) -> Approver | None:
+    if path is None:
+        return None
+    from connmgr.mcp.approver import Approver
+
+    client = clients_by_token(ANSWER_SECONDS)(read_token(path))
+    click.get_current_context().call_on_close(client.close)
+    return Approver(client)

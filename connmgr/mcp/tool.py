@@ -15,10 +15,11 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp_types import CallToolResult, ToolAnnotations
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from connmgr.client import ClientError, Unreachable
+from connmgr.mcp.approval import with_approval
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.call import ANSWER_SECONDS
 from connmgr.mcp.call import Call as Call
@@ -56,21 +57,22 @@ class Declared:
         answer = hints.pop("return")
         parameters = list(inspect.signature(self.work).parameters.values())[1:]
 
-        async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult:
+        async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult | InputRequiredResult:
             return await self._called(Call(bridge, context, self.name, arguments))
 
         own = [one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in parameters]
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-        returned = Annotated[CallToolResult, answer]
+        returned = Annotated[CallToolResult, answer] | InputRequiredResult
         call.__signature__ = inspect.Signature([context, *own], return_annotation=returned)  # type: ignore[attr-defined]
         call.__annotations__ = {**{one.name: one.annotation for one in own}, "context": Context, "return": returned}
         description = inspect.getdoc(self.work) or ""
         made = Tool.from_function(call, self.name, description=description, annotations=self.annotations)
         return _Strict.of(made)
 
-    async def _called(self, call: Call) -> CallToolResult:
+    async def _called(self, call: Call) -> CallToolResult | InputRequiredResult:
         try:
-            return answered(await self._done(call))
+            result = await with_approval(call, partial(self._done, call))
+            return result if isinstance(result, InputRequiredResult) else answered(result)
         except ClientError as error:
             return refused(error)
         except Exception:

@@ -59,6 +59,9 @@ def _started(
     jobs: Jobs, shell: Shells, place: Place, command: str | None, argv: list[str] | None, cwd: str | None
 ) -> Job:
     options: dict[str, Any] = {"argv": argv, "session": place.session, "cwd": cwd}
+    if cwd is None:
+        # A start that finds no shell uses up the approval that it needs.
+        shell.start(place.connection, session=place.session)
     try:
         return jobs.start(place.connection, command, **options)
     except ClientError as error:

@@ -1,0 +1,215 @@
+"""Approvals: where a rule asks about a call, the agent's client puts the question to the person in front of it.
+
+The agent's token never decides. With an :class:`Approver`, whose token may, the person's answer is the decision.
+Without one the person is told which command decides, and the call waits for that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types.version import is_version_at_least
+from pydantic import BaseModel, ValidationError
+
+from connmgr.client import ClientError
+from connmgr.mcp.approver import Approver
+from connmgr.mcp.call import Call
+from connmgr.mcp.question import Question, deciding, waiting
+
+REQUIRED = "approval_required"
+
+WAIT_SECONDS = 40.0
+"""Of a call, for a person: its client may give up after 60, and what was approved takes time too."""
+
+PROGRESS_SECONDS = 5.0
+PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 4.0
+"""Between two looks whether an approval was given elsewhere; each is a request of the token."""
+
+ANSWERS_WITH_THE_RETRY = "2026-07-28"
+"""From this version of the protocol on a question is the answer of a call, and its answer comes with the next one."""
+
+
+class _Step(Enum):
+    """What a person's answer means for the call."""
+
+    AGAIN = "decided"
+    WAIT = "decided elsewhere"
+    STOP = "not decided"
+
+
+@dataclass
+class _Asked:
+    """A question that a person has before them."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    step: _Step = _Step.STOP
+    error: ClientError | None = None
+
+
+class Questions:
+    """The questions of one server. A question outlives the call that raised it: whoever calls again joins it."""
+
+    def __init__(self, tasks: TaskGroup, approver: Approver | None) -> None:
+        self.approver = approver
+        self._tasks = tasks
+        self._open: dict[str, _Asked] = {}
+
+    async def ask(self, call: Call, question: Question, seconds: float) -> _Step:
+        """Return what the person's answer means; STOP where none comes within ``seconds``."""
+        asked = self._open.get(question.approval)
+        if asked is None:
+            asked = self._open[question.approval] = _Asked()
+            self._tasks.start_soon(self._put, call, question, asked)
+        await _told(call, asked.done, seconds)
+        if asked.error is not None:
+            raise asked.error
+        return asked.step if asked.done.is_set() else _Step.STOP
+
+    async def take(self, question: Question, answer: ElicitResult) -> _Step:
+        """Do what a person has answered.
+
+        :raises ClientError: the approver's token may not decide.
+        """
+        if not question.decides:
+            return _Step.WAIT if answer.action == "accept" else _Step.STOP
+        verdict = question.verdict(answer)
+        if verdict is None or self.approver is None:
+            return _Step.STOP
+        await anyio.to_thread.run_sync(self.approver.decide, question.approval, verdict)
+        return _Step.AGAIN
+
+    async def _put(self, call: Call, question: Question, asked: _Asked) -> None:
+        session, related = call.context.session, call.context.request_id
+        try:
+            with anyio.move_on_after(question.seconds):
+                answer = await session.elicit_form(question.message, question.schema, related)
+                asked.step = await self.take(question, answer)
+        except ClientError as error:
+            asked.error = error
+        except (MCPError, ValidationError):
+            # A client that cannot ask after all, or has gone: nothing was decided.
+            asked.step = _Step.STOP
+        finally:
+            del self._open[question.approval]
+            asked.done.set()
+
+
+@asynccontextmanager
+async def questions(approver: Approver | None) -> AsyncIterator[Questions]:
+    """Yield the questions of a server; those that are open at its end are withdrawn."""
+    async with anyio.create_task_group() as tasks:
+        yield Questions(tasks, approver)
+        tasks.cancel_scope.cancel()
+
+
+async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) -> BaseModel | InputRequiredResult:
+    """Return what ``work`` returns; where it needs an approval, have a person asked, and do it again.
+
+    What it returns may be the question, where the answer comes with the client's next call.
+
+    :raises ClientError: ``approval_required`` if nobody decided in time or nobody can be asked.
+    """
+    waiter = _Waiter(call)
+    while True:
+        try:
+            return await work()
+        except ClientError as error:
+            if error.code != REQUIRED:
+                raise
+            required = error
+        question = await waiter.settled(required)
+        if question is not None:
+            return question
+
+
+class _Waiter:
+    """One call that may need approvals, one after another."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._questions: Questions = call.context.request_context.lifespan_context
+        self._answers: Mapping[str, Any] = call.context.input_responses or {}
+        self._taken: set[str] = set()
+        self._waits_for: str | None = None
+        self._pause = PAUSE_SECONDS
+
+    async def settled(self, required: ClientError) -> InputRequiredResult | None:
+        """Return when the work may be tried again, or what the client has to answer before.
+
+        :raises ClientError: it makes no sense to try again now.
+        """
+        approval = str(required.details.get("approval", ""))
+        if not approval or not _can_ask(self._call):
+            raise _explained(required)
+        if self._waits_for == approval:
+            await self._paused(required)
+            return None
+        question = await anyio.to_thread.run_sync(partial(_question, self._call, self._questions.approver, required))
+        if not is_version_at_least(self._call.context.protocol_version or "", ANSWERS_WITH_THE_RETRY):
+            step = await self._questions.ask(self._call, question, self._left())
+        elif approval not in self._answers and approval not in self._taken:
+            params = ElicitRequestFormParams(message=question.message, requested_schema=question.schema)
+            return InputRequiredResult(input_requests={approval: ElicitRequest(params=params)})
+        else:
+            step = await self._answered(question)
+        if step is _Step.STOP:
+            raise _explained(required)
+        self._waits_for = approval if step is _Step.WAIT else None
+        return None
+
+    async def _answered(self, question: Question) -> _Step:
+        answer = self._answers.get(question.approval)
+        if question.approval in self._taken or not isinstance(answer, ElicitResult):
+            return _Step.STOP
+        self._taken.add(question.approval)
+        return await self._questions.take(question, answer)
+
+    async def _paused(self, required: ClientError) -> None:
+        if self._left() <= self._pause:
+            raise _explained(required)
+        await _told(self._call, anyio.Event(), self._pause)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+    def _left(self) -> float:
+        return max(0.0, self._call.began + WAIT_SECONDS - time.monotonic())
+
+
+async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
+    """Wait up to ``seconds`` for ``event``, and tell the client meanwhile that the call waits."""
+    end = time.monotonic() + seconds
+    while not event.is_set() and (left := end - time.monotonic()) > 0:
+        with anyio.move_on_after(min(left, PROGRESS_SECONDS)):
+            await event.wait()
+        passed = time.monotonic() - call.began
+        if not event.is_set():
+            await call.context.report_progress(passed, message="It waits for a person's approval.")
+
+
+def _can_ask(call: Call) -> bool:
+    declared = call.context.client_capabilities
+    elicitation = declared.elicitation if declared else None
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+def _question(call: Call, approver: Approver | None, required: ClientError) -> Question:
+    found = approver.find(required.details["approval"]) if approver else None
+    return waiting(call, required.details) if found is None else deciding(call, found)
+
+
+def _explained(required: ClientError) -> ClientError:
+    """Return the error with what the agent can tell the person."""
+    approval, expires = required.details.get("approval"), required.details.get("expires")
+    text = f"A person has to approve this first, with `connmgr approve {str(approval)[:8]}`, until {expires}."
+    return ClientError(text, required.code, required.status, required.details)

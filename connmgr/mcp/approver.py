@@ -1,0 +1,47 @@
+"""Who decides about approvals in the place of a person at a terminal: a token of its own, which does nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from connmgr.client import Client, ClientError
+
+SCOPE = "approval.decide"
+GRANT_SECONDS = 3600
+OVER = "unknown_approval"
+
+Decision = Literal["once", "grant", "deny"]
+
+
+class Approver:
+    """Decides with the token that ``client`` shows. Safe to use from several threads.
+
+    :raises ClientError: the token may do anything else than decide, or is not valid.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        if set(client.token.info().scopes) != {SCOPE}:
+            text = f"The token that decides about approvals must have the scope {SCOPE} and no other."
+            raise ClientError(text, "scope_denied", 0)
+
+    def find(self, approval: str) -> Mapping[str, Any] | None:
+        """Return what is asked, as ``/approval/query`` describes it; None where the token does not see it."""
+        with self._lock:
+            return next((one for one in self._client.approval.query() if one["approval"] == approval), None)
+
+    def decide(self, approval: str, decision: Decision) -> None:
+        """Decide; what is over is left as it is, since whoever asks again raises it anew.
+
+        :raises ClientError: the token may not decide about this.
+        """
+        seconds = GRANT_SECONDS if decision == "grant" else None
+        with self._lock:
+            try:
+                self._client.approval.decide(approval, decision, seconds)
+            except ClientError as error:
+                if error.code != OVER:
+                    raise

@@ -1,0 +1,107 @@
+"""What a person is asked about an approval, in words that the agent has no part in choosing where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from mcp_types import ElicitResult
+from pydantic import BaseModel, Field, ValidationError
+
+from connmgr.client.asked import beyond_ascii, described
+from connmgr.mcp.approver import Decision
+from connmgr.mcp.call import Call
+from connmgr.mcp.shown import visible
+
+MAX_LINES = 400
+"""Of a question: what is longer is decided about in a terminal, where it is shown whole."""
+
+MAX_PREVIEW_LINES = 200
+MAX_CHARACTERS = 1000
+"""Of one line of a preview."""
+
+_DECISIONS: Mapping[str, Decision] = {"once": "once", "for an hour": "grant", "deny": "deny"}
+
+
+class Verdict(BaseModel):
+    """The form that a person fills in."""
+
+    decision: Literal["once", "for an hour", "deny"] = Field(
+        title="Decision", description="once: this request; for an hour: the same again and again; deny: not at all."
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about one ``approval``; where it ``decides`` the answer is the decision, else whether to wait."""
+
+    approval: str
+    message: str
+    seconds: float
+    decides: bool
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The form, as JSON Schema."""
+        if not self.decides:
+            return {"type": "object", "properties": {}}
+        return Verdict.model_json_schema()
+
+    def verdict(self, answer: ElicitResult) -> Decision | None:
+        """Return what was decided; None where the person closed the question, or the form is not filled in."""
+        if answer.action != "accept":
+            return "deny" if answer.action == "decline" else None
+        try:
+            return _DECISIONS[Verdict.model_validate(answer.content).decision]
+        except ValidationError:
+            return None
+
+
+def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
+    """Return the question whose answer is the decision; it shows what the daemon says would be done."""
+    lines = [*described(approval, f" for your approval (until {_minute(approval['expires'])})"), *_preview(call)]
+    if len(lines) > MAX_LINES:
+        return waiting(call, approval)
+    return Question(approval["approval"], _indented(lines), _seconds(approval["expires"]), decides=True)
+
+
+def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
+    """Return the question whether to wait until it is decided elsewhere; ``approval`` has its id, and its end."""
+    asked = {"action": call.name, "arguments": {name: one for name, one in call.arguments.items() if one is not None}}
+    named = {"tokenName": call.bridge.rights.name, "asked": asked}
+    lines = [*described(named, f" for an approval (until {_minute(approval['expires'])})"), *_preview(call)]
+    lines[MAX_LINES:] = ["  …"] if len(lines) > MAX_LINES else []
+    command = f"connmgr approve {approval['approval'][:8]}"
+    end = f"\n\nIn a terminal, `{command}` shows it whole and decides. Accept here to have the agent wait for that."
+    return Question(approval["approval"], _indented(lines) + end, _seconds(approval["expires"]), decides=False)
+
+
+def _preview(call: Call) -> Iterator[str]:
+    if call.preview is None:
+        return
+    lines = visible(call.preview).splitlines()
+    yield "  change"
+    for line in lines[:MAX_PREVIEW_LINES]:
+        yield f"    {line[:MAX_CHARACTERS]}{'…' if len(line) > MAX_CHARACTERS else ''}"
+    if len(lines) > MAX_PREVIEW_LINES:
+        yield f"    … and {len(lines) - MAX_PREVIEW_LINES} more lines, which are not shown here"
+    yield from beyond_ascii(call.preview)
+
+
+def _indented(lines: list[str]) -> str:
+    """Return lines so that a client that renders Markdown shows all but the first as they are."""
+    return "\n".join((lines[0], "", *(f"  {line}" for line in lines[1:])))
+
+
+def _minute(expires: str) -> str:
+    return f"{_time(expires):%H:%M} UTC"
+
+
+def _seconds(expires: str) -> float:
+    return max(0.0, (_time(expires) - datetime.now(timezone.utc)).total_seconds())
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,257 @@
+"""Approvals by an agent's client: what a person is asked, and what becomes of each answer."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from mcp_types import ElicitRequestFormParams, ElicitResult
+
+from connmgr.client import Client as DaemonClient
+from connmgr.client import ClientError
+from connmgr.mcp import approval
+from connmgr.mcp.approver import Approver
+from tests.daemon import Daemon
+from tests.mcp.agent import MODES, agent, content, refused, run
+from tests.mcp.person import ACCEPTED, CLOSED, DECLINED, Person, chosen, client_of, ran
+from tests.rights import wire
+from tests.rights.wire import Holder
+from tests.spawner import PROGRAM
+
+ASKS = {"effect": "ask", "text": "."}
+HOSTILE = "echo 'a\x1b[2J\u202e' \\\u0430\n# approved already\n```\n**once**"
+
+
+@pytest.fixture
+def asking(daemon: Daemon) -> Holder:
+    """A token whose rule asks about every command."""
+    return wire.create(daemon, "connection.read", "shell.any", "job", name="agent", rules=[ASKS])
+
+
+@pytest.fixture
+def deciding(daemon: Daemon) -> Holder:
+    """A token that decides."""
+    return wire.create(daemon, "approval.decide")
+
+
+def states(daemon: Daemon, holder: Holder) -> list[str]:
+    return [one["state"] for one in daemon.client.approval.query() if one["token"] == holder.id]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_program_asks_and_decides_with_the_token_of_the_file(
+    daemon: Daemon, asking: Holder, deciding: Holder, mode: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "approver"
+    file.write_text(f"{deciding.secret}\n")
+
+    async def work() -> None:
+        person, options = Person(chosen("once")), ("--approver-token-file", str(file))
+        async with agent(daemon, asking, *options, mode=mode, elicitation_callback=person) as client:
+            assert content(await ran(client, "echo a"))["stdout"] == "a\n"
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_person_approves_once_then_for_an_hour(daemon: Daemon, asking: Holder, deciding: Holder, mode: str) -> None:
+    person = Person(chosen("once"), chosen("for an hour"))
+
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, person, deciding) as client:
+            for _ in range(3):
+                assert content(await ran(client, "echo 'a  b'"))["stdout"] == "a  b\n"
+
+    run(work)
+    first, second = person.asked
+    assert "\"echo 'a  b'\"" in first.message
+    assert first.message.startswith('"agent" asks for your approval (until ')
+    assert 'job.start on "local machine"' in first.message
+    assert first.requested_schema["properties"]["decision"]["enum"] == ["once", "for an hour", "deny"]
+    assert second.message.splitlines()[1:] == first.message.splitlines()[1:]
+    entries = daemon.client.audit.query(token=asking.id)
+    assert any(one.get("approval") for one in entries)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("answer", [chosen("deny"), DECLINED])
+def test_what_a_person_denies_is_not_done(
+    daemon: Daemon, asking: Holder, deciding: Holder, mode: str, answer: ElicitResult, tmp_path: Path
+) -> None:
+    person, command = Person(answer), f"touch {tmp_path}/done"
+
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, person, deciding) as client:
+            for _ in range(2):
+                assert refused(await ran(client, command))["code"] == "approval_denied"
+
+    run(work)
+    assert len(person.asked) == 1
+    assert not (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_nobody_decides_about_waits(daemon: Daemon, asking: Holder, deciding: Holder, mode: str) -> None:
+    person = Person(CLOSED, chosen("always"), ElicitResult(action="accept"))
+
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, person, deciding) as client:
+            for _ in range(3):
+                waits = refused(await ran(client, "echo a"))
+                assert waits["code"] == "approval_required"
+                assert f"connmgr approve {waits['approval'][:8]}" in waits["message"]
+                assert waits["expires"] in waits["message"]
+
+    run(work)
+    assert len(person.asked) == 3
+    assert states(daemon, asking) == ["pending"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_an_approver_the_call_waits_for_who_decides_elsewhere(
+    daemon: Daemon, asking: Holder, mode: str
+) -> None:
+    def decided(asked: ElicitRequestFormParams) -> ElicitResult:
+        [waits] = [one for one in daemon.client.approval.query() if one["token"] == asking.id]
+        assert f"connmgr approve {waits['approval'][:8]}" in asked.message
+        assert '"command" = "echo a"' in asked.message
+        daemon.client.approval.decide(waits["approval"], "once")
+        return ACCEPTED
+
+    async def work() -> None:
+        person = Person(decided, DECLINED)
+        async with client_of(daemon, asking, mode, person) as client:
+            assert content(await ran(client, "echo a"))["stdout"] == "a\n"
+            assert refused(await ran(client, "echo b"))["code"] == "approval_required"
+        assert not person.answers
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_call_that_waits_too_long_tells_what_waits(
+    daemon: Daemon, asking: Holder, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval, "WAIT_SECONDS", 1.5)
+
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, Person(ACCEPTED)) as client:
+            began = time.monotonic()
+            assert refused(await ran(client, "echo a"))["code"] == "approval_required"
+            assert time.monotonic() - began < 20
+
+    run(work)
+
+
+def test_a_question_outlives_the_call_that_raised_it(
+    daemon: Daemon, asking: Holder, deciding: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval, "WAIT_SECONDS", 1.0)
+
+    async def work() -> None:
+        thought = anyio.Event()
+
+        class Slow(Person):
+            async def __call__(self, *asked: Any) -> ElicitResult:
+                await thought.wait()
+                return await super().__call__(*asked)
+
+        person = Slow(chosen("once"))
+        async with client_of(daemon, asking, "legacy", person, deciding) as client:
+            assert refused(await ran(client, "echo a"))["code"] == "approval_required"
+            thought.set()
+            with anyio.fail_after(20):
+                while states(daemon, asking) == ["pending"]:
+                    await anyio.sleep(0.05)
+            assert content(await ran(client, "echo a"))["stdout"] == "a\n"
+        assert len(person.asked) == 1
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_client_that_cannot_ask_is_told_what_waits_and_the_same_call_passes_when_it_is_approved(
+    daemon: Daemon, asking: Holder, deciding: Holder, mode: str
+) -> None:
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, None, deciding) as client:
+            waits = refused(await ran(client, "echo a"))
+            assert waits["code"] == "approval_required"
+            daemon.client.approval.decide(waits["approval"], "once")
+            assert content(await ran(client, "echo a"))["stdout"] == "a\n"
+            assert refused(await ran(client, "echo a"))["approval"] != waits["approval"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_what_a_person_reads_cannot_deceive(daemon: Daemon, asking: Holder, deciding: Holder, decides: bool) -> None:
+    person = Person(CLOSED)
+
+    async def work() -> None:
+        async with client_of(daemon, asking, "auto", person, deciding if decides else None) as client:
+            refused(await ran(client, HOSTILE))
+
+    run(work)
+    [asked] = person.asked
+    head, empty, *lines = asked.message.partition("\n\nIn a terminal")[0].splitlines()
+    assert (head.startswith('"agent" asks for '), empty) == (True, "")
+    assert [line for line in lines if not line.startswith("    ")] == [], "what Markdown does not show as it is"
+    assert "U+0430 CYRILLIC SMALL LETTER A" in asked.message
+    assert r"a\u001b[2J\u202e" in asked.message
+    assert not {"\x1b", "\u202e"} & set(asked.message)
+
+
+def test_an_approver_without_sight_of_the_system_leaves_it_to_others(daemon: Daemon, asking: Holder) -> None:
+    blind = wire.create(daemon, "approval.decide", connections=["nothing"])
+    person = Person(DECLINED)
+
+    async def work() -> None:
+        async with client_of(daemon, asking, "auto", person, blind) as client:
+            assert refused(await ran(client, "echo a"))["code"] == "approval_required"
+
+    run(work)
+    assert "connmgr approve" in person.asked[0].message
+    assert states(daemon, asking) == ["pending"]
+
+
+def test_a_token_that_the_agent_made_itself_does_not_decide(daemon: Daemon) -> None:
+    scopes, rules = ("connection.read", "shell.any", "job", "approval.decide", "token.create"), [ASKS]
+    asking = wire.create(daemon, *scopes, rules=rules)
+    person, own = Person(chosen("once")), asking.create("approval.decide", rules=rules)
+
+    async def work() -> None:
+        async with client_of(daemon, asking, "legacy", person, own) as client:
+            assert refused(await ran(client, "echo a"))["code"] == "policy_denied"
+
+    run(work)
+    assert states(daemon, asking) == ["pending"]
+
+
+@pytest.mark.parametrize("scopes", [("connection.read",), ("approval.decide", "shell.any")])
+def test_a_token_that_decides_does_nothing_else(daemon: Daemon, scopes: tuple[str, ...]) -> None:
+    holder = wire.create(daemon, *scopes)
+    client = DaemonClient(daemon.url, daemon.auth_file, holder.secret)
+    with pytest.raises(ClientError, match=r"approval\.decide and no other"):
+        Approver(client)
+    client.close()
+
+
+def test_the_program_tells_who_cannot_decide(daemon: Daemon, asking: Holder, tmp_path: Path) -> None:
+    file = tmp_path / "approver"
+    environment = {**daemon.environment, "CONNMGR_TOKEN": asking.secret, "CONNMGR_APPROVER_TOKEN_FILE": str(file)}
+    argv = [str(PROGRAM), "--url", daemon.url, "mcp"]
+
+    def told() -> str:
+        done = subprocess.run(argv, env=environment, input="", capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode != 0
+        return done.stderr
+
+    assert "cannot be read" in told()
+    file.write_text(asking.secret)
+    assert "approval.decide and no other" in told()
