@@ -1,3 +1,3 @@
 p=$1
-grep -qsF "CONNMGR_BOOT=$2" "/proc/$p/environ" && kill -KILL "$p" || exit
+grep -qszF "CONNMGR_BOOT=$2" "/proc/$p/environ" && kill -KILL "$p" || exit
 resume

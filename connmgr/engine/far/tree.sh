@@ -1,6 +1,7 @@
 # Finds the processes below $root, but for those in $spared, and those that left its tree, which have $carried in their
-# environment. Only builtins and /proc where there is one: minimal containers have no ps. Everything found is stopped
-# before anything is killed, so that nothing can fork its way out.
+# environment. Only builtins, grep, and /proc where there is one: minimal containers have no ps. The grep of busybox reads
+# no further than a NUL unless lines end there (-z). Everything found is stopped before anything is killed, so that nothing
+# can fork its way out.
 processes() {
   if [ -r /proc/self/stat ]; then
     for entry in /proc/[0-9]*; do
@@ -8,7 +9,7 @@ processes() {
       line=${line##*") "} state=${line%% *} line=${line#* }
       case $state in Z|X) ;; *) echo "${entry#/proc/} ${line%% *}";; esac
     done
-    for entry in $(grep -lsF "$carried" /proc/[0-9]*/environ); do
+    for entry in $(grep -lszF "$carried" /proc/[0-9]*/environ); do
       entry=${entry#/proc/}
       echo "${entry%/environ} $root"
     done
