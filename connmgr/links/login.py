@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pexpect
@@ -28,8 +29,12 @@ LOGIN_LIMIT = 256 << 10
 KEPT = 8 << 10
 """Bytes at the end of what a program printed in which the reason for its end is looked for."""
 
+STDERR_SECONDS = 0.5
+"""Longest wait for the end of the login on stderr, once it has come on stdout: programs relay each on its own."""
+
 ENDED = "The login ended without access."
 
+_STDERR_END = b".\n"
 _ANNOUNCE = Source(__package__, "announce")
 _ANNOUNCE_RAW = Source(__package__, "announce_raw")
 
@@ -65,10 +70,12 @@ class Login:
             self._wrapper.login(dialogue, self._data)
             if dialogue.matched != ready:
                 dialogue.expect([ready], self._deadline.left())
+            if not channel.merged:
+                dialogue.await_stderr(mark + _STDERR_END, self._deadline.within(STDERR_SECONDS))
         except BaseException:
             channel.close()
             raise
-        return ResumedChannel(channel, dialogue.rest, dialogue.stderr, mark + b".\n")
+        return ResumedChannel(channel, dialogue.rest, dialogue.stderr, mark + _STDERR_END)
 
 
 if TYPE_CHECKING:
@@ -189,6 +196,12 @@ class ChannelDialogue:
             raise ElevationFailed(self._failure(f"The login printed more than {size} and was given up.")) from None
         self.matched = patterns[index]
         return index
+
+    def await_stderr(self, mark: bytes, deadline: Deadline) -> None:
+        """Read until stderr has ``mark``, or for as long as ``deadline`` leaves; what comes is kept."""
+        with suppress(pexpect.EOF, pexpect.TIMEOUT, _TalksOn):
+            while mark not in self._spawn.err:
+                self._spawn.read_nonblocking(timeout=deadline.left())
 
     def send_secret(self, secret: str) -> None:
         self._secrets.append(secret)
