@@ -70,6 +70,8 @@ ConnmgrError
 │   ├── ChannelRefused                 channel_refused
 │   ├── UnsupportedShell               unsupported_shell
 │   ├── ShellStartFailed               shell_start_failed
+│   ├── RuntimeUnreachable             runtime_unreachable
+│   ├── NoShellInside                  no_shell_inside
 │   ├── ShellLost                      shell_lost
 │   ├── ShellStopped                   shell_stopped
 │   ├── CommandTimeout                 command_timeout
@@ -575,6 +577,18 @@ class ShellStartFailed(OperationError):
     """The shell could not be started, for a reason without a class of its own."""
 
     code = "shell_start_failed"
+
+
+class RuntimeUnreachable(OperationError):
+    """The program that leads into a container is missing on its host, or does not reach what it asks."""
+
+    code = "runtime_unreachable"
+
+
+class NoShellInside(OperationError):
+    """The system inside has no ``/bin/sh``, as images of a single program."""
+
+    code = "no_shell_inside"
 
 
 class ShellLost(OperationError):

@@ -124,6 +124,11 @@ COMPONENTS = {
     "htop": Component.of_program("htop", "htop"),
     "mc": Component.of_program("mc", "mc"),
     "ps": Component.of_program("ps", "procps"),
+    "podman": Component.of_program("podman", "podman"),
+    "docker": Component.of_program("docker", "docker-cli", "docker.io"),
+    "lxc": Component.of_program("lxc-attach", "lxc"),
+    "nspawn": Component.of_program("systemd-nspawn", "systemd-container"),
+    "kubectl": Component.of_program("kubectl", "kubernetes-client"),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 from connmgr import errors, plugin, testing
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "connmgr-chroot"
+EXAMPLE = ROOT / "examples" / "connmgr-netns"
 GUIDE = (ROOT / "docs" / "PLUGINS.md").read_text()
 BLOCK = re.compile(
     r"(?:^`(?P<file>[\w./]+)`(?:, continued)?:\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",

@@ -51,6 +51,8 @@ OPENING = (
     errors.ChannelRefused,
     errors.UnsupportedShell,
     errors.ShellStartFailed,
+    errors.RuntimeUnreachable,
+    errors.NoShellInside,
     errors.IntegrityError,
 )
 """What can be said when a connection is opened."""

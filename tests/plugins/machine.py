@@ -72,11 +72,16 @@ class Inhabitant:
 
 
 class Machine:
-    """A running machine, on which sudo, su and doas ask for passwords and sudoers and doas.conf allow nobody."""
+    """A running machine, on which sudo, su and doas ask for passwords and sudoers and doas.conf allow nobody.
 
-    def __init__(self) -> None:
+    With ``own_processes`` it sees no others than its own, and all of them end with it.
+    """
+
+    def __init__(self, *, own_processes: bool = False) -> None:
+        apart = ["--pid", "--fork", "--kill-child"] if own_processes else []
+        self._entered = ["--pid"] if own_processes else []
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", _HOLD],
+            ["unshare", "--mount", *apart, "--propagation", "private", "/bin/sh", "-c", _HOLD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -86,6 +91,9 @@ class Machine:
         if answer != b"ready\n":
             said = answer + self._holder.communicate(timeout=20)[0]
             raise AssertionError(f"no machine can be had: {said.decode()}")
+        self._pid = psutil.Process(self._holder.pid).children()[0].pid if own_processes else self._holder.pid
+        if own_processes:
+            self.run("mount", "-t", "proc", "proc", "/proc")
         assert self.path("/run/machine-of-tests").exists(), "what /proc shows is not the machine"
         self.users: list[Inhabitant] = []
         for name in ("sudo", "su", "doas"):
@@ -101,7 +109,7 @@ class Machine:
 
     def path(self, path: str) -> Path:
         """Return where a path of the machine is found from outside."""
-        return Path(f"/proc/{self._holder.pid}/root", path.lstrip("/"))
+        return Path(f"/proc/{self._pid}/root", path.lstrip("/"))
 
     def write(self, path: str, text: str, mode: int = 0o644, owner: Inhabitant | None = None) -> None:
         """Replace a file of the machine in one step."""
@@ -131,7 +139,7 @@ class Machine:
         """Return the words that, before an argv, run it on the machine: as root, or as ``user`` in its home."""
         # The mark is looked for each time: whatever goes wrong, nothing is to be run on the real machine. The root is
         # entered too, because a namespace begins at the real one even where the tests run in a chroot.
-        words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--root", "--wd", "--"]
+        words = ["nsenter", "--target", str(self._pid), "--mount", *self._entered, "--root", "--wd", "--"]
         words += ["/bin/sh", "-c", _ENTER]
         if user is None:
             return [*words, "/"]
@@ -185,7 +193,7 @@ class Machine:
 
     def _processes(self, uids: set[int]) -> list[psutil.Process]:
         # In a small user namespace users of other test processes may have the same uids.
-        namespace = _mounts(self._holder.pid)
+        namespace = _mounts(self._pid)
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, OSError):

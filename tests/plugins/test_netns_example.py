@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +18,10 @@ from typing import Any
 import pytest
 
 from connmgr.client import ClientError
-from tests.components import program
 from tests.daemon import Daemon, clean_environment
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "connmgr-chroot"
+EXAMPLE = ROOT / "examples" / "connmgr-netns"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,7 +37,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment into which connmgr and the example were installed, each built from its sources."""
     base = tmp_path_factory.getbasetemp()
     # All test processes of a run share it.
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "chroot-example"
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "netns-example"
     with directory.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / "complete").exists():
@@ -80,40 +78,20 @@ def install(directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def jail() -> Iterator[Path]:
-    """A directory that can be a root: busybox under its many names, the libraries that it needs, and one file."""
-    with tempfile.TemporaryDirectory(prefix="connmgr-jail-") as name:
-        root = Path(name)
-        busybox = program("busybox")
-        assert busybox
-        for source in [busybox, *libraries(busybox)]:
-            target = root / source.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-        for directory in ("bin", "dev", "etc", "tmp"):
-            (root / directory).mkdir(exist_ok=True)
-        null = Path(os.devnull).stat()
-        os.mknod(root / "dev" / "null", null.st_mode, null.st_rdev)
-        (root / "dev" / "null").chmod(0o666)
-        for applet in ("sh", "cat", "ls", "id"):
-            (root / "bin" / applet).symlink_to(busybox)
-        (root / "etc" / "os-release").write_text('PRETTY_NAME="A small jail"\n')
-        (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\ninmate:x:4242:4242::/:/bin/sh\n")
-        (root / "only-here").write_text("seen from within\n")
-        root.chmod(0o755)
-        yield root
-
-
-def libraries(executable: str) -> list[str]:
-    """Return the shared libraries that an executable loads; none where it is a static one."""
-    listed = subprocess.run(["ldd", executable], capture_output=True, text=True, timeout=20, check=False).stdout
-    return [word for word in listed.split() if word.startswith("/") and Path(word).exists()]
+def namespace() -> Iterator[str]:
+    """The file of a network namespace that has nothing but a loopback interface."""
+    argv = ["unshare", "--net", "/bin/sh", "-c", "echo made; exec cat"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"made\n"
+        yield f"/proc/{holder.pid}/ns/net"
+        # It ends with its input.
 
 
 @pytest.fixture(scope="module")
-def chroot_daemon(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def netns_daemon(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon of that environment."""
-    running = Daemon(tmp_path_factory.mktemp("chroot-daemon"), program=[str(programs / "connmgr")])
+    running = Daemon(tmp_path_factory.mktemp("netns-daemon"), program=[str(programs / "connmgr")])
     yield running
     running.stop()
 
@@ -129,7 +107,7 @@ def answer_of(daemon: Daemon, connection: str, command: str) -> dict[str, Any]:
 
 
 def test_the_example_is_as_small_as_it_says() -> None:
-    assert len((EXAMPLE / "connmgr_chroot.py").read_text().splitlines()) < 80
+    assert len((EXAMPLE / "connmgr_netns.py").read_text().splitlines()) < 80
 
 
 @pytest.mark.needs("root")
@@ -144,56 +122,56 @@ def test_the_example_passes_its_own_tests(programs: Path, tmp_path: Path) -> Non
 
 def test_the_environment_lists_its_type(programs: Path, tmp_path: Path) -> None:
     listed = run(programs / "connmgr", "plugins", cwd=tmp_path, environment=clean_environment(tmp_path))
-    assert [line.split()[:3] for line in listed.splitlines() if line.startswith("chroot ")] == [
-        ["chroot", "connmgr-chroot", "1.0"]
+    assert [line.split()[:3] for line in listed.splitlines() if line.startswith("netns ")] == [
+        ["netns", "connmgr-netns", "1.0"]
     ]
 
 
-@pytest.mark.needs("root", "devices", "busybox")
-def test_a_shell_in_another_root_over_a_local_connection(chroot_daemon: Daemon, jail: Path) -> None:
-    host = add(chroot_daemon, "host", type="local", shell="/bin/sh")
-    connection = add(chroot_daemon, "jail", type="chroot", host=host, directory=str(jail))
-    started: Any = chroot_daemon.client.post("/shell/start", connection=connection)
-    assert (started["osName"], started["ttyState"]) == ("A small jail", "none")
-    assert answer_of(chroot_daemon, connection, "cd /; ls") == {
-        "exitCode": 0,
-        "stdout": "\n".join(sorted(path.name for path in jail.iterdir())),
+@pytest.mark.needs("machine")
+def test_a_shell_in_a_namespace_over_a_local_connection(netns_daemon: Daemon, namespace: str) -> None:
+    host = add(netns_daemon, "host", type="local", shell="/bin/sh")
+    connection = add(netns_daemon, "blue", type="netns", host=host, namespace=namespace)
+    started: Any = netns_daemon.client.post("/shell/start", connection=connection)
+    assert started["ttyState"] == "none"
+    assert answer_of(netns_daemon, connection, "readlink /proc/self/ns/net; exit 3") == {
+        "exitCode": 3,
+        "stdout": str(Path(namespace).readlink()),
         "stderr": "",
     }
-    assert answer_of(chroot_daemon, connection, "cat only-here; exit 3")["exitCode"] == 3
-    infos: Any = chroot_daemon.client.post("/connection/info", connections=[connection])
-    assert infos["infos"][0]["name"] == ["host", "jail"]
+    infos: Any = netns_daemon.client.post("/connection/info", connections=[connection])
+    assert infos["infos"][0]["name"] == ["host", "blue"]
 
 
-@pytest.mark.needs("root", "devices", "busybox")
-def test_a_chroot_in_an_elevated_shell_as_another_user(chroot_daemon: Daemon, jail: Path) -> None:
-    host = add(chroot_daemon, "host", type="local", shell="/bin/sh")
-    elevated = add(chroot_daemon, "root", type="shellEnvironment", host=host, elevated=True, method="su")
-    connection = add(chroot_daemon, "inmate", type="chroot", host=elevated, directory=str(jail), user="inmate")
-    chroot_daemon.client.post("/shell/start", connection=connection)
-    assert answer_of(chroot_daemon, connection, "id -un; cat /only-here")["stdout"] == "inmate\nseen from within"
+@pytest.mark.needs("machine")
+def test_a_namespace_in_an_elevated_shell(netns_daemon: Daemon, namespace: str) -> None:
+    host = add(netns_daemon, "host", type="local", shell="/bin/sh")
+    elevated = add(netns_daemon, "root", type="shellEnvironment", host=host, elevated=True, method="su")
+    connection = add(netns_daemon, "blue", type="netns", host=elevated, namespace=namespace)
+    netns_daemon.client.post("/shell/start", connection=connection)
+    inside = answer_of(netns_daemon, connection, "readlink /proc/self/ns/net")["stdout"]
+    assert inside == str(Path(namespace).readlink())
 
 
 @pytest.mark.needs("root")
-def test_a_directory_that_is_not_there_is_named(chroot_daemon: Daemon) -> None:
-    data = {"type": "chroot", "host": add(chroot_daemon, "host", type="local"), "directory": "/no/such/jail"}
+def test_a_namespace_that_is_not_there_is_named(netns_daemon: Daemon) -> None:
+    data = {"type": "netns", "host": add(netns_daemon, "host", type="local"), "namespace": "/no/such/one"}
     with pytest.raises(ClientError) as refusal:
-        chroot_daemon.client.post("/connection/add", name="nowhere", data=data, validate=True)
+        netns_daemon.client.post("/connection/add", name="nowhere", data=data, validate=True)
     assert (refusal.value.code, refusal.value.status) == ("shell_start_failed", 400)
-    assert "No shell in /no/such/jail: chroot: cannot change root directory" in refusal.value.message
+    assert "No shell in /no/such/one: nsenter: cannot open /no/such/one" in refusal.value.message
 
 
-@pytest.mark.needs("root", "devices", "busybox")
+@pytest.mark.needs("machine")
 def test_the_session_of_the_guide_goes_as_it_is_written(
-    chroot_daemon: Daemon, jail: Path, monkeypatch: pytest.MonkeyPatch
+    netns_daemon: Daemon, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CONNMGR_PORT", chroot_daemon.url.rpartition(":")[2])
-    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(chroot_daemon.auth_file))
+    monkeypatch.setenv("CONNMGR_PORT", netns_daemon.url.rpartition(":")[2])
+    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(netns_daemon.auth_file))
     guide = (ROOT / "docs" / "PLUGINS.md").read_text()
     [session] = re.findall(r"^```python\n(>>> .*?)^```$", guide, re.DOTALL | re.MULTILINE)
     # Python shows where a class is defined, the guide from where it is imported.
     session = session.replace("connmgr.client.ClientError", f"{ClientError.__module__}.ClientError")
-    test = doctest.DocTestParser().get_doctest(session.replace("/srv/jail", str(jail)), {}, "PLUGINS.md", None, 0)
+    test = doctest.DocTestParser().get_doctest(session.replace("/run/netns/blue", namespace), {}, "PLUGINS.md", None, 0)
     assert len(test.examples) > 5
     report: list[str] = []
     doctest.DocTestRunner().run(test, out=report.append, clear_globs=False)

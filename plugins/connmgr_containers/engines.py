@@ -1,0 +1,147 @@
+"""Docker and Podman: containers that ``exec`` leads into, and the hosts that have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from connmgr.errors import RuntimeUnreachable, ShellStartFailed
+from connmgr.plugin import Child, Transport
+from connmgr_containers.fields import HostSchema, InsideSchema, optional, required
+from connmgr_containers.hosts import Host
+from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
+from connmgr_containers.words import spelled
+
+_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+_INSIDE: Sequence[Reason] = (
+    reason(r"no such container|no container with name", ShellStartFailed, "There is no {} on that host."),
+    reason(
+        r"is not running|container state improper|is paused|can only create exec sessions on running",
+        ShellStartFailed,
+        "Nothing can be run in {}: it is stopped or paused. Start it first.",
+    ),
+    NO_SHELL,
+    reason(
+        r"unable to find (?:user|group)|no matching entries in (?:passwd|group)",
+        ShellStartFailed,
+        "There is no such `user` in {}.",
+    ),
+    reason(r"chdir to|to cwd|workdir .{0,200}not", ShellStartFailed, "There is no such `workdir` in {}."),
+)
+_DOCKER: Sequence[Reason] = (
+    reason(
+        r"permission denied.{0,40} (?:connect|docker)",
+        RuntimeUnreachable,
+        "That user may not use Docker: add the user to the group docker there, or run over a shellEnvironment with "
+        "sudo.",
+    ),
+    reason(
+        r"cannot connect to the docker daemon|is the docker daemon running|error during connect|failed to connect to",
+        RuntimeUnreachable,
+        "No Docker daemon answers on that machine: start it, or give the `context` of another one.",
+    ),
+    reason(
+        r"context .{0,100}not found", RuntimeUnreachable, "Docker has no such `context` there: `docker context ls`."
+    ),
+)
+_PODMAN: Sequence[Reason] = (
+    reason(
+        r"(?:cannot|unable to) connect to podman|connection .{0,100}not found|not (?:a )?valid .{0,20}dest",
+        RuntimeUnreachable,
+        "Podman reaches no such `context` there: `podman system connection list` has those that it knows.",
+    ),
+    reason(
+        r"newuidmap|cannot set up namespace|no subuid|insufficient uids|cannot clone|runtime director",
+        RuntimeUnreachable,
+        "Podman cannot run rootless for that user: it needs the package uidmap, ids in /etc/subuid and /etc/subgid, "
+        "and a login session (loginctl enable-linger).",
+    ),
+)
+
+
+class EngineHostSchema(HostSchema):
+    """The fields of a host of containers."""
+
+    context = optional("Which daemon is meant, by the name that the program knows; its default otherwise.")
+
+
+class EngineSchema(InsideSchema):
+    """The fields of a container."""
+
+    containerName = required("The container's name or id.")
+    context = optional("Which daemon has it, by the name that the program knows; its default otherwise.")
+
+
+class Docker(Runtime):
+    """A container of Docker."""
+
+    name = "docker"
+    description = "A shell in a running container of Docker."
+    schema = EngineSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web", "user": "www-data"}
+    via = "host"
+    program = "docker"
+    reasons = (*_DOCKER, *_INSIDE)
+    chooses = "--context"
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"container {data['containerName']}"
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        entering = [
+            *client(self.program, self.chooses, data),
+            *["exec", "--interactive"],
+            *(["--tty"] if pty else []),
+            *([f"--user={data['user']}"] if data.get("user") else []),
+            *([f"--workdir={data['workdir']}"] if data.get("workdir") else []),
+            data["containerName"],
+        ]
+        return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+
+
+class Podman(Docker):
+    """A container of Podman."""
+
+    name = "podman"
+    description = "A shell in a running container of Podman, rootless or not, as the host's user is."
+    program = "podman"
+    reasons = (*_PODMAN, *_INSIDE)
+    chooses = "--connection"
+
+
+class DockerHost(Host):
+    """A machine with Docker."""
+
+    name = "dockerHost"
+    description = "The containers of Docker on a machine, found by a refresh."
+    schema = EngineHostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
+    program = "docker"
+    reasons = _DOCKER
+    inner: ClassVar[type[Docker]] = Docker
+
+    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+        argv = [*client(self.program, self.inner.chooses, data), "ps", "--all", "--no-trunc", "--format", "{{json .}}"]
+        found = (json.loads(line) for line in self.listed(transport, argv, timeout).splitlines())
+        context = {"context": data["context"]} if data.get("context") else {}
+        for each in found:
+            names = each["Names"]
+            name = names[0] if isinstance(names, list) else names.split(",")[0]
+            yield Child(name, self.inner.name, {"containerName": name, **context}, each["State"] == "running")
+
+
+class PodmanHost(DockerHost):
+    """A machine with Podman."""
+
+    name = "podmanHost"
+    description = "The containers of Podman on a machine, those of the host's user, found by a refresh."
+    program = "podman"
+    reasons = _PODMAN
+    inner = Podman
+
+
+def client(program: str, chooses: str, data: Mapping[str, Any]) -> list[str]:
+    """Return the words that start the program for the daemon that ``data`` names."""
+    return [program, *([f"{chooses}={data['context']}"] if data.get("context") else [])]

@@ -1,0 +1,251 @@
+"""Containers of whole systems: LXC, Incus and LXD, systemd-nspawn; and other root directories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from connmgr.errors import RuntimeUnreachable, ShellStartFailed
+from connmgr.plugin import Child, Text, Transport
+from connmgr_containers.fields import HostSchema, absolute, name, optional, required
+from connmgr_containers.hosts import Host
+from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
+from connmgr_containers.words import spelled
+
+_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# What enters another root keeps the environment of the host's user, of which little holds inside.
+_AS_ROOT = ["HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", f"PATH={_PATH}"]
+
+# lxc-attach makes a terminal inside and has the outer one turn newlines into two characters: both would.
+_ONE_NEWLINE = 'stty -onlcr; exec "$@"'
+
+# machined knows every machine that registered; of one that did not, its parent's words tell.
+_NSPAWN = r"""
+leader=$(machinectl show --property=Leader --value -- "$1" 2>/dev/null)
+for entry in ${leader:+none} /proc/[0-9]*; do
+  [ -z "$leader" ] || break
+  read -r comm 2>/dev/null <"$entry/comm" && [ "$comm" = systemd-nspawn ] || continue
+  words=" $(tr '\0' ' ' <"$entry/cmdline")"
+  case $words in *" --machine=$1 "*|*" -M $1 "*|*" -M$1 "*|*" --machine $1 "*) ;; *) continue;; esac
+  read -r leader _ <"/proc/${entry#/proc/}/task/${entry#/proc/}/children"
+done
+[ "$leader" ] || { echo "connmgr: no such machine runs" >&2; exit 125; }
+shift
+[ "/proc/$leader/ns/user" -ef /proc/self/ns/user ] || user=--user
+exec nsenter --target "$leader" --mount --uts --ipc --net --pid $user --root --wd -- /bin/sh -c 'exec "$@"' sh "$@"
+"""
+_ROOT_ONLY = "It takes root: run over a shellEnvironment that is elevated."
+
+
+class ContainerSchema(HostSchema):
+    """The fields of a container."""
+
+    containerName = required("The container's name.")
+
+
+class Lxc(Runtime):
+    """A container of LXC."""
+
+    name = "lxc"
+    description = "A shell in a running container of LXC (lxc-attach)."
+    schema = ContainerSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web"}
+    via = "host"
+    program = "lxc-attach"
+    reasons = (
+        reason(r"failed to get init pid|is not running|not running", ShellStartFailed, "{} is not running."),
+        reason(r"permission denied|not permitted|insufficient privileges", RuntimeUnreachable, _ROOT_ONLY),
+        NO_SHELL,
+    )
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"container {data['containerName']}"
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        inside = ["/bin/sh", "-c", _ONE_NEWLINE, "sh", *argv] if pty else argv
+        return ["env", *_AS_ROOT, "lxc-attach", "--name", data["containerName"], "--", *inside]
+
+
+class LxcHost(Host):
+    """A machine with LXC."""
+
+    name = "lxcHost"
+    description = "The containers of LXC on a machine, found by a refresh."
+    schema = HostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
+    program = "lxc-ls"
+
+    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+        argv = ["lxc-ls", "--fancy", "--fancy-format", "NAME,STATE"]
+        for line in self.listed(transport, argv, timeout).splitlines()[1:]:
+            found, state = line.split()
+            yield Child(found, Lxc.name, {"containerName": found}, state == "RUNNING")
+
+
+class Nspawn(Runtime):
+    """A machine of systemd-nspawn."""
+
+    name = "nspawn"
+    description = "A shell in a running container of systemd-nspawn; needs root on its host."
+    schema = ContainerSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "debian"}
+    via = "host"
+    program = "nsenter"
+    reasons = (
+        reason(r"no such machine runs", ShellStartFailed, "{} is not running: `machinectl list` has those that are."),
+        reason(r"permission denied|not permitted", RuntimeUnreachable, _ROOT_ONLY),
+        NO_SHELL,
+    )
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"container {data['containerName']}"
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        inside = ["/bin/sh", "-c", _NSPAWN, "sh", data["containerName"], *argv]
+        return ["env", *_AS_ROOT, "container=systemd-nspawn", *inside]
+
+
+class NspawnHost(Host):
+    """A machine with containers of systemd-nspawn."""
+
+    name = "nspawnHost"
+    description = "The containers of systemd-nspawn on a machine, found by a refresh."
+    schema = HostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
+    program = "machinectl"
+    reasons = (
+        reason(
+            r"not been booted with systemd|failed to connect to bus",
+            RuntimeUnreachable,
+            "systemd-machined does not answer on that machine: it lists the containers of systemd-nspawn.",
+        ),
+    )
+
+    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+        argv = ["machinectl", "--no-pager", "--no-legend", "--full"]
+        running = {line.split()[0] for line in self.listed(transport, [*argv, "list"], timeout).splitlines() if line}
+        images = {
+            line.split()[0] for line in self.listed(transport, [*argv, "list-images"], timeout).splitlines() if line
+        }
+        for found in sorted(running | images):
+            yield Child(found, Nspawn.name, {"containerName": found}, found in running)
+
+
+class ChrootSchema(HostSchema):
+    """The fields of another root directory."""
+
+    directory = Text(required=True, validate=absolute, metadata={"description": "The root directory, absolute."})
+    user = Text(
+        allow_none=True,
+        validate=name,
+        metadata={"description": "Whom to run as: a user of that system; root otherwise."},
+    )
+
+
+class Chroot(Runtime):
+    """Another root directory."""
+
+    name = "chroot"
+    description = "A shell in another root directory; needs root on the machine that has it."
+    schema = ChrootSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "directory": "/srv/jail", "user": "build"}
+    via = "host"
+    program = "chroot"
+    reasons = (
+        reason(r"cannot change root directory to .{0,300}: no such", ShellStartFailed, "There is no {}."),
+        reason(r"cannot change root directory to .{0,300}: oper", RuntimeUnreachable, _ROOT_ONLY),
+        reason(r"invalid user", ShellStartFailed, "There is no such `user` in {}."),
+        NO_SHELL,
+    )
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"directory {data['directory']}"
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        user = [f"--userspec={data['user']}"] if data.get("user") else []
+        # The host's login shell need not exist in there.
+        return ["env", "SHELL=/bin/sh", f"PATH={_PATH}", "chroot", *user, data["directory"], *argv]
+
+
+class InstanceSchema(ContainerSchema):
+    """The fields of an instance."""
+
+    project = optional("The project that it belongs to; the client's default otherwise.")
+
+
+class IncusHostSchema(HostSchema):
+    """The fields of a host of instances."""
+
+    project = optional("The project whose instances are meant; the client's default otherwise.")
+
+
+class Incus(Runtime):
+    """An instance of Incus."""
+
+    name = "incus"
+    description = "A shell in a running container or virtual machine of Incus."
+    schema = InstanceSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web", "project": "default"}
+    via = "host"
+    program = "incus"
+    reasons: Sequence[Reason] = (
+        reason(r"not running", ShellStartFailed, "{} is not running: start it first."),
+        reason(r"instance not found|project not found|not found$", ShellStartFailed, "There is no {} in that project."),
+        reason(
+            r"permission denied|unix\.socket|connect: |server doesn't appear to be",
+            RuntimeUnreachable,
+            "Its daemon does not answer that user on that machine: start it, or add the user to its group.",
+        ),
+        NO_SHELL,
+    )
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"instance {data['containerName']}"
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        mode = "--force-interactive" if pty else "--force-noninteractive"
+        entering = [*self.client(data), "exec", mode, data["containerName"], "--"]
+        return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+
+    @classmethod
+    def client(cls, data: Mapping[str, Any]) -> list[str]:
+        """Return the words that start the program for the project that ``data`` names."""
+        return [cls.program, *([f"--project={data['project']}"] if data.get("project") else [])]
+
+
+class Lxd(Incus):
+    """An instance of LXD."""
+
+    name = "lxd"
+    description = "A shell in a running container or virtual machine of LXD."
+    program = "lxc"
+
+
+class IncusHost(Host):
+    """A machine with Incus."""
+
+    name = "incusHost"
+    description = "The instances of Incus on a machine, found by a refresh."
+    schema = IncusHostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
+    program = "incus"
+    reasons = Incus.reasons
+    inner: ClassVar[type[Incus]] = Incus
+
+    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+        project = {"project": data["project"]} if data.get("project") else {}
+        for each in json.loads(self.listed(transport, [*self.inner.client(data), "list", "--format=json"], timeout)):
+            found = each["name"]
+            yield Child(found, self.inner.name, {"containerName": found, **project}, each["status"] == "Running")
+
+
+class LxdHost(IncusHost):
+    """A machine with LXD."""
+
+    name = "lxdHost"
+    description = "The instances of LXD on a machine, found by a refresh."
+    program = "lxc"
+    inner = Lxd

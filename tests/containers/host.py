@@ -1,0 +1,152 @@
+"""A machine of the tests that has containers of every kind, each started when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from tests.components import program
+from tests.plugins.machine import Machine
+
+WAIT_SECONDS = 20.0
+APPLETS_LEFT_OUT = {"busybox"}
+NAME = "A small box"
+
+# Where the tests run, no cgroup need be writable and no limit raised; nothing of it is what the tests are about.
+_CONTAINERS_CONF = """
+[containers]
+cgroups = "disabled"
+netns = "none"
+log_driver = "none"
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime = "crun"
+"""
+_STORAGE_CONF = """
+[storage]
+driver = "vfs"
+graphroot = "/run/containers/graph"
+runroot = "/run/containers/run"
+"""
+_LXC_CONF = """
+lxc.rootfs.path = dir:{root}
+lxc.uts.name = box
+lxc.net.0.type = none
+lxc.init.cmd = /bin/sleep 100000
+lxc.mount.auto = proc:rw
+"""
+_SERVE = "nohup podman system service --time 0 unix:///run/docker.sock >/dev/null 2>&1 </dev/null &"
+_NSPAWN = (
+    "nohup systemd-nspawn --register=no --keep-unit --quiet --machine={name} --directory={root} sleep 100000 "
+    ">/run/nspawn.log 2>&1 </dev/null &"
+)
+
+
+class ContainerHost:
+    """The machine, and what runs on it.
+
+    ``name`` is that of its containers: the sockets of LXC have names that all machines of the tests share. ``root`` is
+    the root directory of its systems, and ``jail`` the same with a ``/proc`` of the machine.
+    """
+
+    def __init__(self) -> None:
+        self.machine = Machine(own_processes=True)
+        self.name = f"box{os.getpid()}"
+        self.root, self.jail = "/run/box", "/run/jail"
+        self._started: set[str] = set()
+        # Of the system's own cgroups the tests know nothing: the container runtime gets a plain hierarchy.
+        self.machine.run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
+        self.machine.write("/etc/containers/containers.conf", _CONTAINERS_CONF)
+        self.machine.write("/etc/containers/storage.conf", _STORAGE_CONF)
+        make_root(self.machine.path(self.root))
+        self.machine.run("mkdir", self.jail)
+        self.machine.run("mount", "--bind", self.root, self.jail)
+        self.machine.run("mount", "-t", "proc", "proc", f"{self.jail}/proc")
+        bare = self.machine.path("/run/bare")
+        copy_program(bare, "/bin/sleep", "/bin/echo")
+
+    def has(self, kind: str) -> None:
+        """Start what tests of that kind of connection need, once."""
+        if kind not in self._started:
+            getattr(self, f"_start_{kind}")()
+            self._started.add(kind)
+
+    def _start_chroot(self) -> None:
+        """Nothing: the root directory is there."""
+
+    def _start_podman(self) -> None:
+        for image, path in (("box", self.root), ("bare", "/run/bare")):
+            # The root directory of a chroot has devices, which an image need not have.
+            tar = f"tar -C {path} --exclude=./dev/* --exclude=./proc/* -c . | podman import - {image}:1"
+            self.machine.run("/bin/sh", "-c", tar)
+        self.run_container(self.name, "box:1", "sleep", "100000")
+        self.run_container("bare", "bare:1", "/bin/sleep", "100000")
+
+    def run_container(self, name: str, image: str, *argv: str) -> None:
+        """Start a container."""
+        self.machine.run("podman", "run", "--detach", "--name", name, image, *argv)
+
+    def _start_docker(self) -> None:
+        self.has("podman")
+        self.machine.run("/bin/sh", "-c", _SERVE)
+        self._await("test -S /run/docker.sock")
+
+    def _start_lxc(self) -> None:
+        self.machine.run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/lxc")
+        self.machine.write(f"/var/lib/lxc/{self.name}/config", _LXC_CONF.format(root=self.root))
+        self.machine.write("/var/lib/lxc/idle/config", _LXC_CONF.format(root=self.root))
+        self.machine.run("lxc-start", "--name", self.name)
+
+    def _start_nspawn(self) -> None:
+        self.machine.run("/bin/sh", "-c", _NSPAWN.format(root=self.root, name=self.name))
+        self._await("grep -qs sleep /proc/[0-9]*/comm && grep -lqs 'container=systemd-nspawn' /proc/[0-9]*/environ")
+
+    def _await(self, condition: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while subprocess.run([*self.machine.inside(), "/bin/sh", "-c", condition], timeout=20, check=False).returncode:
+            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {condition}"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End the machine with all that runs on it."""
+        self.machine.close()
+
+
+def make_root(root: Path) -> None:
+    """Make a directory that can be a root: busybox under its many names, users, a null device, and one file."""
+    busybox = copy_program(root)
+    listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, timeout=20, check=True).stdout
+    for applet in set(listed.split()) - APPLETS_LEFT_OUT:
+        target = root / "bin" / applet
+        if not target.exists():
+            target.symlink_to("busybox")
+    for directory in ("dev", "etc", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var"):
+        (root / directory).mkdir(exist_ok=True)
+    (root / "tmp").chmod(0o1777)
+    null = Path(os.devnull).stat()
+    os.mknod(root / "dev" / "null", null.st_mode, null.st_rdev)
+    (root / "dev" / "null").chmod(0o666)
+    (root / "etc" / "os-release").write_text(f'PRETTY_NAME="{NAME}"\n')
+    (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\ninmate:x:4242:4242::/tmp:/bin/sh\n")
+    (root / "etc" / "group").write_text("root:x:0:\ninmate:x:4242:\n")
+    (root / "only-here").write_text("seen from within\n")
+    root.chmod(0o755)
+
+
+def copy_program(root: Path, *names: str) -> str:
+    """Copy busybox and what it loads below ``root``, under ``names`` or its own in ``bin``; return where it is here."""
+    busybox = program("busybox")
+    assert busybox
+    listed = subprocess.run(["ldd", busybox], capture_output=True, text=True, timeout=20, check=False).stdout
+    libraries = [word for word in listed.split() if word.startswith("/") and Path(word).exists()]
+    copies = dict.fromkeys(names or ("/bin/busybox",), busybox) | {path: path for path in libraries}
+    for target, source in copies.items():
+        place = root / target.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, place)
+    return busybox

@@ -1,0 +1,102 @@
+"""The types of systems inside of others against the public suite, on a machine that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from connmgr.plugin import Transport, Wrapper
+from connmgr.testing import SchemaConformance, WrapperConformance
+from connmgr_containers import (
+    Chroot,
+    Docker,
+    DockerHost,
+    Incus,
+    IncusHost,
+    KubernetesCluster,
+    Lxc,
+    LxcHost,
+    Lxd,
+    LxdHost,
+    Nspawn,
+    NspawnHost,
+    Podman,
+    PodmanHost,
+)
+from tests.containers.host import ContainerHost
+from tests.plugins.places import LOCAL, Places
+
+ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+
+class InsideConformance(WrapperConformance):
+    """The suite in the container named box; ``kind`` is a fixture of the subclass."""
+
+    @pytest.fixture
+    def data(self, container_host: ContainerHost) -> Mapping[str, Any]:
+        return {"host": ON, "containerName": container_host.name}
+
+    @pytest.fixture
+    def via(self, container_host: ContainerHost, ways: Places, kind: Wrapper) -> Iterator[Transport]:
+        container_host.has(kind.name)
+        with ways.reach(LOCAL, container_host.machine.root) as transport:
+            yield transport
+
+
+@pytest.mark.needs("machine", "devices", "busybox", "podman")
+class TestPodman(InsideConformance):
+    @pytest.fixture
+    def kind(self) -> Podman:
+        return Podman()
+
+
+@pytest.mark.needs("machine", "devices", "busybox", "podman", "docker")
+class TestDocker(InsideConformance):
+    @pytest.fixture
+    def kind(self) -> Docker:
+        return Docker()
+
+
+@pytest.mark.needs("machine", "devices", "busybox", "lxc")
+class TestLxc(InsideConformance):
+    @pytest.fixture
+    def kind(self) -> Lxc:
+        return Lxc()
+
+
+@pytest.mark.needs("machine", "devices", "busybox", "nspawn")
+class TestNspawn(InsideConformance):
+    @pytest.fixture
+    def kind(self) -> Nspawn:
+        return Nspawn()
+
+
+@pytest.mark.needs("machine", "devices", "busybox")
+class TestChroot(InsideConformance):
+    @pytest.fixture
+    def kind(self) -> Chroot:
+        return Chroot()
+
+    @pytest.fixture
+    def data(self, container_host: ContainerHost) -> Mapping[str, Any]:
+        return {"host": ON, "directory": container_host.jail}
+
+
+OTHERS = [
+    Incus(),
+    Lxd(),
+    DockerHost(),
+    PodmanHost(),
+    KubernetesCluster(),
+    LxcHost(),
+    IncusHost(),
+    LxdHost(),
+    NspawnHost(),
+]
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
+class TestOthers(SchemaConformance):
+    """Those that lead to hosts, and those whose daemon no test can start."""
