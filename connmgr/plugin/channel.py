@@ -91,7 +91,13 @@ class Channel(ABC):
 
 
 class ByteStream(Protocol):
-    """A stream of bytes in both directions: the methods used of a connected TCP socket."""
+    """A stream of bytes in both directions: the methods used of a connected TCP socket.
+
+    One that is no socket may have ``fileno() -> int`` too: a descriptor that is readable while there is news, until the
+    stream is closed. News is what makes ``recv`` return at once, or ``send`` after it has taken nothing. With a timeout
+    of 0 both then never wait, and raise :class:`TimeoutError`; ``recv`` of nothing ends what was news of ``send``.
+    Without it, threads of the daemon wait for the stream.
+    """
 
     def recv(self, size: int, /) -> bytes:
         """Return 1 to ``size`` bytes, or none at the end; raise :class:`TimeoutError` if none came in time."""

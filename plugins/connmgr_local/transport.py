@@ -7,8 +7,9 @@ import pwd
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
-from connmgr.errors import HostRefused, ShellStartFailed
+from connmgr.errors import HostRefused, OperationError, ShellStartFailed
 from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.channel import LocalChannel
 
@@ -42,6 +43,12 @@ class LocalTransport(Transport):
         except OSError as error:
             raise HostRefused(f"{host} port {port}: {error.strerror or error}.") from error
 
+    def listen_tcp(self, host: str, port: int, *, timeout: float) -> LocalListener:
+        try:
+            return LocalListener(socket.create_server((host, port), family=_family(host)))
+        except OSError as error:
+            raise OperationError(f"Nobody can listen on {host} port {port} here: {error.strerror or error}.") from error
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -52,6 +59,31 @@ class LocalTransport(Transport):
     def _forget(self, channel: LocalChannel) -> None:
         with self._lock:
             self._channels.discard(channel)
+
+
+class LocalListener:
+    """A port of this machine in the form of :class:`connmgr.plugin.Listener`."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self.port: int = listening.getsockname()[1]
+
+    def accept(self, timeout: float) -> socket.socket:
+        """Return the next connection to the port; raise :class:`TimeoutError` if none came in time."""
+        self._listening.settimeout(timeout)
+        connected, _ = self._listening.accept()
+        return connected
+
+    def close(self) -> None:
+        """Stop listening; calling it again does nothing."""
+        # Wakes a thread that accepts.
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _environment() -> dict[str, str]:

@@ -20,8 +20,10 @@ from paramiko.ssh_exception import SSHException
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
+from connmgr_ssh.forwarded import FarListener, Reply, forward_request
 from connmgr_ssh.packets import Packets, Payload
 from connmgr_ssh.stream import PACKET_BYTES, STDERR, STDOUT, WINDOW_BYTES, Stream, packed
+from connmgr_ssh.tcp import TcpStream
 from connmgr_ssh.wire import MAX_SILENCES, Wire
 
 log = logging.getLogger("connmgr_ssh")
@@ -101,6 +103,11 @@ class Link(paramiko.Transport):
         self._postponed: list[tuple[Message, Stream | None, bool]] = []
         self._soon: deque[tuple[Message, Stream]] = deque()
         self._one_waits = threading.Lock()
+        self._held_up: set[Stream] = set()
+        # Global requests are answered in their order, and answers do not tell which one they are for.
+        self._ordering = threading.Lock()
+        self._replies: deque[Reply | None] = deque()
+        self._listeners: dict[int, FarListener] = {}
         self._packets = cast(Packets, self.packetizer)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
@@ -162,6 +169,8 @@ class Link(paramiko.Transport):
             # A channel may have been opened after paramiko notified the others, and before the link became inactive.
             for stream in list(self._channels.values()):
                 stream._unlink()
+            for listener in list(self._listeners.values()):
+                listener.end()
             self.wire.release()
             self.reading.close()
 
@@ -198,6 +207,44 @@ class Link(paramiko.Transport):
         finally:
             self._send_soon()
 
+    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
+        """Send several messages without ever waiting, or return False; ``of`` has news when it may be tried again.
+
+        What the peer does not take at once, a thread sends that waits for it.
+        :raises EOFError | OSError: the link or the channel is gone.
+        """
+        if not self._posted_now(payloads, of):
+            # Whoever is sending may have looked who was held up before it was noted here.
+            self._held_up.add(of)
+            if not self._posted_now(payloads, of):
+                return False
+            self._held_up.discard(of)
+        return True
+
+    def _posted_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
+        if not self.active:
+            raise EOFError
+        if not self.clear_to_send.is_set() or not self.clear_to_send_lock.acquire(blocking=False):
+            return False
+        try:
+            if not self.clear_to_send.is_set() or self.wire.is_behind:
+                return False
+            if of.close_sent:
+                raise BrokenPipeError("The channel is closed.")
+            self._packets.offer(payloads())
+        finally:
+            self.clear_to_send_lock.release()
+            self._send_soon()
+        if self.wire.is_behind and self._one_waits.acquire(blocking=False):
+            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
+        return True
+
+    def _release_held_up(self) -> None:
+        """Tell the streams that could not send that they may try again."""
+        for stream in list(self._held_up):
+            self._held_up.discard(stream)
+            stream.note_news()
+
     def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
         """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
         if not self.clear_to_send.is_set():
@@ -228,12 +275,21 @@ class Link(paramiko.Transport):
         """Send what waits; the wire gives up a peer that takes nothing for too long."""
         while True:
             with suppress(OSError, EOFError):
+                self._catch_up()
                 self._send_soon()
             self._one_waits.release()
             # What was left since the last look found this thread at work. Another sender sends it after its own.
-            left = self._soon and self.active and self.clear_to_send.is_set() and not self.clear_to_send_lock.locked()
-            if not left or not self._one_waits.acquire(blocking=False):
+            left = self.wire.is_behind or (self._soon and not self.clear_to_send_lock.locked())
+            if not (left and self.active and self.clear_to_send.is_set()) or not self._one_waits.acquire(
+                blocking=False
+            ):
                 return
+
+    def _catch_up(self) -> None:
+        """Send what the peer did not take at once."""
+        if self.wire.is_behind:
+            with self.clear_to_send_lock:
+                self._packets.send(())
 
     def _send_soon(self) -> None:
         # Whoever found the lock taken has appended before: the holder looks again after he has released it.
@@ -244,6 +300,8 @@ class Link(paramiko.Transport):
                     self._send_in_order(((message.asbytes(),),), of, last=False)
             finally:
                 self.clear_to_send_lock.release()
+        if self._held_up and self.clear_to_send.is_set() and not self.wire.is_behind:
+            self._release_held_up()
 
     def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
         # sshd ends the connection when a message refers to a channel that both sides have closed.
@@ -301,8 +359,13 @@ class Link(paramiko.Transport):
         """Ask a silent peer for a sign of life, or give it up."""
         if self.wire.silences >= MAX_SILENCES:
             raise EOFError
-        if self.authenticated and self.clear_to_send.is_set():
-            self._packets.try_send(Message(KEEP_ALIVE))
+        if self.authenticated and self.clear_to_send.is_set() and self._ordering.acquire(blocking=False):
+            try:
+                self._replies.append(None)
+                if not self._packets.try_send(Message(KEEP_ALIVE)):
+                    self._replies.pop()
+            finally:
+                self._ordering.release()
 
     def answers(self, timeout: float) -> bool:
         """Whether the peer is there; where a sign of life is overdue, it has ``timeout`` seconds to give one."""
@@ -314,11 +377,81 @@ class Link(paramiko.Transport):
                 # paramiko sets it at the answer, and at the end of the link.
                 self.completion_event = heard = threading.Event()
                 with suppress(OSError, EOFError):
-                    self.post(Message(KEEP_ALIVE), deadline)
+                    self._ask(Message(KEEP_ALIVE), None, deadline)
                     heard.wait(deadline.left())
             return self.active and not self.wire.overdue
         finally:
             self._asking.release()
+
+    def _ask(self, message: Message, reply: Reply | None, deadline: Deadline) -> None:
+        """Send a global request; ``reply`` is called with its answer."""
+        with self._ordering:
+            self._replies.append(reply)
+            try:
+                self.post(message, deadline)
+            except BaseException:
+                self._replies.pop()
+                raise
+
+    def listen(self, host: str, port: int, deadline: Deadline) -> FarListener | None:
+        """Have the far side listen on ``host:port``, 0 for a free port; return None where it refuses.
+
+        :raises TimeoutError: it did not answer in time.
+        :raises EOFError | OSError: the connection is gone.
+        """
+        found: list[FarListener] = []
+
+        def granted(answer: Message) -> None:
+            # Connections may come right behind the answer.
+            found.append(FarListener(host, port or answer.get_int(), self._cancel_port))
+            self._listeners[found[0].port] = found[0]
+
+        reply = Reply(granted)
+        self._ask(forward_request(host, port), reply, deadline)
+        if not reply.wait(deadline.left()):
+            raise TimeoutError("The far side did not answer.")
+        if not self.active:
+            raise EOFError
+        return found[0] if reply.granted else None
+
+    def _cancel_port(self, port: int, message: Message, deadline: Deadline) -> None:
+        self._listeners.pop(port, None)
+        self._ask(message, None, deadline)
+
+    def _answered(self, answer: Message | None) -> None:
+        reply = self._replies.popleft() if self._replies else None
+        if reply is not None:
+            reply(answer)
+
+    def _parse_request_success(self, m: Message) -> None:
+        self._answered(m)
+        super()._parse_request_success(m)  # type: ignore[misc]
+
+    def _parse_request_failure(self, m: Message) -> None:
+        self._answered(None)
+        super()._parse_request_failure(m)  # type: ignore[misc]
+
+    def _parse_channel_open(self, m: Message) -> None:
+        kind, number, window, packet = m.get_binary(), m.get_int(), m.get_int(), m.get_int()
+        if kind != b"forwarded-tcpip":
+            m.rewind()
+            super()._parse_channel_open(m)  # type: ignore[misc]
+            return
+        m.get_binary()
+        listener = self._listeners.get(m.get_int())
+        if listener is None or not listener.takes_more:
+            reason = struct.pack(">II", number, common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
+            self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_FAILURE]) + reason + packed(b"") + packed(b"")))
+            return
+        with self.lock:
+            own = self._next_channel()
+            stream = TcpStream(self, own)
+            self._channels.put(own, stream)
+            self.channels_seen[own] = True
+        stream._set_remote_channel(number, window, packet)
+        confirmed = struct.pack(">IIII", number, own, stream.first_window, PACKET_BYTES)
+        self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_SUCCESS]) + confirmed), stream)
+        listener.put(stream)
 
     def _parse_kex_init(self, m: Message) -> None:
         lists = super()._really_parse_kex_init(m)  # type: ignore[misc]

@@ -127,20 +127,39 @@ class Packets(Packetizer):
                 raise EOFError from error
 
     def _send(self, payloads: Iterable[Payload]) -> None:
-        if self._sealing is None:
+        if not payloads:
+            self._wire.send_all(())
+        elif self._sealing is None:
             for payload in payloads:
                 super().send_message(Message(b"".join(payload)))
                 self._sent += 1
         else:
             self._send_all([piece for payload in payloads for piece in self._sealed(payload, *self._sealing)])
 
-    def try_send(self, data: Message) -> None:
-        """Send ``data`` unless another thread is sending."""
-        if self._sending.acquire(blocking=False):
+    def offer(self, payloads: Iterable[Payload]) -> None:
+        """Send messages without waiting: what the peer does not take now goes before what is sent next.
+
+        :raises EOFError: the peer is gone.
+        """
+        with self._sending:
             try:
-                self.send_message(data)
+                self._wire.lags = True
+                self._send(payloads)
+            except (OSError, EOFError) as error:
+                self._wire.close()
+                raise EOFError from error
             finally:
-                self._sending.release()
+                self._wire.lags = False
+
+    def try_send(self, data: Message) -> bool:
+        """Send ``data`` unless another thread is sending; return whether it was sent."""
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            self.send_message(data)
+        finally:
+            self._sending.release()
+        return True
 
     def _sealed(self, payload: Payload, cipher: Aead, nonces: Nonces) -> tuple[bytes, bytes]:
         size = 1 + sum(map(len, payload))

@@ -7,8 +7,7 @@ import socket
 import threading
 
 from connmgr.plugin import Deadline
-from connmgr_ssh.link import Link
-from connmgr_ssh.stream import STDOUT, Stream
+from connmgr_ssh.stream import BATCH_BYTES, STDOUT, Link, Stream
 
 
 class TcpStream(Stream):
@@ -29,23 +28,56 @@ class TcpStream(Stream):
         :raises TimeoutError: none came in time.
         """
         if not self._rest:
-            self._rest = memoryview(self._next())
+            data = self._next(size)
+            if len(data) <= size:
+                return data
+            self._rest = memoryview(data)
         piece, self._rest = self._rest[:size], self._rest[size:]
+        self._note_rest()
         return bytes(piece)
 
-    def _next(self) -> bytes:
-        if not self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience()):
-            raise TimeoutError("No data has come.")
+    def _next(self, size: int) -> bytes:
+        came = self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience())
         with self._lock:
-            data = self._taken(STDOUT, 1)
-        if not data:
-            return b""
-        self._consume(len(data))
+            data = self._taken(STDOUT, size)
+            if self._readiness is not None and not (self._arrived[STDOUT] or self._ended):
+                self._readiness.clear()
+            came = came or self._ended
+        if data:
+            self._consume(len(data))
+        elif not came:
+            raise TimeoutError("No data has come.")
         return data
 
+    def _note_rest(self) -> None:
+        with self._lock:
+            if self._rest and self._readiness is not None:
+                self._readiness.set()
+
     def send(self, data: bytes | memoryview) -> int:
-        """Write some of ``data`` and return the number of bytes written, or raise TimeoutError."""
+        """Write some of ``data`` and return the number of bytes written, or raise TimeoutError.
+
+        With a timeout of 0 it never waits; the descriptor tells when it may be tried again.
+        """
+        if self._timeout == 0:
+            return self.send_now(data)
         return self._write(memoryview(data), Deadline(self._patience()))
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Write some of ``data`` without ever waiting, and return the number of bytes; TimeoutError for none."""
+        data = memoryview(data)
+        with self._lock:
+            if self.closed or self._eof_sent:
+                raise BrokenPipeError("The channel is closed.")
+            size = min(len(data), self._room_out, BATCH_BYTES)
+            if not size:
+                raise TimeoutError("The far side takes no more data.")
+            self._room_out -= size
+        if not self.link.post_now(lambda: self._packets(data[:size]), self):
+            with self._lock:
+                self._room_out += size
+            raise TimeoutError("The link takes no more data.")
+        return size
 
     def sendall(self, data: bytes | memoryview, timeout: float | None = None) -> None:
         super().sendall(data, self._patience() if timeout is None else timeout)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ChannelRefused, ShellLost
-from connmgr.plugin import ByteStream, Deadline, Pty, Transport
+from connmgr.plugin import ByteStream, Deadline, Listener, Pty, Transport
 from connmgr_ssh.accepted_keys import AcceptedKeys
 from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import Login
@@ -15,6 +15,7 @@ from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config import Destination
 from connmgr_ssh.dial import dial
 from connmgr_ssh.faults import mapped, quoted, refused_stream
+from connmgr_ssh.forwarded import refused
 from connmgr_ssh.hostkeys import Judge
 from connmgr_ssh.identities import gather, wants_agent
 from connmgr_ssh.link import Link
@@ -73,6 +74,15 @@ class SshTransport(Transport):
             except Refused as refusal:
                 raise refused_stream(refusal, f"{host}:{port}", self._name) from refusal
         return stream
+
+    def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
+        deadline = Deadline(timeout)
+        self._refuse_when_lost()
+        with mapped(self._name, f"listening on {host}:{port}", deadline):
+            listener = self._link.listen(host, port, deadline)
+        if listener is None:
+            raise refused(host, port, self._name)
+        return listener
 
     def _refuse_when_lost(self) -> None:
         if not self.alive:

@@ -57,6 +57,10 @@ class Wire:
         # A server with Nagle's algorithm, such as sshd during the set-up, waits for our ACKs, which are delayed by
         # default.
         self.hasty = _QUICKACK is not None
+        self.lags = False
+        """Whether what is not taken at once is kept, instead of waited for; only who may send sets it."""
+
+        self._behind = b""
 
     def until_silence(self) -> float | None:
         """Return the seconds until an interval without a sign of life has passed; None for never."""
@@ -143,13 +147,20 @@ class Wire:
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is kept that was not taken."""
+        return bool(self._behind)
+
     def send_all(self, pieces: Sequence[bytes]) -> None:
-        """Write ``pieces`` in their order.
+        """Write ``pieces`` in their order, after what was kept of others.
 
         :raises OSError: the peer accepted nothing for :data:`MAX_SILENCES` intervals, or is gone.
         """
         sent = first = 0
-        if self.socket and SMALL_PIECES < len(pieces) < MANY_PIECES:
+        if self._behind and not self.lags:
+            pieces, self._behind = [self._behind, *pieces], b""
+        if self.socket and not self._behind and SMALL_PIECES < len(pieces) < MANY_PIECES:
             # Joining a large message would cost as much as sending it.
             with suppress(BlockingIOError):
                 sent = self.socket.sendmsg(pieces)
@@ -160,11 +171,31 @@ class Wire:
         while rest:
             rest = rest[self.send(rest) :]
 
+    def _offer(self, data: bytes | memoryview) -> None:
+        """Write what is taken at once, and keep the rest."""
+        rest = memoryview(data)
+        # A stream that cannot be asked is left to whoever may wait.
+        send = self._stream.send if self.socket else getattr(self._stream, "send_now", None)
+        with suppress(BlockingIOError, TimeoutError):
+            while rest and send is not None and not self._behind:
+                rest = rest[send(rest) :]
+        if rest:
+            self._behind = b"".join((self._behind, rest))
+
     def send(self, data: bytes | memoryview) -> int:
-        """Write some of ``data`` and return the number of bytes written.
+        """Write some of ``data``, after what was kept of others, and return the number of bytes written.
 
         :raises OSError: the peer accepted nothing for :data:`MAX_SILENCES` intervals, or is gone.
         """
+        if self.lags:
+            self._offer(data)
+            return len(data)
+        kept, self._behind = memoryview(self._behind), b""
+        while kept:
+            kept = kept[self._send(kept) :]
+        return self._send(data)
+
+    def _send(self, data: bytes | memoryview) -> int:
         silences = 0
         while silences < MAX_SILENCES:
             try:
