@@ -12,6 +12,7 @@ ConnmgrError
 │   ├── ConnectionCycle           400  connection_cycle
 │   ├── ProtectedEntry            400  protected_entry
 │   ├── NotToggleable             400  not_toggleable
+│   ├── PortInUse                 400  port_in_use
 │   ├── NoShell                   400  no_shell
 │   ├── NoSuchDirectory           400  no_such_directory
 │   ├── UnknownJob                400  unknown_job
@@ -198,6 +199,12 @@ class NotToggleable(RequestError):
     """The connection leads to nothing that could be started and stopped."""
 
     code = "not_toggleable"
+
+
+class PortInUse(RequestError):
+    """Another program listens on the port that a tunnel is to listen on."""
+
+    code = "port_in_use"
 
 
 class NoShell(RequestError):

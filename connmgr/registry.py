@@ -22,7 +22,16 @@ from connmgr import hookspecs
 from connmgr.errors import UnknownType
 from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
-from connmgr.plugin import AnyConnectionType, ConnectionType, Reference, Schema, Secret, ValidationError, Wrapper
+from connmgr.plugin import (
+    AnyConnectionType,
+    ConnectionType,
+    Reference,
+    Schema,
+    Secret,
+    Tunnel,
+    ValidationError,
+    Wrapper,
+)
 
 logger = logging.getLogger("connmgr.registry")
 
@@ -182,8 +191,8 @@ def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConn
 
 
 def _check(kind: object) -> None:
-    if not isinstance(kind, ConnectionType | Wrapper):
-        raise TypeError(f"not an instance of ConnectionType or Wrapper: {kind!r}")
+    if not isinstance(kind, ConnectionType | Wrapper | Tunnel):
+        raise TypeError(f"not an instance of ConnectionType, Wrapper or Tunnel: {kind!r}")
     owner = type(kind).__name__
     for attribute in ("name", "description", "usage_category"):
         value = getattr(kind, attribute, None)
@@ -206,7 +215,7 @@ def _check_schema(owner: str, kind: AnyConnectionType) -> None:
     for path, field in every_field(schema()):
         _check_place(f"{owner}.schema: {path}", field)
     via = schema().fields.get(kind.via) if kind.via is not None else None
-    if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper)):
+    if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper | Tunnel)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
 
 

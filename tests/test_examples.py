@@ -102,6 +102,12 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "23-connection-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["example shell"],
     "24-connection-update.sh": nothing,
     "25-connection-refresh.sh": nothing,
+    "28-connection-toggle.sh": nothing,
+    "29-connection-browse.sh": lambda answers: answers == [{}],
+    "29-connection-terminal.sh": lambda answers: answers == [{}],
+    "29-tunnel-query.sh": lambda answers: (
+        [(one["state"], one["address"]) for one in answers[0]["tunnels"]] == [("open", "127.0.0.1:8080")]
+    ),
     "26-hostkey-trust.sh": nothing,
     "27-hostkey-forget.sh": lambda answers: [one["kept"] for one in answers[0]["keys"]] == [""],
     "26-connection-apply.sh": lambda answers: answers == [{"added": [], "removed": []}],

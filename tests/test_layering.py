@@ -20,6 +20,7 @@ ORDER = [
     "peers",
     "whereabouts",
     "frames",
+    "socks",
     "settings",
     "fields",
     "plugin",
@@ -36,6 +37,7 @@ ORDER = [
     "jobs",
     "streams",
     "terminals",
+    "tunnels",
     "api",
     "daemon",
 ]
@@ -44,7 +46,7 @@ ORDER = [
 SIDES = {
     "__main__": {"cli"},
     "client": {"errors", "frames", "paths", "peers", "whereabouts"},
-    "cli": {"client", "errors", "frames", "paths", "settings", "whereabouts", "__init__"},
+    "cli": {"client", "errors", "frames", "paths", "settings", "socks", "whereabouts", "__init__"},
     "mcp": {"client", "paths", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }

@@ -32,6 +32,7 @@ from connmgr.api import (
     shell,
     terminal,
     token,
+    tunnel,
     vault,
 )
 from connmgr.api.account import begin
@@ -52,6 +53,7 @@ GROUPS = tuple(
         broadcast,
         pipe,
         terminal,
+        tunnel,
         job,
         orphans,
         command,

@@ -29,6 +29,7 @@ from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
+from connmgr.plugin import Tunnel
 from connmgr.vault.batch import held
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
@@ -157,6 +158,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
         category=request.get("category"),
         references=data.references,
         parent=data.parent,
+        folder=data.folder,
     )
     id, is_new = add(same=data.equals)
     if not is_new and not services().authorisation.visible(caller(), [id]):
@@ -225,8 +227,17 @@ def remove(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE},
 )
 def refresh(request: dict[str, Any]) -> None:
-    """Open a connection, store what it finds as the `state`, and close it again."""
-    services().shells.refresh(request["connection"], caller().access)
+    """Open a connection, store what it finds as the `state`, and close it again.
+
+    Of a tunnel that is the connection that it goes through.
+    """
+    id, connections = request["connection"], services().vault.connections
+    stored = connections.get(id)
+    if isinstance(kind := services().registry.get(stored.type), Tunnel):
+        services().tunnels.probe(stored.data[kind.via or ""], caller().access)
+        connections.set_state(id, {})
+    else:
+        services().shells.refresh(id, caller().access)
 
 
 @group.endpoint(
@@ -289,6 +300,9 @@ def _check_category(request: dict[str, Any]) -> None:
 
 def _validate(data: ConnectionData, way: str | None) -> None:
     try:
+        if isinstance(data.kind, Tunnel):
+            services().tunnels.probe(data.references[0], caller().access)
+            return
         services().shells.probe(Target(data.kind.name, data.sealed, way=way), caller().access)
     except OperationError as error:
         raise ValidationFailed(error) from error

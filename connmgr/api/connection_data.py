@@ -13,9 +13,10 @@ from connmgr.api.body import describe
 from connmgr.api.services import services
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
-from connmgr.plugin import AnyConnectionType, Wrapper
+from connmgr.plugin import AnyConnectionType
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, record
+from connmgr.vault.placing import placing
 from connmgr.vault.sealed import within
 
 _BLANK = "secret"
@@ -30,7 +31,9 @@ class ConnectionData:
     references: list[str]
     """The connections that it names, to run over."""
     parent: str | None
-    """The connection whose place it extends, and whose path its own begins with: that of a wrapper."""
+    """The connection whose place it extends, and whose path its own begins with: that of a wrapper or a tunnel."""
+    folder: str | None
+    """What stands between that path and its own name."""
     fingerprint: bytes
     _plain: dict[str, Any]
     _access: Access
@@ -106,9 +109,11 @@ def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
 
 def _derived(type: AnyConnectionType, schema: Schema, loaded: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from loaded data, whether its secrets are sealed or not."""
+    place = placing(type, loaded)
     return {
         "references": references(schema, loaded),
-        "parent": loaded.get(type.via) if type.via and isinstance(type, Wrapper) else None,
+        "parent": place.parent,
+        "folder": place.folder,
         "fingerprint": record.fingerprint(map_secrets(schema, loaded, lambda _: _BLANK)),
     }
 

@@ -104,7 +104,10 @@ class ConnectionInfo(Schema):
     )
     lastModified = UtcTime(required=True, metadata={"description": "When its name, data or category was last changed."})
     state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
-    cache = fields.Dict(required=True, metadata={"description": "Empty in this version."})
+    cache = fields.Dict(
+        required=True,
+        metadata={"description": "`sessionEnabled`: whether it is wanted, once it was toggled."},
+    )
     dialled = fields.Nested(
         DialledHosts,
         metadata={"description": "Present with `dialled`: the hosts that its links lead to, after `~/.ssh/config`."},
@@ -167,6 +170,25 @@ class ConnectionRemoveRequest(Schema):
 
 class ConnectionRefreshRequest(Schema):
     connection = Id(required=True, metadata={"description": "The connection to open."})
+
+
+class ConnectionToggleRequest(Schema):
+    connection = Id(required=True, metadata={"description": "The tunnel, or what else can be started and stopped."})
+    state = Boolean(required=True, metadata={"description": "Whether it is wanted."})
+
+
+class ConnectionBrowseRequest(Schema):
+    connection = Id(required=True, metadata={"description": "The connection whose files are to be shown."})
+    directory = Text(allow_none=True, metadata={"description": "Where to begin."})
+
+
+class ConnectionTerminalRequest(Schema):
+    connection = Id(required=True, metadata={"description": "The connection whose terminal is to be shown."})
+    directory = Text(allow_none=True, metadata={"description": "Where it begins."})
+
+
+class ShownResponse(Schema):
+    url = fields.String(metadata={"description": "The page that shows it, where there is one."})
 
 
 class TypeInfo(Schema):

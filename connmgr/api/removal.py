@@ -27,11 +27,12 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
 
 
 def end_what_runs(connections: Iterable[str]) -> None:
-    """End the terminals, pipes and shells of connections that were removed or changed.
+    """End the terminals, pipes, tunnels and shells of connections that were removed or changed.
 
     :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
     """
     ended = list(connections)
     services().terminals.forget(ended)
     services().streams.forget(ended)
+    services().tunnels.forget(ended)
     services().shells.forget(ended)

@@ -28,6 +28,7 @@ from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
+from connmgr.tunnels.tunnels import Tunnels
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
@@ -45,6 +46,7 @@ class Services:
     shells: Shells
     streams: Streams
     terminals: Terminals
+    tunnels: Tunnels
     jobs: Jobs
     starts: Starts
     orphans: Orphans

@@ -156,6 +156,8 @@ def unlock(request: dict[str, Any]) -> None:
     if caller().is_shared:
         raise InvalidRequest("Shake hands with the token, and unlock the user with the session token that you get.")
     services().vault.principals.unlock(caller().access, request["user"], request["passphrase"])
+    if caller().grant is None:
+        services().tunnels.unlocked(caller().access)
 
 
 @group.endpoint(

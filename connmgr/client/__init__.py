@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from connmgr.client.jobs import Jobs
     from connmgr.client.rights import Approvals, AuditTrail, SavedCommands, Tokens
     from connmgr.client.terminals import Terminals
+    from connmgr.client.tunnels import Tunnels
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -171,6 +172,13 @@ class Client:
         from connmgr.client.terminals import Terminals
 
         return Terminals(self.post, self._session)
+
+    @cached_property
+    def tunnel(self) -> Tunnels:
+        """``/tunnel``."""
+        from connmgr.client.tunnels import Tunnels
+
+        return Tunnels(self.post)
 
     def __enter__(self) -> Client:
         return self

@@ -125,6 +125,18 @@ class Connections(Group):
         """Open a connection as a test, and store what it shows."""
         self._post("/connection/refresh", connection=connection)
 
+    def toggle(self, connection: str, state: bool) -> None:
+        """Have a tunnel open or closed from now on, or start and stop what a connection leads to."""
+        self._post("/connection/toggle", connection=connection, state=state)
+
+    def browse(self, connection: str, directory: str | None = None) -> dict[str, Any]:
+        """Return the ``url`` of a page with a connection's files, or nothing where there is none."""
+        return dict(self._post("/connection/browse", connection=connection, **given(directory=directory)))
+
+    def terminal(self, connection: str, directory: str | None = None) -> dict[str, Any]:
+        """Return the ``url`` of a page with a terminal on a connection, or nothing where there is none."""
+        return dict(self._post("/connection/terminal", connection=connection, **given(directory=directory)))
+
     def apply(
         self,
         *,

@@ -63,10 +63,11 @@ from connmgr.streams.streams import Streams
 from connmgr.streams.websocket import GOODBYE_SECONDS
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
+from connmgr.tunnels.tunnels import Tunnels
 from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
 
-FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs", "connmgr.terminals")
+FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs", "connmgr.terminals", "connmgr.tunnels")
 """The packages whose programs for the far side are read at the start: later another version may be in their place."""
 
 logger = logging.getLogger("connmgr.daemon")
@@ -96,6 +97,8 @@ def serve(settings: Settings) -> None:
         streams = Streams()
         cleanup.callback(streams.close, CLOSE_SECONDS)
         terminals = _open_terminals(settings, vault, links, streams, cleanup)
+        tunnels = Tunnels(vault, registry, links, settings.start_timeout)
+        cleanup.callback(tunnels.close, CLOSE_SECONDS)
         kept = KeptLinks()
         cleanup.callback(kept.let_go, 0.0)
         reach = Reach(links, kept)
@@ -113,7 +116,7 @@ def serve(settings: Settings) -> None:
         audit = _open_audit(settings, vault, registry, subject_names, cleanup)
         anonymous = Caller("anonymous", Access(), time.monotonic())
         key = vault.principals.lasting_key(b"connmgr.tokens")
-        grants = Grants(vault.tokens, key, Ending(vault, streams, terminals, jobs))
+        grants = Grants(vault.tokens, key, Ending(vault, streams, terminals, tunnels, jobs))
         cleanup.callback(grants.close)
         approvals = _open_approvals(vault, registry, cleanup)
         tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants)
@@ -128,6 +131,7 @@ def serve(settings: Settings) -> None:
             shells=shells,
             streams=streams,
             terminals=terminals,
+            tunnels=tunnels,
             jobs=jobs,
             starts=starts,
             orphans=Orphans(vault, reach, jobs, starts),
@@ -151,6 +155,7 @@ def serve(settings: Settings) -> None:
         server = _open_server(services, bound, socket_file.bound)
         cleanup.callback(server.shut_down)
         stop.wake = server.wake
+        tunnels.resume()
         found_by.callback(DaemonFile(settings.auth_file, url).remove)
         _announce(settings, url_of(bound))
         server.run(until=lambda: stop.requested)

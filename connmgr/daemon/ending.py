@@ -11,6 +11,7 @@ from connmgr.jobs.jobs import Jobs
 from connmgr.secrets.principals import Access
 from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
+from connmgr.tunnels.tunnels import Tunnels
 from connmgr.vault import Vault
 from connmgr.vault.jobs import UNDER_WAY, JobFilter
 
@@ -21,15 +22,17 @@ GRACE_SECONDS = 2.0
 
 
 class Ending:
-    """Ends streams, terminals and jobs; commands end by themselves (:attr:`connmgr.api.auth.Caller.ended`)."""
+    """Ends streams, terminals, tunnels and jobs; commands end by themselves (:attr:`connmgr.api.auth.Caller.ended`)."""
 
-    def __init__(self, vault: Vault, streams: Streams, terminals: Terminals, jobs: Jobs) -> None:
+    def __init__(self, vault: Vault, streams: Streams, terminals: Terminals, tunnels: Tunnels, jobs: Jobs) -> None:
         self._vault, self._streams, self._terminals, self._jobs = vault, streams, terminals, jobs
+        self._tunnels = tunnels
 
     def __call__(self, tokens: Collection[str], with_jobs: bool) -> None:
         """End what runs by ``tokens``; jobs, which their machines have to be asked for, in a thread that ends soon."""
         self._streams.end(tokens, TokenRevoked("The token is not valid any more."))
         self._terminals.end(tokens)
+        self._tunnels.end(tokens)
         if with_jobs and (jobs := self._vault.jobs.find(JobFilter(states=UNDER_WAY, tokens=list(tokens)))):
             ids = [job.id for job in jobs]
             threading.Thread(target=self._kill, args=(ids,), name="end-jobs", daemon=True).start()

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.errors import ConnectionCycle, ConnectTimeout, IntegrityError, OperationError
+from connmgr.errors import ConnectionCycle, ConnectTimeout, IntegrityError, OperationError, TransportUnsupported
 from connmgr.fields import map_secrets, references
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import LEAST_SECONDS, Deadline, Transport, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Deadline, Transport, Tunnel, Wrapper
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
@@ -109,6 +109,8 @@ def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
     # What secrets are sent to is what was looked at, whoever changes it meanwhile.
     known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)
     while True:
+        if isinstance(registry.get(hop.type), Tunnel):
+            raise TransportUnsupported(f"{hop.label or 'The connection'} is a tunnel: nothing can be run in it.")
         yield hop
         via = registry.get(hop.type).via
         reference = hop.data.get(via) if via else None
@@ -147,6 +149,8 @@ def _open_link(
         if via is None:
             raise OperationError(f"A connection of type {kind} needs one to run in.")
         return WrappedTransport(connection_type, plain, via)
+    if isinstance(connection_type, Tunnel):
+        raise TransportUnsupported("A tunnel carries no processes.")
     return connection_type.open(plain, via, timeout=deadline.left(LEAST_SECONDS))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from connmgr.errors import ChannelRefused, ConnectTimeout, RequestError, ShellLost
 from connmgr.links.chain import Chain
-from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Pty, Transport
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Listener, Pty, Transport
 
 FREE_LINK_SECONDS = 5.0
 """Time to wait for a channel of the second chain."""
@@ -44,6 +44,10 @@ class SpareTransport(Transport):
     def alive(self) -> bool:
         return self._first.alive
 
+    @property
+    def carries_streams(self) -> bool:
+        return self._first.carries_streams
+
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         deadline = Deadline(timeout)
         try:
@@ -60,6 +64,9 @@ class SpareTransport(Transport):
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         return self._first.open_tcp(host, port, timeout=timeout)
+
+    def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
+        return self._first.listen_tcp(host, port, timeout=timeout)
 
     def close(self) -> None:
         self._closed = True

@@ -37,8 +37,10 @@ from connmgr.plugin.types import (
     Dialled,
     Dialogue,
     ForgottenKey,
+    Forward,
     TerminalRequired,
     Toggled,
+    Tunnel,
     Wrapper,
 )
 
@@ -56,6 +58,7 @@ __all__ = [
     "Dialled",
     "Dialogue",
     "ForgottenKey",
+    "Forward",
     "Integer",
     "Length",
     "List",
@@ -73,6 +76,7 @@ __all__ = [
     "Text",
     "Toggled",
     "Transport",
+    "Tunnel",
     "ValidationError",
     "Wrapper",
     "hookimpl",

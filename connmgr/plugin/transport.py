@@ -35,6 +35,11 @@ class Transport(ABC):
         """
         return True
 
+    @property
+    def carries_streams(self) -> bool:
+        """Whether :meth:`open_tcp` can open a stream; by default whether the class has a method of its own for that."""
+        return type(self).open_tcp is not Transport.open_tcp
+
     @abstractmethod
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         """Start ``argv`` on the far side and return its channel.

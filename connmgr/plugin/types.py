@@ -195,5 +195,41 @@ class Wrapper(Described):
         """
 
 
-AnyConnectionType = ConnectionType | Wrapper
+@dataclass(frozen=True)
+class Forward:
+    """What a tunnel listens on, and where the connections that come there lead."""
+
+    host: str
+    """The address to listen on: of the daemon's machine, of the far side for a type that has ``listens_far``."""
+
+    port: int
+    """The TCP port to listen on; 0 for a free one."""
+
+    to: tuple[str, int] | None
+    """The host and port where each connection leads, named as the other side does; None for where it asks by SOCKS."""
+
+    auto_start: bool = False
+    """Whether it is opened when the daemon starts."""
+
+
+class Tunnel(Described):
+    """A connection type that carries TCP connections through another connection, and runs nothing there.
+
+    ``via`` names that one, and is required. The engine listens, dials, and keeps the way open.
+    """
+
+    usage_category: ClassVar[str] = "tunnel"
+
+    folder: ClassVar[str | None] = None
+    """The part of its path between that of the connection it goes through and its own name, if there is one."""
+
+    listens_far: ClassVar[bool] = False
+    """Whether it listens on the far side, and leads to what the daemon's machine reaches."""
+
+    @abstractmethod
+    def forward(self, data: Mapping[str, Any]) -> Forward:
+        """Return what the tunnel of ``data`` listens on and leads to. A secret in ``data`` is an empty text."""
+
+
+AnyConnectionType = ConnectionType | Wrapper | Tunnel
 """What a plugin defines and ``data.type`` names."""

@@ -144,6 +144,8 @@ class Authorisation:
             if work is None or not _is_open(grant, work):
                 raise _UNKNOWN[name](about[name])
             seen += self.sight.require(grant, [work.connection])
+        if action == "connection.toggle":
+            self._require_toggle(grant, request["connection"])
         if action in ("connection.add", "connection.update"):
             self._require_data(grant, action, request)
         if action == "shell.stop" and request.get("all") and not grant.is_unbound:
@@ -160,11 +162,22 @@ class Authorisation:
         if action == "connection.update":
             [stored] = self._vault.connections.infos([request["connection"]])
             data = {"type": stored.type, **data}
+        if self.sight.is_tunnel(data) and "tunnel" not in grant.scopes:
+            raise ScopeDenied("The token lacks the scope tunnel, and may not make a tunnel that others would open.")
         wraps, dials = self.sight.ways_of(data)
         if not grant.is_unbound and (wraps or any(data.get(name) for name in _RUNS)):
             raise ScopeDenied("The token may not run anything it likes, and not choose what a connection runs.")
         if not wraps and not dials and not self.sight.visible(grant, [LOCAL]):
             raise ScopeDenied("The token does not see the daemon's machine, and may have no connection there.")
+
+    def _require_toggle(self, grant: Grant, connection: str) -> None:
+        """Refuse to toggle a tunnel, or what a far side runs, without the scope that either needs."""
+        [stored] = self._vault.connections.infos([connection])
+        data = {"type": stored.type, **stored.data}
+        is_tunnel = self.sight.is_tunnel(data)
+        grant.require_scope("connection.toggle", frozenset({"tunnel"}) if is_tunnel else TEXT)
+        if is_tunnel and not self.sight.ways_of(data)[1] and not self.sight.visible(grant, [LOCAL]):
+            raise ScopeDenied("The token does not see the daemon's machine, and may open no tunnel that leads there.")
 
     def foretold(self, grant: Grant, action: str, request: Mapping[str, Any], names: Collection[str]) -> Decision:
         """Return what :meth:`check` would decide for a token, without asking anybody; plugins are not asked either.

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
-from connmgr.plugin import AnyConnectionType, Wrapper
+from connmgr.plugin import AnyConnectionType, Tunnel, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.vault import Connection, Vault
 from connmgr.vault.path import SEPARATOR, segment
+from connmgr.vault.placing import Placing, placing
 from connmgr.vault.wellknown import DEFAULT
 
 KNOWN_SECONDS = 0.5
@@ -113,22 +114,27 @@ class Sight:
 
         ``places`` has the paths of connections that are made with it, by their labels.
         """
-        above = self._above(data, places)
-        return segment(name) if above is None else SEPARATOR.join((above, segment(name)))
+        kind = self._kind(data)
+        place = Placing() if kind is None else placing(kind, data)
+        above = (self._path_of(place.parent, places), place.folder)
+        return SEPARATOR.join((*(part for part in above if part is not None), segment(name)))
 
     def ways_of(self, data: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Return whether ``data`` are those of a wrapper, and whether they name a host to dial."""
+        """Return whether ``data`` are those of a wrapper, and whether they lead to another host than this machine."""
         kind = self._kind(data)
+        if isinstance(kind, Tunnel):
+            return False, not kind.listens_far
         return isinstance(kind, Wrapper), kind is not None and "host" in kind.schema().fields
+
+    def is_tunnel(self, data: Mapping[str, Any]) -> bool:
+        """Return whether ``data`` are those of a tunnel."""
+        return isinstance(self._kind(data), Tunnel)
 
     def _kind(self, data: Mapping[str, Any]) -> AnyConnectionType | None:
         return next((one.type for one in self._registry if one.type.name == data.get("type")), None)
 
-    def _above(self, data: Mapping[str, Any], places: Mapping[str, str]) -> str | None:
-        kind = self._kind(data)
-        if not isinstance(kind, Wrapper) or not kind.via:
-            return None
-        named = data.get(kind.via)
+    def _path_of(self, named: Any, places: Mapping[str, str]) -> str | None:
+        """Return the path of a connection that data name by its id or a label, or None."""
         if isinstance(named, Mapping) and named.get("label") in places:
             return places[named["label"]]
         id = named.get("storeId") if isinstance(named, Mapping) else named

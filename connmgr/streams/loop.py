@@ -42,10 +42,11 @@ class Loop:
     """Calls back, one at a time and in its own thread, which begins with the first call and ends with :meth:`close`.
 
     What it calls must not wait for anything. ``call``, ``after`` and ``work`` are safe in any thread, the others belong
-    to the loop's own.
+    to the loop's own, which is called ``name``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "streams") -> None:
+        self._name = name
         self._selector = selectors.DefaultSelector()
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
@@ -56,7 +57,7 @@ class Loop:
         self._timers: list[Timer] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
-        self._workers = ThreadPoolExecutor(WORKERS, "streams")
+        self._workers = ThreadPoolExecutor(WORKERS, name)
         self._closing = False
         self._polling = False
 
@@ -108,7 +109,7 @@ class Loop:
     def _wake(self) -> None:
         """See to it that the thread looks at what was added; the caller holds the lock."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         elif self._polling and threading.current_thread() is not self._thread:
             self._ring()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import AnyConnectionType, Channel, Pty, Transport, Wrapper
+from connmgr.plugin import AnyConnectionType, Channel, Pty, Transport, Tunnel, Wrapper
 from connmgr.registry import Registry
 
 WAIT_SECONDS = 30.0
@@ -36,6 +36,8 @@ def connect(
         if via is None:
             raise ValueError("A wrapper runs over another connection's transport.")
         return WrappedTransport(kind, loaded, via)
+    if isinstance(kind, Tunnel):
+        raise TypeError("A tunnel carries no processes.")
     return kind.open(loaded, via, timeout=timeout)
 
 

@@ -32,6 +32,9 @@ class Content(Protocol):
     def parent(self) -> str | None: ...
 
     @property
+    def folder(self) -> str | None: ...
+
+    @property
     def fingerprint(self) -> bytes: ...
 
     def equals(self, stored: Mapping[str, Any]) -> bool: ...
@@ -182,7 +185,7 @@ class _Additions:
     def _row(self, one: Addition, content: Content, category: str) -> dict[str, Any]:
         targets = _targets(content)
         row = rows.new(one.id, one.name, one.type, content.sealed, content.fingerprint, category, content.parent)
-        row |= rows.placed(row["name"], self._known[content.parent] if content.parent else None)
+        row |= rows.placed(row["name"], self._known[content.parent] if content.parent else None, content.folder)
         row["way"] = way.digest(self._known[target] for target in targets)
         row["mac"] = record.mac(row, self._key)
         self._known[one.id] = row

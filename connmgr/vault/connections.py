@@ -149,13 +149,14 @@ class Connections:
         category: str | None = None,
         references: Iterable[str] = (),
         parent: str | None = None,
+        folder: str | None = None,
     ) -> tuple[str, bool]:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
         ``data`` has its secrets sealed. ``same`` compares data with their secrets, and is called while nobody else
         writes. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
         (:func:`connmgr.vault.record.fingerprint`) for which it returns True. ``references`` are the connections that
-        this one runs over; the path of ``parent``, one of them, begins its own path.
+        this one runs over; the path of ``parent``, one of them, begins its own path, and ``folder`` goes on.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
@@ -173,7 +174,7 @@ class Connections:
                 alike = row["type"] == type and record.intact(row, self._key)
                 if alike and same(record.load(row, self._key).data):
                     return row["id"], False
-            self._insert(tx, new | {"way": bound}, targets)
+            self._insert(tx, new | {"way": bound}, targets, folder)
             return new["id"], True
 
         return self._database.write(work)
@@ -277,6 +278,12 @@ class Connections:
         if not self._database.write(lambda tx: tx.execute(change).rowcount):
             raise UnknownConnection(id)
 
+    def set_cache(self, id: str, cache: Mapping[str, Any]) -> None:
+        """Store what is wanted of a connection, or raise :class:`UnknownConnection`."""
+        change = table.update().where(table.c.id == id).values(cache=canonical(cache))
+        if not self._database.write(lambda tx: tx.execute(change).rowcount):
+            raise UnknownConnection(id)
+
     def seed(self, tx: sa.Connection) -> None:
         """Store the connection of a new vault."""
         local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
@@ -307,8 +314,10 @@ class Connections:
         record.verify(row, self._key)
         return dict(row)
 
-    def _insert(self, tx: sa.Connection, row: dict[str, Any], targets: Iterable[str]) -> None:
-        placed = row | rows.place(tx, row)
+    def _insert(
+        self, tx: sa.Connection, row: dict[str, Any], targets: Iterable[str], folder: str | None = None
+    ) -> None:
+        placed = row | rows.place(tx, row, folder)
         rows.insert(tx, [placed | {"mac": record.mac(placed, self._key)}], {row["id"]: targets})
 
     def _store(self, tx: sa.Connection, changed: Iterable[dict[str, Any]]) -> None:
@@ -326,7 +335,7 @@ class Connections:
             over = way.verified(tx, self._key, targets)
             after["way"] = way.new_digest(tx, before, targets, over)
             rows.run_over(tx, id, targets)
-        after |= rows.place(tx, after)
+        after |= rows.place(tx, after, rows.folder_of(tx, before))
         above = []
         if (after["data"], after["way"]) != (before["data"], before["way"]):
             above = way.retied_dependents(tx, self._key, before, after)

@@ -113,18 +113,24 @@ def require_category(tx: sa.Connection, id: str) -> None:
         raise UnknownCategory(id)
 
 
-def place(tx: sa.Connection, row: Row) -> dict[str, Any]:
-    """Return path and depth of a row, which follow from its name and its existing parent."""
+def place(tx: sa.Connection, row: Row, folder: str | None = None) -> dict[str, Any]:
+    """Return path and depth of a row, which follow from its name, its existing parent and the folder within that."""
     parent = row["parent"]
-    return placed(row["name"], None if parent is None else _by_id(tx, [parent], _PLACES)[parent])
+    return placed(row["name"], None if parent is None else _by_id(tx, [parent], _PLACES)[parent], folder)
 
 
-def placed(name: str, parent: Row | None) -> dict[str, Any]:
-    """Return path and depth of what has this name below ``parent``."""
-    own = segment(name)
-    if parent is None:
-        return {"path": own, "depth": 1}
-    return {"path": f"{parent['path']}{SEPARATOR}{own}", "depth": parent["depth"] + 1}
+def placed(name: str, parent: Row | None, folder: str | None = None) -> dict[str, Any]:
+    """Return path and depth of what has this name below ``parent``, in a ``folder`` there if one is named."""
+    above = [] if parent is None else [parent["path"]]
+    path = SEPARATOR.join((*above, *([folder] if folder else []), segment(name)))
+    return {"path": path, "depth": path.count(SEPARATOR) + 1}
+
+
+def folder_of(tx: sa.Connection, row: Row) -> str | None:
+    """Return what stands in the path of an existing row between that of its parent and its own name."""
+    parent = row["parent"]
+    above = 0 if parent is None else _by_id(tx, [parent], _PLACES)[parent]["depth"]
+    return SEPARATOR.join(row["path"].split(SEPARATOR)[above:-1]) or None
 
 
 def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:

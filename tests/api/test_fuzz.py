@@ -24,6 +24,7 @@ GROUPS = [
     "hostkey",
     "shell",
     "terminal",
+    "tunnel",
     "job",
     "fs",
     "secret",

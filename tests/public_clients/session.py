@@ -54,6 +54,7 @@ class Session:
         await self.files()
         if hasattr(self.client, "secret_encrypt"):
             await self.secrets()
+        await self.service()
         await self.elsewhere()
 
     async def stored(self) -> None:
@@ -109,13 +110,27 @@ class Session:
                 encrypted = await self.call(name, "correct horse", *([["vault"]] if several else []))
                 await self.call("secret_decrypt", encrypted, label=name)
 
+    async def service(self) -> None:
+        """A service of the local machine, which older clients can toggle."""
+        data = {"type": "customService", "remotePort": 65535, "localPort": 65535, "host": {"storeId": LOCAL}}
+        added = await self.noun_call("add", "a service", data, label="service")
+        await self.noun_call("query", "*", "services/a service", "*", label="service")
+        if hasattr(self.client, f"{self.noun}_toggle"):
+            for state in (True, False):
+                await self.noun_call("toggle", added, state, label=f"to {state}")
+                await self.noun_call("info", added, label=f"toggled to {state}")
+            await self.noun_call("toggle", LOCAL, True, label="of a machine")
+        await self.noun_call("remove", added, label="service")
+        await self.noun_call("query", "*", "services/a service", "*", label="removed service")
+
     async def elsewhere(self) -> None:
         """What belongs to a desktop program."""
         if hasattr(self.client, "action"):
             await self.call("action", {"id": "toggle"}, False)
-        for name, arguments in (("browse", ()), ("terminal", ("/tmp",)), ("toggle", (True,))):
+        for name in ("browse", "terminal"):
             if hasattr(self.client, f"{self.noun}_{name}"):
-                await self.noun_call(name, LOCAL, *arguments)
+                await self.noun_call(name, LOCAL)
+                await self.noun_call(name, "ffffffff-ffff-ffff-ffff-ffffffffffff", label="unknown")
         await self.call("get", f"{self.client.base_url}/daemon/version")
         await self.call("post", f"{self.client.base_url}/daemon/version", json={})
 

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 KINDS = ("Client", "AsyncClient")
 CASES = [(version, kind) for version in VERSIONS for kind in KINDS]
-DESKTOP = ("action", "connection_browse", "connection_terminal", "connection_toggle")
+DESKTOP = ("action",)
 """What they can ask of a desktop program, and we do not have."""
 
 
@@ -170,6 +170,29 @@ def test_it_keeps_secrets(outcome: Outcome) -> None:
     assert set(opened.values()) <= {"correct horse"}
 
 
+def test_it_adds_a_service_of_this_machine_by_its_host_alone(outcome: Outcome) -> None:
+    assert outcome.of_noun("query service") == [outcome.of_noun("add service")]
+    assert outcome.of_noun("remove service") is None
+    assert outcome.of_noun("query removed service") == []
+
+
+def test_it_toggles_what_can_be_toggled(outcome: Outcome) -> None:
+    toggles = f"{outcome.noun}_toggle" in outcome.methods
+    for state in (True, False) if toggles else ():
+        assert outcome.of_noun(f"toggle to {state}") is None
+        (info,) = outcome.of_noun(f"info toggled to {state}")
+        assert info["cache"] == {"sessionEnabled": state}
+    assert not toggles or "cannot be toggled" in outcome.of_noun("toggle of a machine")["message"]
+
+
+def test_it_is_shown_nothing_of_what_there_is_and_told_of_what_there_is_not(outcome: Outcome) -> None:
+    for name in ("browse", "terminal"):
+        if f"{outcome.noun}_{name}" in outcome.methods:
+            assert outcome.of_noun(name) is None
+            unknown = "Unknown connection: ffffffff-ffff-ffff-ffff-ffffffffffff"
+            assert unknown in outcome.of_noun(f"{name} unknown")["message"]
+
+
 def test_what_belongs_to_a_desktop_program_is_answered_not_found(outcome: Outcome) -> None:
     for name in DESKTOP:
         if name in outcome.methods:
@@ -179,7 +202,7 @@ def test_what_belongs_to_a_desktop_program_is_answered_not_found(outcome: Outcom
 
 
 def test_not_found_is_json_with_a_code(daemon: Daemon) -> None:
-    for path in ("/action", "/connection/browse", "/store/toggle"):
+    for path in ("/action", "/connection/open", "/store/open"):
         request = urllib.request.Request(daemon.url + path, b"{}", {"Content-Type": "application/json"})
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=30)

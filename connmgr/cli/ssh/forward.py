@@ -14,9 +14,9 @@ from connmgr.cli.relay.ends import Sink, Source
 from connmgr.cli.relay.loop import READABLE, Loop
 from connmgr.cli.relay.relay import Relay
 from connmgr.cli.ssh.options import SshOptions
-from connmgr.cli.ssh.socks import Asked, Greeting
 from connmgr.client import ClientError
 from connmgr.client.pipe import Pipe
+from connmgr.socks import Asked, Greeting
 
 MAX_STREAMS = 256
 """Connections that one port carries at a time; further ones wait."""

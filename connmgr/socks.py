@@ -12,8 +12,9 @@ MAX_GREETING_BYTES = 1024
 CONNECT = 1
 NO_AUTHENTICATION = 0
 IPV4, NAME, IPV6 = 1, 3, 4
-_GRANTED_4 = struct.pack("!BBHI", 0, 90, 0, 0)
+_GRANTED_4, _REFUSED_4 = struct.pack("!BBHI", 0, 90, 0, 0), struct.pack("!BBHI", 0, 91, 0, 0)
 _GRANTED_5 = bytes((5, 0, 0, IPV4)) + bytes(6)
+_REFUSED_5 = bytes((5, 5, 0, IPV4)) + bytes(6)
 
 
 class Asked(NamedTuple):
@@ -27,10 +28,13 @@ class Asked(NamedTuple):
 class Greeting:
     """What a client says before its connection leads anywhere.
 
-    It is told that it does before the far side knows: what cannot be reached is a connection that ends at once.
+    With ``grants`` it is told that it does before the far side knows: what cannot be reached is a connection that ends
+    at once. Otherwise :meth:`reply` has what it is told when the far side does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, grants: bool = True) -> None:
+        self._grants = grants
+        self._version = 0
         self._received = b""
         self._answer = b""
         self._agreed = False
@@ -43,7 +47,7 @@ class Greeting:
         self._received += received
         if not received or len(self._received) > MAX_GREETING_BYTES:
             raise ValueError("no greeting")
-        version = self._received[0]
+        version = self._version = self._received[0]
         if version == 4:
             return self._version_4()
         if version != 5:
@@ -54,6 +58,17 @@ class Greeting:
         """Return what is to be sent, once."""
         answer, self._answer = self._answer, b""
         return answer
+
+    def reply(self, granted: bool) -> bytes:
+        """Return what tells a client that has asked whether its connection is there."""
+        if self._version == 4:
+            return _GRANTED_4 if granted else _REFUSED_4
+        return _GRANTED_5 if granted else _REFUSED_5
+
+    def _asked(self, host: str, port: int, rest: bytes) -> Asked:
+        if self._grants:
+            self._answer += self.reply(granted=True)
+        return Asked(host, port, rest)
 
     def _version_4(self) -> Asked | None:
         if len(self._received) < 9:
@@ -69,8 +84,7 @@ class Greeting:
             host = name.decode("ascii")
         if not end:
             return None
-        self._answer = _GRANTED_4
-        return Asked(host, port, rest)
+        return self._asked(host, port, rest)
 
     def _agree(self) -> bool:
         if len(self._received) < 2 or len(self._received) < 2 + self._received[1]:
@@ -98,5 +112,4 @@ class Greeting:
             return None
         address, (port,) = held[start : start + length], struct.unpack("!H", held[start + length :][:2])
         host = address.decode("ascii") if held[3] == NAME else str(ipaddress.ip_address(address))
-        self._answer += _GRANTED_5
-        return Asked(host, port, held[start + length + 2 :])
+        return self._asked(host, port, held[start + length + 2 :])

@@ -1,0 +1,50 @@
+"""Starts and stops what a connection leads to, over the link of the connection that it runs over."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from connmgr.errors import NotToggleable
+from connmgr.fields import map_secrets
+from connmgr.links.table import LinkTable
+from connmgr.plugin import LEAST_SECONDS, Deadline, Toggled, Transport
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.vault import Connection, Vault
+
+
+def toggle(
+    vault: Vault,
+    registry: Registry,
+    links: LinkTable,
+    record: Connection,
+    state: bool,
+    access: Access,
+    timeout: float,
+) -> None:
+    """Start what ``record`` leads to, or stop it, within ``timeout`` seconds.
+
+    :raises NotToggleable: its type cannot.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that this needs.
+    :raises connmgr.errors.ConnmgrError: it failed.
+    """
+    kind = registry.get(record.type)
+    if not isinstance(kind, Toggled):
+        raise NotToggleable(f"A connection of type {record.type} leads to nothing that can be started and stopped.")
+    deadline = Deadline(timeout)
+    via = record.data.get(kind.via) if kind.via else None
+    # Where the secrets go is what was looked at when it was stored.
+    vault.connections.way([via] if via else [], record.way)
+
+    def unseal(secret: Any) -> str:
+        return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
+
+    plain = map_secrets(kind.schema(), record.data, unseal)
+    with ExitStack() as cleanup:
+        transport: Transport | None = None
+        if via is not None:
+            lease = links.lease(via, access, timeout)
+            cleanup.callback(lease.release)
+            transport = lease.link.transport
+        kind.toggle(transport, plain, state, timeout=deadline.left(LEAST_SECONDS))

@@ -1,0 +1,1 @@
+"""Tunnels: TCP connections that go through another connection, on ways that are kept open."""

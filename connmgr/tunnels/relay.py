@@ -1,0 +1,55 @@
+"""Streams through a connection that carries processes alone, such as one by sudo: a program there dials for us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connmgr.engine.script import Source, script_argv
+from connmgr.errors import TransportUnsupported
+from connmgr.plugin import Channel, Deadline, Transport
+
+READ_SECONDS = 1.0
+PROGRAMS = ("nc", "socat", "bash", "python3")
+"""What can relay, in the order in which it is looked for."""
+
+_FIND = Source("connmgr.tunnels", "find_relay")
+_RELAY = Source("connmgr.tunnels", "relay")
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A program of the far side that joins its standard streams with a TCP connection."""
+
+    program: str
+
+    def dial(self, transport: Transport, host: str, port: int, timeout: float) -> Channel:
+        """Start it for a connection to ``host:port``; that it cannot be had, the channel's exit status tells."""
+        argv = script_argv(_RELAY.text, [self.program, host, str(port)], own_locale=True)
+        channel = transport.open_channel(argv, timeout=timeout)
+        channel.expect_bulk()
+        return channel
+
+
+def find_relay(transport: Transport, timeout: float) -> Relay:
+    """Return the first of :data:`PROGRAMS` that the far side has.
+
+    :raises TransportUnsupported: it has none.
+    :raises connmgr.errors.OperationError: it could not be asked.
+    """
+    deadline = Deadline(timeout)
+    channel = transport.open_channel(script_argv(_FIND.text, PROGRAMS, own_locale=True), timeout=timeout)
+    told = b""
+    try:
+        while not deadline.passed:
+            told += channel.recv(min(READ_SECONDS, deadline.left()))[0]
+    except EOFError:
+        pass
+    finally:
+        channel.close()
+    lines = told.decode(errors="replace").split()
+    if "relay" not in lines[:-1]:
+        raise TransportUnsupported(
+            "The connection carries no TCP streams, and its machine has none of the programs that could: "
+            f"{', '.join(PROGRAMS)}. Install one there."
+        )
+    return Relay(lines[lines.index("relay") + 1])

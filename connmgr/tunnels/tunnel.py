@@ -1,0 +1,369 @@
+"""One tunnel that is wanted: its door stays open while the way behind it is opened, lost, and opened again."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+
+from connmgr import errors
+from connmgr.errors import ConnmgrError, ShellLost
+from connmgr.plugin import ByteStream, Channel, Listener
+from connmgr.streams.loop import Loop, Timer
+from connmgr.tunnels.door import Door
+from connmgr.tunnels.ends import End, SocketEnd, end_of
+from connmgr.tunnels.splice import Splice, Traffic
+from connmgr.tunnels.waiting import Client, Waiting
+from connmgr.tunnels.way import DIAL_SECONDS, Way
+
+STOPPED, CONNECTING, OPEN, RETRYING, FAILED = "stopped", "connecting", "open", "retrying", "failed"
+
+MAX_STREAMS = 2048
+"""Streams of one tunnel; further clients wait at its port."""
+
+MAX_DIALS = 32
+"""Streams of one tunnel that are being opened at a time."""
+
+ACCEPT_SECONDS = 1.0
+"""The thread of a far port looks this often whether it is still wanted."""
+
+LEAST_DELAY_SECONDS, MOST_DELAY_SECONDS = 1.0, 60.0
+"""Bounds of the pause between attempts to open the way. Once more at once where it was open before."""
+
+FINAL = (
+    errors.AuthFailed,
+    errors.HostKeyChanged,
+    errors.TransportUnsupported,
+    errors.UnknownConnection,
+    errors.UnknownType,
+    errors.ConnectionCycle,
+    errors.IntegrityError,
+)
+"""What is not tried again: it may lock an account, help who is in between, or be for a person to change."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a tunnel is doing; ``address`` is where it listens, times are aware and in UTC."""
+
+    state: str
+    address: tuple[str, int] | None = None
+    since: datetime | None = None
+    retries: int = 0
+    next_retry: datetime | None = None
+    last_error: tuple[str, str] | None = None
+    """The code and the message of what went wrong last."""
+
+    relay: str | None = None
+    streams: int = 0
+    waiting: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Tunnel:
+    """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; both may be called in any thread, once each.
+
+    ``open_way`` opens the way, in a thread that may wait. ``make_door`` makes the port here, for a tunnel that has one;
+    ``to`` is where a tunnel from the far side leads.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        open_way: Callable[[], Way],
+        make_door: Callable[[Callable[[Client], None]], Door] | None,
+        to: tuple[str, int] | None,
+    ) -> None:
+        self._loop, self._open_way, self._to = loop, open_way, to
+        self._traffic = Traffic()
+        self._waiting = Waiting(loop, self._give_up)
+        self._streams: dict[Splice, None] = {}
+        self._dialling = 0
+        self._way: Way | None = None
+        self._retry: Timer | None = None
+        self._attempting = self._stopped = False
+        self._status = Status(CONNECTING, since=_now())
+        self.settled = threading.Event()
+        """Set when the first attempt to open the way has ended, however."""
+        self.failure: ConnmgrError | None = None
+        """What came of the last attempt to open the way, None where it was opened."""
+        self._door = None if make_door is None else make_door(self._enter)
+
+    @property
+    def status(self) -> Status:
+        """What it is doing."""
+        address = (self._door.host, self._door.port) if self._door is not None else self._status.address
+        return replace(
+            self._status,
+            address=None if self._status.state == FAILED else address,
+            streams=len(self._streams),
+            waiting=len(self._waiting) + self._dialling,
+            bytes_in=self._traffic.bytes_in,
+            bytes_out=self._traffic.bytes_out,
+        )
+
+    def begin(self) -> None:
+        """Let clients in, and open the way."""
+        self._loop.call(self._begin)
+
+    def stop(self) -> threading.Event:
+        """End all; return what is set when the port and the link are released."""
+        done = threading.Event()
+        self._loop.call(partial(self._stop, done))
+        return done
+
+    def look(self) -> None:
+        """Notice that the way is lost; in the thread of the loop, now and then."""
+        if self._way is not None and not self._way.intact:
+            self._lost(ShellLost("The link broke."))
+
+    def try_now(self) -> None:
+        """Open the way at once, if that is waited for."""
+        self._loop.call(lambda: self._retry_within(0.0))
+
+    def _begin(self) -> None:
+        if self._door is not None:
+            self._door.open()
+        self._attempt()
+
+    def _stop(self, done: threading.Event) -> None:
+        self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._door is not None:
+            self._door.close()
+        self._close_streams()
+        self._become(STOPPED)
+        way, self._way = self._way, None
+        self.settled.set()
+        self._loop.work(partial(_release, way, done))
+
+    # The way.
+
+    def _attempt(self) -> None:
+        if self._stopped or self._attempting or self._way is not None:
+            return
+        self._attempting = True
+        self._retry = None
+        self._status = replace(self._status, next_retry=None)
+        self._loop.work(self._open)
+
+    def _open(self) -> None:
+        """Open the way, in a thread that may wait."""
+        try:
+            way = self._open_way()
+        except ConnmgrError as error:
+            self._loop.call(partial(self._failed, error))
+        except BaseException:
+            self._loop.call(partial(self._failed, errors.InternalError("The way could not be opened: see the log.")))
+            raise
+        else:
+            self._loop.call(partial(self._opened, way))
+
+    def _opened(self, way: Way) -> None:
+        self._attempting = False
+        self.settled.set()
+        if self._stopped:
+            self._loop.work(way.close)
+            return
+        self._way, self.failure = way, None
+        self._status = Status(OPEN, way.address, _now(), relay=way.relay.program if way.relay else None)
+        if way.listener is not None:
+            threading.Thread(target=self._accept, args=(way, way.listener), name="tunnel port", daemon=True).start()
+        self._serve()
+
+    def _failed(self, error: ConnmgrError) -> None:
+        self._attempting = False
+        told = (error.code, error.message)
+        if self._stopped:
+            return
+        self.failure = error
+        if isinstance(error, FINAL):
+            if self._door is not None:
+                self._door.close()
+            self._close_streams()
+            self._status = Status(FAILED, since=_now(), retries=self._status.retries, last_error=told)
+        else:
+            retries = self._status.retries + 1
+            since = self._status.since if self._status.state == RETRYING else _now()
+            self._status = Status(RETRYING, None, since, retries, last_error=told)
+            most = min(MOST_DELAY_SECONDS, LEAST_DELAY_SECONDS * 2 ** min(retries, 10))
+            self._retry_after(LEAST_DELAY_SECONDS if self._waiting else random.uniform(LEAST_DELAY_SECONDS, most))  # noqa: S311
+        self.settled.set()
+
+    def _lost(self, error: ConnmgrError) -> None:
+        """Open the way anew; who goes over the lost one is told."""
+        way, self._way = self._way, None
+        if way is None:
+            return
+        way.retire()
+        self._loop.work(way.close)
+        for stream in list(self._streams):
+            stream.close(reset=True)
+        self._status = Status(RETRYING, since=_now(), last_error=(error.code, error.message))
+        # Others have lost theirs too.
+        self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
+
+    def _retry_after(self, seconds: float) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self._loop.after(seconds, self._attempt)
+        at = datetime.fromtimestamp(time.time() + seconds, timezone.utc)
+        self._status = replace(self._status, next_retry=at)
+
+    def _retry_within(self, seconds: float) -> None:
+        """Bring the next attempt forward: somebody waits for it."""
+        if self._retry is not None and self._retry.at > time.monotonic() + seconds:
+            self._retry_after(seconds)
+
+    def _become(self, state: str) -> None:
+        self._status = replace(self._status, state=state, since=_now(), next_retry=None)
+
+    # Its clients.
+
+    def _enter(self, client: Client) -> None:
+        self._waiting.hold(client)
+        self._retry_within(LEAST_DELAY_SECONDS)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Dial for those who wait, as far as may be at a time."""
+        if self._way is None:
+            return
+        for client in self._waiting.take():
+            if self._dialling < MAX_DIALS:
+                self._dialling += 1
+                self._loop.work(partial(self._dial, self._way, client))
+            else:
+                self._waiting.hold(client)
+        if self._door is not None and len(self._streams) + self._dialling + len(self._waiting) >= MAX_STREAMS:
+            self._door.shut()
+
+    def _dial(self, way: Way, client: Client) -> None:
+        """Open a stream for ``client``, in a thread that may wait."""
+        try:
+            stream = way.dial(*client.to)
+        except ConnmgrError as error:
+            self._loop.call(partial(self._not_dialled, way, client, error))
+        except BaseException:
+            told = errors.InternalError("The stream could not be opened: see the log.")
+            self._loop.call(partial(self._not_dialled, way, client, told))
+            raise
+        else:
+            self._loop.call(partial(self._dialled, way, client, stream))
+
+    def _not_dialled(self, way: Way, client: Client, error: ConnmgrError) -> None:
+        self._dialling -= 1
+        lost = isinstance(error, ShellLost) or not way.intact
+        if lost and way is self._way:
+            self._lost(error)
+        if lost and not self._stopped:
+            # It came while the way was going, and is held for what is left of its time.
+            self._waiting.hold(client)
+            self._serve()
+            return
+        self._status = replace(self._status, last_error=(error.code, error.message))
+        self._turn_away(client)
+        self._serve()
+
+    def _dialled(self, way: Way, client: Client, stream: ByteStream | Channel) -> None:
+        self._dialling -= 1
+        far = end_of(self._loop, stream)
+        if self._stopped or way is not self._way:
+            far.close()
+            if self._stopped:
+                self._turn_away(client)
+            else:
+                self._waiting.hold(client)
+                self._serve()
+            return
+        self._waiting.release(client)
+        answer = client.answer(True)
+        # The room of a fresh socket is larger than any answer.
+        if answer and client.end.write(memoryview(answer)) < len(answer):
+            client.end.close(reset=True)
+            far.close()
+            return
+        self._join(client.end, far, client.early, way)
+        self._serve()
+
+    def _join(self, near: End, far: End, early: bytes, way: Way) -> None:
+        begun = Splice(near, far, self._traffic, early=early, intact=lambda: way.intact, ended=self._ended)
+        if not begun.closed:
+            self._streams[begun] = None
+
+    def _ended(self, stream: Splice) -> None:
+        self._streams.pop(stream, None)
+        if self._door is not None and not self._stopped and self._status.state != FAILED:
+            self._door.open()
+
+    def _give_up(self, client: Client) -> None:
+        self._turn_away(client)
+
+    def _turn_away(self, client: Client) -> None:
+        self._waiting.release(client)
+        answer = client.answer(False)
+        if answer:
+            try:
+                client.end.write(memoryview(answer))
+            except OSError:
+                answer = b""
+        client.end.close(reset=not answer)
+
+    def _close_streams(self) -> None:
+        for stream in list(self._streams):
+            stream.close(reset=True)
+        for client in self._waiting.take():
+            self._turn_away(client)
+
+    # What comes from the far side.
+
+    def _accept(self, way: Way, listener: Listener) -> None:
+        """Take the connections to the port of the far side, in a thread of its own, until the way is lost or closed."""
+        while self._way is way and not self._stopped:
+            try:
+                stream = listener.accept(ACCEPT_SECONDS)
+            except TimeoutError:
+                continue
+            except (OSError, EOFError):
+                return
+            if len(self._streams) + self._dialling >= MAX_STREAMS:
+                stream.close()
+            else:
+                self._loop.work(partial(self._dial_here, way, stream))
+
+    def _dial_here(self, way: Way, stream: ByteStream) -> None:
+        """Open the connection on this side for ``stream``, in a thread that may wait."""
+        try:
+            connected = socket.create_connection(self._to or ("", 0), DIAL_SECONDS)
+        except OSError as error:
+            stream.close()
+            self._status = replace(self._status, last_error=(errors.HostRefused.code, error.strerror or str(error)))
+            return
+        self._loop.call(partial(self._join_here, way, connected, stream))
+
+    def _join_here(self, way: Way, connected: socket.socket, stream: ByteStream) -> None:
+        near, far = SocketEnd(self._loop, connected), end_of(self._loop, stream)
+        if self._stopped or way is not self._way:
+            near.close(reset=True)
+            far.close()
+        else:
+            self._join(near, far, b"", way)
+
+
+def _release(way: Way | None, done: threading.Event) -> None:
+    try:
+        if way is not None:
+            way.close()
+    finally:
+        done.set()
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,290 @@
+"""The tunnels that are wanted: toggled, begun with the daemon, restarted with their connections, ended with tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from connmgr.errors import ConnmgrError, IntegrityError, NotToggleable, SecretLocked, StreamLimit
+from connmgr.fields import map_secrets
+from connmgr.links.table import LinkTable
+from connmgr.plugin import Deadline, Forward
+from connmgr.plugin import Tunnel as TunnelType
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.streams.loop import Loop
+from connmgr.tunnels.door import Door
+from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, Status, Tunnel
+from connmgr.tunnels.way import Way, open_way
+from connmgr.vault import Connection, Vault
+from connmgr.vault.wellknown import LOCAL
+
+MAX_TUNNELS = 1000
+LOOK_SECONDS = 0.5
+"""How often it is noticed that links are lost."""
+
+RELEASE_SECONDS = 10.0
+"""Time in which a tunnel that is stopped has released its link."""
+
+WANTED, BY_TOKEN = "sessionEnabled", "sessionToken"
+"""Members of a connection's ``cache``: whether it is wanted, and the id of the token with which it was toggled."""
+
+logger = logging.getLogger("connmgr.tunnels")
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A tunnel that is wanted, or why there is none; whose secrets open its way, and with which token it ends."""
+
+    access: Access
+    token: str | None
+    tunnel: Tunnel | None = None
+    failure: ConnmgrError | None = None
+
+    @property
+    def status(self) -> Status:
+        if self.tunnel is not None:
+            return self.tunnel.status
+        told = None if self.failure is None else (self.failure.code, self.failure.message)
+        return Status(FAILED, last_error=told)
+
+
+class Tunnels:
+    """Keeps the tunnels that are wanted; ``timeout`` is for how many seconds a way may take to open.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, vault: Vault, registry: Registry, links: LinkTable, timeout: float) -> None:
+        self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
+        self._loop = Loop("tunnels")
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._looking = self._closed = False
+
+    def start(
+        self, id: str, access: Access, *, token: str | None = None, has_ended: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Open the tunnel that the connection ``id`` is, and keep it open; return after the first attempt.
+
+        That the far side cannot be reached now is no error. ``token`` is the id of the one with which it ends;
+        ``has_ended`` tells whether that is not valid any more.
+        :raises NotToggleable: the connection is no tunnel.
+        :raises connmgr.errors.PortInUse: another program listens on its port.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises ConnmgrError: it cannot be opened, and will not be tried again.
+        """
+        record = self._vault.connections.get(id)
+        entry, is_new = self._wanted(record, access, token)
+        tunnel = entry.tunnel
+        settled = is_new and tunnel is not None and tunnel.settled.wait(self._timeout)
+        failure = tunnel.failure if settled and tunnel is not None else None
+        if failure is not None and isinstance(failure, (*FINAL, SecretLocked)):
+            self._drop(id, entry)
+            raise failure
+        self._note(record, wanted=True, token=entry.token)
+        if has_ended():
+            self.stop(id)
+
+    def stop(self, id: str) -> None:
+        """Close the tunnel that the connection ``id`` is; return when its port and its link are released.
+
+        :raises NotToggleable: the connection is no tunnel.
+        """
+        record = self._vault.connections.get(id)
+        self._kind(record)
+        self._note(record, wanted=False, token=None)
+        self._end([id])
+
+    def status(self, id: str) -> Status:
+        """Return what the tunnel that the connection ``id`` is does."""
+        with self._lock:
+            entry = self._entries.get(id)
+        return Status(STOPPED) if entry is None else entry.status
+
+    def probe(self, via: str, access: Access) -> None:
+        """Find out whether a tunnel through the connection ``via`` can be opened, as far as its way goes.
+
+        :raises ConnmgrError: it cannot.
+        """
+        self._links.lease(via, access, self._timeout).release()
+
+    def resume(self) -> None:
+        """Open what was wanted when the daemon stopped, and what is to be opened at each start, in another thread."""
+        self._loop.work(self._resume)
+
+    def unlocked(self, access: Access) -> None:
+        """Try again, with ``access``, what could not be opened because nobody had unlocked a secret."""
+        with self._lock:
+            locked = [one for one in self._entries.values() if (one.status.last_error or ("",))[0] == "secret_locked"]
+            for entry in locked:
+                entry.access = access
+        for entry in locked:
+            if entry.tunnel is not None:
+                entry.tunnel.try_now()
+
+    def forget(self, connections: Iterable[str]) -> None:
+        """Close the tunnels of connections that were removed or changed; open those that still exist anew."""
+        with self._lock:
+            concerned = {id: self._entries[id] for id in connections if id in self._entries}
+        self._end(concerned)
+        for id, entry in concerned.items():
+            self._loop.work(partial(self._restart, id, entry))
+
+    def end(self, tokens: Collection[str]) -> None:
+        """Close the tunnels that were toggled with tokens of these ids."""
+        with self._lock:
+            ending = [id for id, entry in self._entries.items() if entry.token in tokens]
+        for id in ending:
+            self._loop.work(partial(self._stop_quietly, id))
+
+    def close(self, timeout: float) -> None:
+        """Close all tunnels within about ``timeout`` seconds; what is wanted stays so."""
+        with self._lock:
+            self._closed = True
+        self._end(list(self._entries), timeout)
+        self._loop.close(timeout)
+
+    def _wanted(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
+        """Return the entry of a tunnel that is begun, and whether that is new."""
+        kind = self._kind(record)
+        with self._lock:
+            entry = self._entries.get(record.id)
+            if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
+                # What the owner wants does not end with a token that wants it too.
+                entry.access, entry.token = access, None if None in (entry.token, token) else entry.token
+                entry.tunnel.try_now()
+                return entry, False
+            if len(self._entries) >= MAX_TUNNELS:
+                raise StreamLimit(f"{MAX_TUNNELS} tunnels are open; close one of them first.")
+            entry = _Entry(access, token)
+            entry.tunnel = self._made(kind, record, entry)
+            self._entries[record.id] = entry
+        entry.tunnel.begin()
+        self._look_on()
+        return entry, True
+
+    def _made(self, kind: TunnelType, record: Connection, entry: _Entry) -> Tunnel:
+        forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
+        via = str(record.data[kind.via or ""])
+        if kind.listens_far:
+            return Tunnel(self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to)
+        if via == LOCAL and (here := _already_here(forward)) is not None:
+            return Tunnel(self._loop, lambda: Way(None, address=here), None, None)
+        return Tunnel(
+            self._loop,
+            partial(self._open, kind, record, via, forward, entry),
+            partial(Door, self._loop, forward.host, forward.port, forward.to),
+            None,
+        )
+
+    def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Way:
+        # Where it leads is what was looked at when it was stored, whoever changes it meanwhile.
+        self._vault.connections.way([via], record.way)
+        way = open_way(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
+        self._vault.connections.touch(record.id, via)
+        return way
+
+    def _kind(self, record: Connection) -> TunnelType:
+        kind = self._registry.get(record.type)
+        if not isinstance(kind, TunnelType):
+            raise NotToggleable(f"A connection of type {record.type} is no tunnel, and cannot be toggled.")
+        return kind
+
+    def _note(self, record: Connection, *, wanted: bool, token: str | None) -> None:
+        cache = {name: value for name, value in record.cache.items() if name != BY_TOKEN}
+        cache |= {WANTED: wanted} | ({BY_TOKEN: token} if wanted and token is not None else {})
+        if cache != record.cache:
+            self._vault.connections.set_cache(record.id, cache)
+
+    def _drop(self, id: str, entry: _Entry) -> None:
+        with self._lock:
+            if self._entries.get(id) is entry:
+                del self._entries[id]
+        if entry.tunnel is not None:
+            entry.tunnel.stop()
+
+    def _end(self, ids: Collection[str], timeout: float = RELEASE_SECONDS) -> None:
+        with self._lock:
+            entries = [entry for id in ids if (entry := self._entries.pop(id, None)) is not None]
+        deadline = Deadline(timeout)
+        for done in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
+            done.wait(deadline.left())
+
+    def _stop_quietly(self, id: str) -> None:
+        try:
+            self.stop(id)
+        except ConnmgrError as error:
+            logger.warning("That the tunnel %s is not wanted any more is not stored: %s", id, error.message)
+            self._end([id])
+
+    def _restart(self, id: str, entry: _Entry) -> None:
+        try:
+            self._wanted(self._vault.connections.get(id), entry.access, entry.token)
+        except ConnmgrError as error:
+            logger.info("The tunnel %s is not opened again: %s", id, error.message)
+
+    def _resume(self) -> None:
+        try:
+            records = self._stored()
+        except ConnmgrError as error:
+            logger.warning("No tunnel is opened, for the vault cannot be read: %s", error.message)
+            return
+        for record in records:
+            kind = self._kind(record)
+            by_token = record.cache.get(BY_TOKEN) is not None
+            if by_token and record.cache.get(WANTED):
+                # Nobody has looked whether the token is still valid, and tunnels end with it.
+                self._note(record, wanted=False, token=None)
+            wanted = record.cache.get(WANTED) is True and not by_token
+            if wanted or kind.forward(map_secrets(kind.schema(), record.data, lambda _: "")).auto_start:
+                self._begin_alone(record)
+
+    def _begin_alone(self, record: Connection) -> None:
+        """Open a tunnel that nobody asks for now; what keeps it from that is shown where it is asked about."""
+        access = Access()
+        try:
+            self._wanted(record, access, None)
+        except ConnmgrError as error:
+            logger.warning("The tunnel %s is not opened: %s", "/".join(record.path), error.message)
+            with self._lock:
+                self._entries.setdefault(record.id, _Entry(access, None, failure=error))
+
+    def _stored(self) -> list[Connection]:
+        """Return the tunnels of the vault, without those that were changed outside of connmgr."""
+        kinds = {entry.type.name for entry in self._registry if isinstance(entry.type, TunnelType)}
+        ids = [one.id for one in self._vault.connections.listed() if one.type in kinds]
+        found = self._vault.connections.each(ids).values() if ids else []
+        return [one for one in found if not isinstance(one, IntegrityError)]
+
+    def _look_on(self) -> None:
+        with self._lock:
+            begins, self._looking = not self._looking, True
+        if begins:
+            self._loop.after(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        with self._lock:
+            tunnels = [entry.tunnel for entry in self._entries.values() if entry.tunnel is not None]
+            self._looking = bool(tunnels) and not self._closed
+            looks_on = self._looking
+        for tunnel in tunnels:
+            tunnel.look()
+        if looks_on:
+            self._loop.after(LOOK_SECONDS, self._look)
+
+
+def _already_here(forward: Forward) -> tuple[str, int] | None:
+    """Return where a tunnel from this machine to itself leads, if it is no other place than where it would listen."""
+    if forward.to is None or forward.port not in (0, forward.to[1]):
+        return None
+    host, port = forward.to
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return None
+    return (forward.host if host == "localhost" else host, port) if is_loopback else None

@@ -1,0 +1,28 @@
+"""Where the path of a connection begins: in that of another one, or by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from connmgr.plugin import AnyConnectionType, Tunnel, Wrapper
+from connmgr.vault.wellknown import LOCAL
+
+
+class Placing(NamedTuple):
+    """What stands before a connection's own name in its path: the path of ``parent``, a uuid, and ``folder``."""
+
+    parent: Any = None
+    folder: str | None = None
+
+
+def placing(kind: AnyConnectionType, data: Mapping[str, Any]) -> Placing:
+    """Return the placing of a connection with ``data``, which name other connections as clients may do."""
+    if not isinstance(kind, Wrapper | Tunnel) or not kind.via:
+        return Placing()
+    named = data.get(kind.via)
+    if isinstance(kind, Wrapper):
+        return Placing(named)
+    # Of what is on the local machine everybody knows where it is.
+    id = named.get("storeId") if isinstance(named, Mapping) else named
+    return Placing(None if isinstance(id, str) and id.lower() == LOCAL else named, kind.folder)

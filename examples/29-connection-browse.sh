@@ -1,0 +1,8 @@
+#!/bin/sh
+# Ask for a page with a connection's files; the answer is empty where there is none.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /connection/browse <<END
+{"connection": "$(cat "$state/connection")", "directory": "/"}
+END

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Ask for a page with a terminal on a connection; the answer is empty where there is none.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+post /connection/terminal <<END
+{"connection": "$(cat "$state/connection")"}
+END

@@ -1,0 +1,144 @@
+"""What the tests of tunnels need: services that they lead to, clients of them, and a daemon that has tunnels."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tests.daemon import Daemon
+
+WAIT_SECONDS = 20.0
+
+
+class Service:
+    """A TCP service on a free loopback port, which gives each connection to ``serve`` in a thread of its own."""
+
+    def __init__(self, serve: Callable[[socket.socket], object]) -> None:
+        self._serve = serve
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = self._listening.getsockname()[1]
+        self._connected: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connected, _ = self._listening.accept()
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connected.add(connected)
+                threading.Thread(target=self._run, args=(connected,), daemon=True).start()
+
+    def _run(self, connected: socket.socket) -> None:
+        with suppress(OSError), connected:
+            self._serve(connected)
+        self._connected.discard(connected)
+
+    @property
+    def clients(self) -> int:
+        """How many connections are open."""
+        return len(self._connected)
+
+    def close(self) -> None:
+        """End it with all connections."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for connected in list(self._connected):
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+
+def echo(connected: socket.socket) -> None:
+    """Send back what comes, and the end."""
+    while data := connected.recv(1 << 16):
+        connected.sendall(data)
+    connected.shutdown(socket.SHUT_WR)
+
+
+def last_word(connected: socket.socket) -> None:
+    """Read to the end, and only then say how many bytes that were."""
+    size = 0
+    while data := connected.recv(1 << 16):
+        size += len(data)
+    connected.sendall(b"%d bytes" % size)
+
+
+def first_word(connected: socket.socket) -> None:
+    """Say something and end that; then take what comes, and say it to nobody."""
+    connected.sendall(b"welcome")
+    connected.shutdown(socket.SHUT_WR)
+    while connected.recv(1 << 16):
+        pass
+
+
+def client(port: int, timeout: float = WAIT_SECONDS, host: str = "127.0.0.1") -> socket.socket:
+    """Return a connection to ``port`` here."""
+    connected = socket.create_connection((host, port), timeout)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def exactly(connected: socket.socket, size: int) -> bytes:
+    """Read ``size`` bytes, or fewer at the end."""
+    data = bytearray()
+    while len(data) < size and (piece := connected.recv(size - len(data))):
+        data += piece
+    return bytes(data)
+
+
+def says(port: int, text: bytes = b"hello") -> bytes:
+    """Send ``text`` to an echo behind ``port``, and return what comes back."""
+    with client(port) as connected:
+        connected.sendall(text)
+        return exactly(connected, len(text))
+
+
+class Tunnels:
+    """A daemon's tunnels, by the ids of their connections."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def add(self, type: str, host: str, name: str = "a tunnel", **data: Any) -> str:
+        """Store a tunnel; return its id."""
+        id: str = self.daemon.client.post("/connection/add", name=name, data={"type": type, "host": host, **data})[
+            "connection"
+        ]
+        return id
+
+    def toggle(self, id: str, state: bool = True) -> dict[str, Any]:
+        """Toggle it; return what it does then."""
+        self.daemon.client.post("/connection/toggle", connection=id, state=state)
+        return self.state(id)
+
+    def open(self, type: str, host: str, name: str = "a tunnel", **data: Any) -> tuple[str, int]:
+        """Store a tunnel and open it; return its id and the port where it listens."""
+        id = self.add(type, host, name, **data)
+        told = self.toggle(id)
+        assert told["state"] == "open", told
+        return id, self.port(id)
+
+    def state(self, id: str) -> dict[str, Any]:
+        """Return what it does."""
+        (told,) = self.daemon.client.post("/tunnel/query", connections=[id])["tunnels"]
+        assert isinstance(told, dict)
+        return told
+
+    def port(self, id: str) -> int:
+        """Return the port where it listens."""
+        return int(self.state(id)["address"].rpartition(":")[2])
+
+    def until(self, id: str, said: Callable[[dict[str, Any]], object], seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+        """Return what it does, once that is as ``said``."""
+        end = time.monotonic() + seconds
+        while not said(told := self.state(id)):
+            assert time.monotonic() < end, f"not within {seconds} s: {told}"
+            time.sleep(0.02)
+        return told
+
+    def remove(self, *ids: str) -> None:
+        """Remove connections, with their tunnels."""
+        self.daemon.client.post("/connection/remove", connections=list(ids))

@@ -1,0 +1,243 @@
+"""Tunnels of every type, over SSH, a gateway, sudo and this machine: what goes through them, and how streams end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import threading
+from contextlib import ExitStack, closing
+
+import pytest
+
+from connmgr.client import ClientError
+from tests.plugins.sshd import Sshd
+from tests.ports import reserved_port
+from tests.tunnels.conftest import add_ssh
+from tests.tunnels.services import (
+    Service,
+    Tunnels,
+    client,
+    exactly,
+    first_word,
+    last_word,
+    says,
+)
+
+LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+ON = {"address": "127.0.0.1"}
+
+
+def test_a_service_of_another_machine_is_a_loopback_port_here(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    id, port = tunnels.open("customService", far, "db", remotePort=echoing.port, **ON)
+    assert says(port, b"over there") == b"over there"
+    told = tunnels.until(id, lambda told: told["streams"] == 0)
+    assert (told["bytesIn"], told["bytesOut"]) == (10, 10)
+    (info,) = tunnels.daemon.client.post("/connection/info", connections=[id])["infos"]
+    assert info["name"] == ["web", "services", "db"]
+    assert (info["usageCategory"], info["cache"]) == ("tunnel", {"sessionEnabled": True})
+    assert tunnels.toggle(id, state=False)["state"] == "stopped"
+    with pytest.raises(ConnectionRefusedError):
+        client(port)
+    tunnels.remove(id)
+
+
+def test_a_port_that_was_asked_for_is_the_one_that_listens(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        number = taken.getsockname()[1]
+        id = tunnels.add("sshLocalTunnel", far, remotePort=echoing.port, remoteHost="127.0.0.1", localPort=number)
+        with pytest.raises(ClientError, match=f"port {number}") as refused:
+            tunnels.toggle(id)
+        assert (refused.value.status, refused.value.code) == (400, "port_in_use")
+        assert tunnels.state(id)["wanted"] is False
+    assert tunnels.toggle(id)["address"] == f"127.0.0.1:{number}"
+    assert says(number) == b"hello"
+    tunnels.remove(id)
+
+
+def test_large_streams_arrive_whole_both_ways_at_once(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    piece = os.urandom(1 << 20)
+    sent, came = hashlib.sha256(), hashlib.sha256()
+
+    def send(connected: socket.socket) -> None:
+        for _ in range(48):
+            connected.sendall(piece)
+            sent.update(piece)
+        connected.shutdown(socket.SHUT_WR)
+
+    with client(port) as connected:
+        sender = threading.Thread(target=send, args=(connected,))
+        sender.start()
+        size = 0
+        while data := connected.recv(1 << 18):
+            came.update(data)
+            size += len(data)
+        sender.join()
+    assert (size, came.digest()) == (48 << 20, sent.digest())
+    tunnels.remove(id)
+
+
+@pytest.mark.parametrize("place", ["ssh", "local"])
+def test_either_side_may_end_what_it_says_and_go_on_listening(tunnels: Tunnels, far: str, place: str) -> None:
+    host = far if place == "ssh" else LOCAL
+    with closing(Service(last_word)) as late, closing(Service(first_word)) as early, reserved_port() as own:
+        id, port = tunnels.open("sshLocalTunnel", host, localPort=own, remotePort=late.port, remoteHost="127.0.0.1")
+        with client(port) as connected:
+            connected.sendall(b"x" * 100_000)
+            connected.shutdown(socket.SHUT_WR)
+            assert exactly(connected, 100) == b"100000 bytes"
+        tunnels.remove(id)
+        other, port = tunnels.open("sshLocalTunnel", host, localPort=own, remotePort=early.port, remoteHost="127.0.0.1")
+        with client(port) as connected:
+            assert exactly(connected, 100) == b"welcome"
+            connected.sendall(b"still taken" * 10_000)
+            connected.shutdown(socket.SHUT_WR)
+            tunnels.until(other, lambda told: told["bytesOut"] == 110_000 and not told["streams"])
+        tunnels.remove(other)
+
+
+def test_a_reader_that_does_not_read_holds_its_own_stream_alone(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    def flood(connected: socket.socket) -> None:
+        while True:
+            connected.sendall(bytes(1 << 16))
+
+    with closing(Service(flood)) as flooding:
+        id, port = tunnels.open("customService", far, remotePort=flooding.port, **ON)
+        other, echo_port = tunnels.open("customService", far, "echo", remotePort=echoing.port, **ON)
+        with client(port):
+            held = tunnels.until(id, lambda told: told["bytesIn"] > 1 << 20)["bytesIn"]
+            for _ in range(20):
+                assert says(echo_port) == b"hello"
+            # Socket buffers and windows are full by then, and take no more.
+            tunnels.until(id, lambda told: told["bytesIn"] < (64 << 20))
+            assert held < 64 << 20
+        tunnels.until(id, lambda told: not told["streams"])
+        tunnels.remove(id, other)
+
+
+def test_what_refuses_there_ends_here_at_once_and_is_told(tunnels: Tunnels, far: str, closed_port: int) -> None:
+    id, port = tunnels.open("customService", far, remotePort=closed_port, **ON)
+    with client(port) as connected, pytest.raises(ConnectionResetError):
+        connected.recv(1)
+    told = tunnels.until(id, lambda told: told["lastError"])
+    assert (told["state"], told["lastError"]["code"]) == ("open", "host_refused")
+    tunnels.remove(id)
+
+
+def test_socks_resolves_and_dials_on_the_far_side(
+    tunnels: Tunnels, far: str, echoing: Service, closed_port: int
+) -> None:
+    id, port = tunnels.open("sshDynamicTunnel", far)
+
+    def asked(host: bytes, to: int) -> socket.socket:
+        connected = client(port)
+        connected.sendall(b"\5\1\0")
+        assert exactly(connected, 2) == b"\5\0"
+        connected.sendall(b"\5\1\0\3" + bytes([len(host)]) + host + struct.pack(">H", to))
+        return connected
+
+    with asked(b"localhost", echoing.port) as connected:
+        assert exactly(connected, 10)[:2] == b"\5\0"
+        connected.sendall(b"by name")
+        assert exactly(connected, 7) == b"by name"
+    with asked(b"127.0.0.1", closed_port) as connected:
+        assert exactly(connected, 10)[:2] == b"\5\5"
+        assert connected.recv(1) == b""
+    with client(port) as connected:
+        connected.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert connected.recv(1) == b""
+    tunnels.remove(id)
+
+
+@pytest.mark.parametrize("place", ["ssh", "local"])
+def test_a_port_of_the_far_side_leads_here(tunnels: Tunnels, far: str, echoing: Service, place: str) -> None:
+    host = far if place == "ssh" else LOCAL
+    id, port = tunnels.open("sshRemoteTunnel", host, localPort=echoing.port)
+    with ExitStack() as opened:
+        connections = [opened.enter_context(client(port)) for _ in range(20)]
+        for number, connected in enumerate(connections):
+            connected.sendall(b"%02d" % number)
+        for number, connected in enumerate(connections):
+            assert exactly(connected, 2) == b"%02d" % number
+        assert tunnels.state(id)["streams"] == 20
+    tunnels.toggle(id, state=False)
+    with pytest.raises(ConnectionRefusedError):
+        client(port)
+    tunnels.remove(id)
+
+
+def test_a_port_that_is_taken_there_is_told(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    id = tunnels.add("sshRemoteTunnel", far, remotePort=echoing.port, localPort=1)
+    told = tunnels.toggle(id)
+    assert (told["state"], told["lastError"]["code"]) == ("retrying", "internal")
+    assert "does not listen on port" in told["lastError"]["message"]
+    tunnels.remove(id)
+
+
+def test_through_a_gateway_all_goes_as_well(tunnels: Tunnels, far: str, server: Sshd, echoing: Service) -> None:
+    behind = add_ssh(tunnels.daemon, server, gateway=far)
+    id, port = tunnels.open("customService", behind, remotePort=echoing.port, **ON)
+    data = os.urandom(4 << 20)
+    with client(port) as connected:
+        sender = threading.Thread(target=connected.sendall, args=(data,))
+        sender.start()
+        assert exactly(connected, len(data)) == data
+        sender.join()
+    tunnels.remove(id, behind)
+
+
+def test_a_program_relays_where_the_connection_carries_processes_alone(
+    tunnels: Tunnels, far: str, echoing: Service
+) -> None:
+    inside = tunnels.add("shellEnvironment", far, "inside")
+    id, port = tunnels.open("customService", inside, remotePort=echoing.port, **ON)
+    assert tunnels.state(id)["relay"] in ("nc", "socat", "bash", "python3")
+    data = os.urandom(1 << 20)
+    with client(port) as connected:
+        sender = threading.Thread(target=connected.sendall, args=(data,))
+        sender.start()
+        assert exactly(connected, len(data)) == data
+        sender.join()
+    tunnels.remove(id, inside)
+
+
+def test_what_runs_no_streams_either_way_says_so(tunnels: Tunnels, far: str) -> None:
+    inside = tunnels.add("shellEnvironment", far, "inside")
+    id = tunnels.add("sshRemoteTunnel", inside, localPort=1)
+    with pytest.raises(ClientError, match="cannot listen") as refused:
+        tunnels.toggle(id)
+    assert refused.value.code == "transport_unsupported"
+    assert (tunnels.state(id)["state"], tunnels.state(id)["wanted"]) == ("stopped", False)
+    tunnels.remove(id, inside)
+
+
+def test_a_service_of_this_machine_needs_no_other_port(tunnels: Tunnels, echoing: Service) -> None:
+    id, port = tunnels.open("customService", LOCAL, "here", remotePort=echoing.port, localPort=echoing.port)
+    assert port == echoing.port
+    assert says(port) == b"hello"
+    (info,) = tunnels.daemon.client.post("/connection/info", connections=[id])["infos"]
+    assert info["name"] == ["services", "here"]
+    tunnels.daemon.client.post("/connection/update", connection=id, name="renamed")
+    (info,) = tunnels.daemon.client.post("/connection/info", connections=[id])["infos"]
+    assert info["name"] == ["services", "renamed"]
+    tunnels.remove(id)
+
+
+def test_nothing_runs_in_a_tunnel_and_no_machine_is_toggled(tunnels: Tunnels, far: str) -> None:
+    id = tunnels.add("customService", far, remotePort=1)
+    post = tunnels.daemon.client.post
+    for path, text in (("browse", "file system"), ("terminal", "shell")):
+        assert post(f"/connection/{path}", connection=far) == {}
+        with pytest.raises(ClientError, match=f"not a {text} connection") as refused:
+            post(f"/connection/{path}", connection=id)
+        assert refused.value.status == 400
+    with pytest.raises(ClientError, match="is a tunnel") as refused:
+        post("/shell/start", connection=id)
+    assert refused.value.code == "transport_unsupported"
+    with pytest.raises(ClientError) as refused:
+        post("/connection/toggle", connection=far, state=True)
+    assert (refused.value.status, refused.value.code) == (400, "not_toggleable")
+    post("/connection/refresh", connection=id)
+    tunnels.remove(id)
