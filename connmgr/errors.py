@@ -27,6 +27,7 @@ ConnmgrError
 │   ├── NoSuchFile                400  no_such_file
 │   ├── WrongFileType             400  wrong_file_type
 │   ├── FileExists                400  file_exists
+│   ├── FileChanged               400  file_changed
 │   ├── DirectoryNotEmpty         400  directory_not_empty
 │   ├── ArchiveRefused            400  archive_refused
 │   ├── ValidationFailed          400  the code of its cause
@@ -298,6 +299,12 @@ class FileExists(RequestError):
     """Something exists at the path."""
 
     code = "file_exists"
+
+
+class FileChanged(RequestError):
+    """The file at the path is not the one that was to be replaced."""
+
+    code = "file_changed"
 
 
 class DirectoryNotEmpty(RequestError):

@@ -33,7 +33,7 @@ from connmgr.engine.session import Session
 from connmgr.fs import files
 from connmgr.fs.blobs import Blob
 from connmgr.fs.entries import Entry
-from connmgr.fs.files import Place, Reading
+from connmgr.fs.files import NOTHING, Place, Reading
 from connmgr.fs.spool import Spool
 from connmgr.rights.path_rules import told
 
@@ -90,7 +90,15 @@ def blob() -> dict[str, str]:
     WriteRequest,
     action="fs.write",
     about=("connection", "session", "path"),
-    raises=[*REACHING, errors.UnknownBlob, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
+    raises=[
+        *REACHING,
+        errors.UnknownBlob,
+        errors.NoSuchFile,
+        errors.WrongFileType,
+        errors.FileExists,
+        errors.FileChanged,
+        errors.NoSpace,
+    ],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
 )
@@ -100,12 +108,15 @@ def write(request: dict[str, Any]) -> None:
     After a failure the path has the old file or the new one. A link is followed. An existing file must be writable and
     keeps its mode, owner, access list and extended attributes. Its further hard links keep the old content.
 
+    With `replaces` or `create` it is looked what is there before the blob is sent, and again before it gets its name.
+
     The file is overwritten instead of replaced, which a crash may interrupt, if a new file could not have its owner, if
     it is a mount point, or if the machine has no `stat`.
     """
     with _stored(request) as blob, place_of(request, blob=blob) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
-        files.write(place, request["path"], blob, request.get("mode"))
+        replaces = NOTHING if request.get("create") else request.get("replaces", "")
+        files.write(place, request["path"], blob, request.get("mode"), replaces)
 
 
 @group.endpoint(

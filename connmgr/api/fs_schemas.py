@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from marshmallow import ValidationError, fields
+from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr.api.schemas import AwaitsApproval, FilePath, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
@@ -143,6 +143,22 @@ class ScriptRequest(ShellNamed):
 
 class WriteRequest(PathRequest, ScriptRequest, AwaitsApproval):
     mode = Mode(metadata={"description": "The permissions of a new file, in octal. An existing file keeps its own."})
+    replaces = Text(
+        validate=validate.Regexp("[0-9a-f]{64}\\Z"),
+        metadata={
+            "pattern": "^[0-9a-f]{64}$",
+            "description": "The SHA-256 of the file that is replaced, in hexadecimal. Where something else is there by "
+            "then, the answer is `file_changed`. Not together with `create`.",
+        },
+    )
+    create = Boolean(
+        metadata={"description": "True only makes a new file. Where something is there, the answer is `file_exists`."},
+    )
+
+    @validates_schema
+    def check_one(self, data: dict[str, Any], **_: Any) -> None:
+        if "replaces" in data and data.get("create"):
+            raise ValidationError("Either it replaces a file or it creates one.", "create")
 
 
 class ScriptResponse(Schema):

@@ -34,10 +34,21 @@ class Files(Group):
         return str(self._session.finish(self._session.open("/fs/blob", upload, BYTES, upload.length))["blob"])
 
     def write(
-        self, connection: str, blob: str, path: Path, *, mode: int | None = None, session: str | None = None
+        self,
+        connection: str,
+        blob: str,
+        path: Path,
+        *,
+        mode: int | None = None,
+        replaces: str | None = None,
+        create: bool | None = None,
+        session: str | None = None,
     ) -> None:
-        """Put a blob into a file; a new file gets ``mode``."""
-        options = given(mode=None if mode is None else f"{mode:04o}", session=session)
+        """Put a blob into a file; a new file gets ``mode``.
+
+        Only a file of the SHA-256 ``replaces`` is replaced, in hexadecimal, and with ``create`` none.
+        """
+        options = given(mode=None if mode is None else f"{mode:04o}", replaces=replaces, create=create, session=session)
         self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
 
     def upload(

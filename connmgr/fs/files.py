@@ -103,21 +103,31 @@ class Reading:
         self._cleanup.close()
 
 
-def write(place: Place, path: bytes, blob: Blob, mode: int | None) -> None:
+NOTHING = "nothing"
+"""In the place of the file that may be replaced: the path has to be free."""
+
+
+def write(place: Place, path: bytes, blob: Blob, mode: int | None, replaces: str = "") -> None:
     """Put ``blob`` at ``path``: in one step, once it is there whole and on disk.
 
     A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
-    is followed.
+    is followed. ``replaces`` is as in :class:`Marks`.
+
+    :raises connmgr.errors.FileExists, connmgr.errors.FileChanged: what is there may not be replaced.
     """
-    _put(place, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), Marks(mode))
+    _put(place, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), Marks(mode, None, replaces))
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What a file gets besides its content: permissions if it is new, and the time of its last change, or None."""
+    """What a file gets besides its content: permissions if it is new, and the time of its last change, or None.
+
+    ``replaces`` is the SHA-256, in hexadecimal, of the one file that it may replace, or :data:`NOTHING`.
+    """
 
     mode: int | None = None
     modified: datetime | None = None
+    replaces: str = ""
 
     @property
     def stamp(self) -> str:
@@ -151,7 +161,7 @@ def receive(place: Place, path: bytes, pieces: Iterable[bytes], size: int | None
 def _put(
     place: Place, path: bytes, chunks: Iterable[Chunk], facts: Callable[[], tuple[int, str]], marks: Marks
 ) -> None:
-    arguments: list[str | bytes] = [path, _octal(marks.mode), new_nonce(), str(BLOCK), marks.stamp]
+    arguments: list[str | bytes] = [path, _octal(marks.mode), new_nonce(), str(BLOCK), marks.stamp, marks.replaces]
     with place.run(scripts.WRITE, arguments) as exchange:
         exact = exchange.answer() == b"exact"
         exchange.stream(chunks, lambda: b"end %d %b" % (facts()[0], facts()[1].encode()), acknowledged=not exact)

@@ -23,6 +23,7 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
         errors.NoSuchDirectory("The directory does not exist."),
         errors.WrongFileType("The operation is not for a file of this kind."),
         errors.FileExists("There is a file of that name already."),
+        errors.FileChanged("The file has another content than the one that was to be replaced; it was left as it is."),
         errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with what it holds."),
         errors.PermissionDenied("The session's user may not do that with this file."),
         errors.NoSpace("There is no space left for the file."),
@@ -57,7 +58,8 @@ READ = _program("read")
 """``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
 
 WRITE = _program("write", shared=("chunks", "litter"), fed=True)
-"""``path mode nonce``, the size of a block in bytes, and the time for ``touch -t``, if any.
+"""``path mode nonce``, the size of a block in bytes, and, if any, the time for ``touch -t`` and what may be replaced: a
+file of that SHA-256, or ``nothing``.
 
 ``ok``, and ``exact`` unless it acknowledges chunks, when it is ready for the content, in chunks, and a line ``end size
 sha256``; ``ok`` when it is in place.

@@ -26,11 +26,11 @@ def blobs(tmp_path: Path) -> Iterator[Blobs]:
 
 @pytest.fixture
 def write(blobs: Blobs) -> Write:
-    """A function that writes bytes into a file: ``write(place, path, content, mode)``."""
+    """A function that writes bytes into a file: ``write(place, path, content, mode, replaces)``."""
 
-    def put(place: Place, path: bytes, content: bytes, mode: int | None = None) -> None:
+    def put(place: Place, path: bytes, content: bytes, mode: int | None = None, replaces: str = "") -> None:
         with stored(blobs, content) as blob:
-            files.write(place, path, blob, mode)
+            files.write(place, path, blob, mode, replaces)
 
     return put
 

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.files import Marks, Place, receive
+from connmgr.fs.files import NOTHING, Marks, Place, receive
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     ODD_NAMES,
@@ -55,6 +56,17 @@ def test_files_come_and_go_as_for_the_owner(place: Place, write: Write, folder: 
     assert receive(place, b"allowed/in", iter([b"x" * 300_000]), None, Marks())[0] == 300_000
     assert (folder / "allowed/sub/inner").read_bytes() == b"x" * 300_000, "the link was not followed"
     assert litter(folder / "allowed") == litter(folder / "allowed/sub") == []
+
+
+def test_only_what_was_read_is_replaced(place: Place, write: Write, folder: Path) -> None:
+    write(place, b"allowed/new", b"old", None, NOTHING)
+    with pytest.raises(errors.FileExists):
+        write(place, b"allowed/new", b"other", None, NOTHING)
+    write(place, b"allowed/new", b"new", None, sha256(b"old").hexdigest())
+    with pytest.raises(errors.FileChanged):
+        write(place, b"allowed/new", b"other", None, sha256(b"old").hexdigest())
+    assert (folder / "allowed/new").read_bytes() == b"new"
+    assert litter(folder / "allowed") == []
 
 
 def test_directories_are_made_with_their_modes_and_removed(place: Place, folder: Path) -> None:

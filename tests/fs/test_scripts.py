@@ -19,7 +19,7 @@ import pytest
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import BLOCK, Marks, Place, receive
+from connmgr.fs.files import BLOCK, NOTHING, Marks, Place, receive
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     NECESSARY,
@@ -159,6 +159,30 @@ def test_mode_is_kept_set_or_the_umask_s(place: Place, write: Write, folder: Pat
         os.umask(mask)
     modes = {path.name: oct(path.stat().st_mode & 0o7777) for path in folder.iterdir()}
     assert modes == {"by umask": "0o640", "by mode": "0o4711"}
+
+
+def test_only_what_was_read_is_replaced(place: Place, write: Write, folder: Path, tools: str) -> None:
+    of_old, of_new = (hashlib.sha256(content).hexdigest() for content in (b"old", b"new"))
+    write(place, b"file", b"old", 0o640, NOTHING)
+    with pytest.raises(errors.FileExists):
+        write(place, b"file", b"other", 0o640, NOTHING)
+    (folder / "link").symlink_to("nowhere")
+    with pytest.raises(errors.FileExists):
+        write(place, b"link", b"other", None, NOTHING)
+    if tools == "few":
+        with pytest.raises(errors.FileOperationFailed, match="SHA-256"):
+            write(place, b"file", b"new", None, of_old)
+        assert content_of(place, b"file") == b"old"
+        return
+    write(place, b"file", b"new", None, of_old)
+    with pytest.raises(errors.FileChanged):
+        write(place, b"file", b"other", None, of_old)
+    with pytest.raises(errors.FileChanged):
+        write(place, b"missing", b"other", None, of_old)
+    assert content_of(place, b"file") == b"new"
+    assert files.stat_file(place, b"file", follow=False).mode == 0o640
+    write(place, b"file", b"", None, of_new)
+    assert names_in(folder) == ["file", "link"], "nothing is left behind"
 
 
 def test_a_link_is_written_through_and_otherwise_taken_for_itself(place: Place, write: Write, folder: Path) -> None:

@@ -4,12 +4,24 @@
 # it is compared with what bears the name. A target is written in place, where it must be, by the descriptor of the file
 # that was looked at. What a killed writer left is cleared by the next one, when the process in its name is gone or
 # after a silent hour: files of the user's own, and of so many names as take milliseconds.
-mode=$2 block=$4 stamp=$5
+mode=$2 block=$4 stamp=$5 replaces=$6
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 checksum() {
   case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
   sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
 } 2>/dev/null
+unchanged() {
+  case $replaces in
+    "") ;;
+    nothing) if [ -e "$p" ] || [ -L "$p" ]; then no file_exists; fi;;
+    *) [ -f "$p" ] || no file_changed
+      case $(checksum "$p") in
+        *"$replaces"*) ;;
+        "") no file_operation_failed "No program that computes a SHA-256 is there.";;
+        *) no file_changed
+      esac;;
+  esac
+}
 dated() { [ ! "$stamp" ] || why=$(TZ=UTC0 touch -m -t "$stamp" "$1" 2>&1) || because "$why"; }
 flush() { why=$(sync -- "$1" 2>&1) || unflushed "$1"; }
 unflushed() {
@@ -52,6 +64,7 @@ receive() {
   read -r n size sum && [ "$n" = end ] || no transfer_failed
   [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
   verify_and_flush
+  unchanged
   case $kept in
     "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
     unknown) overwrite;;
@@ -68,7 +81,10 @@ receive() {
 }
 exec 5>&1
 reach "$1" file write
-if [ ! "$gated" ] && [ -L "$p" ]; then p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}; fi
+if [ ! "$gated" ] && [ -L "$p" ]; then
+  [ "$replaces" != nothing ] || no file_exists
+  p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}
+fi
 parent
 case $b in ""|.|..) no wrong_file_type;; esac
 enter "$d" || no permission_denied
@@ -82,6 +98,7 @@ if [ -e "$p" ]; then
   [ ! "$gated" ] || [ "$kept" != unknown ] || unsafe stat
   case $kept in *:*:*) found_at=${kept##* } kept=${kept% *};; esac
 fi
+unchanged
 [ "$gated" ] || clear_litter
 { read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
 t=./.connmgr-$self-$host-$3
