@@ -127,7 +127,8 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     found = jobs.output(id, access, request["stdout"], request["stderr"], request["maxBytes"])
     stored = jobs.find(id).stored
     answer = _shown(found, stored, request)
-    ended = answer["stdout"]["eof"] and answer["stderr"]["eof"]
+    # An end is news, also to who is not told all of the output at once.
+    ended = found.seen is not None and found.seen.stdout.ended and found.seen.stderr.ended
     news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
     if not news:
         turns().wait(partial(jobs.subscribe, id, access, found.version), request["wait"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,12 @@ ANSWER_SECONDS = 40.0
 """For one answer of the daemon. A tool has told the agent something before its client gives up, often after 60."""
 
 MAX_IDLE_CLIENTS = 8
+STOP_SECONDS = 3.0
+"""For all shells together, when the agent has gone."""
+
+MAX_UNSETTLED = 100
+"""Starts of jobs whose answers were lost."""
+
 MAX_CANDIDATES = 20
 """Systems that are named where a name may mean any of several."""
 
@@ -45,6 +52,8 @@ class Bridge:
         self._lent: set[Client] = set()
         self._closed = False
         self._directories: dict[Place, str] = {}
+        self._keys: dict[str, str] = {}
+        self._homes: dict[Place, str] = {}
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
@@ -78,17 +87,54 @@ class Bridge:
 
     def ended_in(self, place: Place, directory: str | None) -> None:
         """Let the next command in ``place`` begin where one has ended."""
-        if directory is not None:
-            with self._lock:
+        with self._lock:
+            if directory is not None and directory == self._homes.get(place):
+                # What was approved in a shell's own directory is approved there again.
+                self._directories.pop(place, None)
+            elif directory is not None:
                 self._directories[place] = directory
 
+    def forget_directory(self, place: Place) -> None:
+        """Let the next command in ``place`` begin where its shell is."""
+        with self._lock:
+            self._directories.pop(place, None)
+
+    def key_of(self, start: str) -> str:
+        """Return the key with which a job is started, the same for the same ``start`` until that is settled."""
+        with self._lock:
+            while len(self._keys) >= MAX_UNSETTLED:
+                del self._keys[next(iter(self._keys))]
+            return self._keys.setdefault(start, f"{self.session}-{secrets.token_hex(8)}")
+
+    def settled(self, start: str) -> None:
+        """Take note that it is known what became of ``start``: the same again is another job."""
+        with self._lock:
+            self._keys.pop(start, None)
+
+    def start_shell(self, client: Client, place: Place) -> None:
+        """Start the shell of ``place``, unless it runs. One of the agent's own session is stopped with the agent."""
+        client.shell.start(place.connection, session=place.session)
+        with self._lock:
+            if place.session != self.session or place in self._homes:
+                return
+        found = client.shell.list(place.connection)
+        home = next((one.directory for one in found if one.status.session == place.session), "")
+        with self._lock:
+            self._homes[place] = home
+
     def close(self) -> None:
-        """Close what is idle, and have calls under way fail, which close theirs."""
+        """Stop the agent's own shells, but no job; have calls under way fail, and close all that is idle."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             for lent in self._lent:
                 lent.abandon()
+            places = list(self._homes)
+        self._first.answer_by(time.monotonic() + STOP_SECONDS)
+        for place in places:
+            # It is stopped anyway when it was idle for long.
+            with contextlib.suppress(ClientError):
+                self._first.shell.stop(place.connection, session=place.session)
         for client in (*idle, self._first):
             client.close()
 

@@ -28,6 +28,13 @@ from connmgr.mcp.outcome import answered, invalid, refused
 logger = logging.getLogger("connmgr.mcp")
 
 System = Annotated[str, Field(description="A system's name or path as list_systems shows it, or its uuid.")]
+Session = Annotated[
+    str,
+    Field(
+        max_length=64,
+        description="The name of a shell session, which has a directory of its own. Without it: your own session.",
+    ),
+]
 
 
 Work = Callable[..., BaseModel]
@@ -60,7 +67,10 @@ class Declared:
         async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult | InputRequiredResult:
             return await self._called(Call(bridge, context, self.name, arguments))
 
-        own = [one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in parameters]
+        own = [
+            one.replace(name=camel_case(one.name), annotation=hints[one.name], kind=one.KEYWORD_ONLY)
+            for one in parameters
+        ]
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
         returned = Annotated[CallToolResult, answer] | InputRequiredResult
         call.__signature__ = inspect.Signature([context, *own], return_annotation=returned)  # type: ignore[attr-defined]
@@ -83,7 +93,9 @@ class Declared:
 
     async def _done(self, call: Call) -> BaseModel:
         """Return what the work returns, or what is known of it where that is overdue."""
-        work = partial(self.work, call, **call.arguments)
+        names = list(inspect.signature(self.work).parameters)[1:]
+        given = {name: call.arguments[camel_case(name)] for name in names}
+        work = partial(self.work, call, **given)
         with anyio.move_on_after(call.began + ANSWER_SECONDS - time.monotonic()):
             # Whoever no longer waits leaves the thread; it sees `cancelled` and ends.
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
@@ -111,6 +123,12 @@ class _Strict(Tool):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             return invalid(error.__cause__)
+
+
+def camel_case(name: str) -> str:
+    """Return the name of an argument as agents write it: ``maxBytes``."""
+    first, *further = name.split("_")
+    return first + "".join(map(str.capitalize, further))
 
 
 def tool(

@@ -125,6 +125,16 @@ def test_text_is_cut_between_characters_and_bytes_are_exact(client: Client) -> N
     assert poll(client, job, stdout=2)["stdout"]["data"] == "\ufffdöü€x", "an offset within a character"
 
 
+def test_the_end_is_told_at_once_to_who_takes_a_part_of_the_output(client: Client) -> None:
+    job = start(client, "seq 1000; sleep 0.2")
+    began = time.monotonic()
+    answer = ended(client, job, maxBytes=16)
+    assert time.monotonic() - began < LONG
+    assert (answer["state"], answer["stdout"]["next"], answer["stdout"]["size"]) == ("exited", 16, 3893)
+    assert not answer["stdout"]["eof"]
+    assert poll(client, job, stdout=3888)["stdout"] == {"data": "1000\n", "next": 3893, "eof": True, "size": 3893}
+
+
 def test_all_bytes_come_once_whatever_the_pieces(client: Client) -> None:
     job = start(client, "head -c 3000000 /dev/urandom | tee /dev/stderr")
     digests = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}

@@ -1,0 +1,95 @@
+"""Where a call's work happens: a shell that runs, a directory, and a command that is started once."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client.jobs import Job
+from connmgr.client.patience import RETRY_SECONDS, has_done_nothing, may_pass
+from connmgr.mcp.bridge import Bridge, Place
+from connmgr.mcp.call import Call
+
+NO_SHELL = frozenset({"no_shell", "shell_lost"})
+LIMITS = frozenset({"session_limit", "job_limit", "terminal_limit"})
+"""What somebody has to make room for first."""
+
+SPARE_SECONDS = 2.0
+"""That are left when it is no longer tried again."""
+
+Answer = TypeVar("Answer")
+
+
+def path_in(bridge: Bridge, place: Place, path: str) -> str:
+    """Return ``path`` from the directory in which the last command in ``place`` ended."""
+    directory = bridge.directory(place)
+    if directory is None or path.startswith(("/", "~")):
+        return path
+    return posixpath.join(directory, path) if path else directory
+
+
+def in_shell(call: Call, client: Client, place: Place, request: Callable[[], Answer]) -> Answer:
+    """Return what ``request`` returns, with the shell of ``place`` running.
+
+    A request that the daemon has not carried out is repeated while there is time.
+    """
+
+    def running() -> None:
+        call.bridge.start_shell(client, place)
+
+    # A request that finds no shell may use up the approval that it needs.
+    persist(call, running, may_pass)
+    try:
+        return persist(call, request, has_done_nothing)
+    except ClientError as error:
+        if error.code not in NO_SHELL:
+            raise
+    # It was lost, or stopped meanwhile.
+    persist(call, running, may_pass)
+    return persist(call, request, has_done_nothing)
+
+
+def persist(call: Call, request: Callable[[], Answer], passing: Callable[[ClientError], bool]) -> Answer:
+    """Return what ``request`` returns, repeated after errors that are ``passing`` while there is time."""
+    while True:
+        try:
+            return request()
+        except ClientError as error:
+            if not passing(error) or error.code in LIMITS:
+                raise
+            bear(call, error)
+
+
+def bear(call: Call, error: ClientError) -> None:
+    """Wait a moment after ``error``; raise it where no time is left."""
+    pause = error.retry_after or RETRY_SECONDS
+    if call.left() < pause + SPARE_SECONDS or call.cancelled.wait(pause):
+        raise error
+
+
+def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) -> Job:
+    """Start a job, once: where it is not known whether it was started, the same call finds it again.
+
+    ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.
+    """
+    fingerprint = json.dumps([place.connection, place.session, options], sort_keys=True, default=str)
+    key = call.bridge.key_of(fingerprint)
+
+    def request() -> Job:
+        return client.jobs.start(place.connection, session=place.session, key=key, name=call.bridge.session, **options)
+
+    try:
+        job = in_shell(call, client, place, lambda: persist(call, request, may_pass))
+    except Unreachable as error:
+        if error.sent:
+            raise
+        call.bridge.settled(fingerprint)
+        raise
+    except ClientError:
+        call.bridge.settled(fingerprint)
+        raise
+    call.bridge.settled(fingerprint)
+    return job

@@ -1,0 +1,173 @@
+"""Jobs: commands that run on after the call that started them, those of this agent and others that its token sees."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from connmgr.client import ClientError
+from connmgr.client.job_results import JobInfo
+from connmgr.client.jobs import Job
+from connmgr.client.names import escape
+from connmgr.client.patience import may_pass
+from connmgr.mcp.bridge import Bridge
+from connmgr.mcp.following import MIN_BYTES, PROGRESS_SECONDS, Following, Ran, Streams
+from connmgr.mcp.shown import text_of, visible, whole_end
+from connmgr.mcp.starting import persist
+from connmgr.mcp.tool import Call, tool
+from connmgr.mcp.tools.commands import MAX_TEXT, MaxBytes, Wait
+
+COMMAND_CHARACTERS = 500
+MAX_LISTED = 100
+
+JobId = Annotated[str, Field(pattern="^[0-9a-fA-F-]{36}$", description="The uuid that run_command has answered.")]
+Offset = Annotated[int | None, Field(ge=0, description="From which byte on. Without both offsets: beginning and end.")]
+Signal = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "ALRM"]
+
+
+@tool("job.output", reads=True)
+def read_job(
+    call: Call,
+    job: JobId,
+    stdout_from: Offset = None,
+    stderr_from: Offset = None,
+    wait: Wait = 0,
+    max_bytes: MaxBytes = 16384,
+) -> Ran:
+    """Tell how a job is, and show what it has printed: the beginning and the end, or all from the offsets on.
+
+    With `wait` it waits for the job's end; with offsets, until there is more output, too. Offsets are those of `next`
+    in the answer before. It can be called again and again: nothing is used up.
+    """
+    with call.client() as client:
+        followed = client.jobs.get(job)
+        if stdout_from is None and stderr_from is None:
+            following = Following(call, client, followed, max_bytes)
+            following.wait(wait)
+            return following.shown()
+        return _from(call, followed, (stdout_from, stderr_from), wait, max_bytes)
+
+
+def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: float, most: int) -> Ran:
+    """Return what was printed from the offsets on; of a stream without one, nothing."""
+    size = job.output(max_bytes=MIN_BYTES)
+    stdout = size.stdout_size if offsets[0] is None else offsets[0]
+    stderr = size.stderr_size if offsets[1] is None else offsets[1]
+    until = time.monotonic() + min(wait, call.left())
+    while True:
+        seconds = max(0.0, min(PROGRESS_SECONDS, until - time.monotonic()))
+        found = persist(call, partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), may_pass)
+        if found.stdout or found.stderr or found.ended or seconds == 0 or call.cancelled.is_set():
+            break
+        call.progress(f"The command is {found.state}.")
+    pieces = [one if found.ended else whole_end(one) for one in (found.stdout, found.stderr)]
+    after = Streams(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
+    left = Streams(stdout=found.stdout_size - after.stdout, stderr=found.stderr_size - after.stderr)
+    return Ran(
+        state=found.state,
+        exitCode=found.exit_code,
+        stdout=text_of(pieces[0]),
+        stderr=text_of(pieces[1]),
+        omitted=left,
+        next=after,
+        job=job.id,
+        directory=None,
+        truncated=found.truncated,
+        stale=found.stale,
+    )
+
+
+class Written(BaseModel):
+    bytes: int = Field(description="Bytes that were written.")
+
+
+@tool("job.input", runs=True, destroys=True)
+def write_stdin(
+    call: Call,
+    job: JobId,
+    text: Annotated[str, Field(max_length=MAX_TEXT, description="The input; a line ends with a newline.")] = "",
+    eof: Annotated[bool, Field(description="True ends the input after that.")] = False,
+) -> Written:
+    """Send input to a job that run_command has started with openStdin."""
+    with call.client() as client:
+        client.jobs.get(job).input(text, eof=eof)
+    return Written(bytes=len(text.encode()))
+
+
+class Ended(BaseModel):
+    job: str
+    state: str = Field(description="running, if it has not ended yet; else exited, killed, timed_out or lost.")
+    exit_code: int | None = Field(alias="exitCode", description="128 + N where signal N ended it; null: not known.")
+
+
+@tool("job.kill", "job.wait", destroys=True, repeats=True)
+def stop_job(
+    call: Call,
+    job: JobId,
+    signal: Annotated[Signal, Field(description="Sent to all processes of the job.")] = "TERM",
+    grace: Annotated[
+        int, Field(ge=0, le=30, description="Seconds after which what TERM, INT, HUP or QUIT leaves is sent KILL.")
+    ] = 5,
+) -> Ended:
+    """End a job with all that it has started, or send it another signal. One that has ended stays as it is."""
+    ends = signal in ("TERM", "INT", "HUP", "QUIT", "KILL")
+    with call.client() as client:
+        followed = client.jobs.get(job)
+        try:
+            followed.kill(signal, grace)
+        except ClientError as error:
+            if error.code != "job_finished":
+                raise
+        info = followed.wait(grace + 5 if ends else 0)
+    return Ended(job=job, state=info.state, exitCode=info.exit_code)
+
+
+class Listed(BaseModel):
+    """A job."""
+
+    job: str = Field(description="What read_job, write_stdin and stop_job take.")
+    system: str = Field(description="The path or the uuid of the system that it runs on.")
+    command: str = Field(description="What runs; the beginning of what is long.")
+    state: str = Field(description="starting, running, exited, killed, timed_out or lost.")
+    exit_code: int | None = Field(alias="exitCode")
+    age: int = Field(description="Seconds since its start.")
+    yours: bool = Field(description="Whether you have started it since you were connected.")
+
+
+class Jobs(BaseModel):
+    jobs: list[Listed] = Field(description="The newest first.")
+    omitted: int = Field(description="How many more there are.")
+
+
+@tool("job.query", "connection.query", reads=True)
+def list_jobs(
+    call: Call,
+    system: Annotated[str, Field(description="Only those of systems with this in their path.")] = "",
+    ended: Annotated[bool, Field(description="True lists those too that have ended.")] = False,
+) -> Jobs:
+    """List the jobs that you may see, whoever has started them."""
+    states = None if ended else ("starting", "running")
+    with call.client() as client:
+        pattern = f"**{escape(system)}**" if system else "*"
+        found = client.jobs.query(pattern, states=states)
+        paths = {one.id: one.path for one in client.connection.names()} if found else {}
+    found.reverse()
+    shown = [_listed(one, paths, call.bridge) for one in found[:MAX_LISTED]]
+    return Jobs(jobs=shown, omitted=max(0, len(found) - MAX_LISTED))
+
+
+def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> Listed:
+    command = job.command if isinstance(job.command, str) else " ".join(job.command)
+    return Listed(
+        job=job.id,
+        system=paths.get(job.connection, job.connection),
+        command=visible(command[:COMMAND_CHARACTERS]),
+        state=job.state,
+        exitCode=job.exit_code,
+        age=max(0, int((datetime.now(timezone.utc) - job.created).total_seconds())),
+        yours=job.name == bridge.session,
+    )
