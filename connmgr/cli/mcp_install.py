@@ -26,6 +26,7 @@ from connmgr.client.http import TOKEN_PREFIX
 SERVER = "connmgr"
 LOOKS = {"connection.read"}
 DEFAULT = {"shell.any", "fs.read", "fs.write"}
+DECIDES = "approval.decide"
 RUNS = {"shell.any", "shell.argv"}
 
 BACKUP = ".before-connmgr"
@@ -69,8 +70,15 @@ def _place_options(command: Command) -> Command:
     type=Duration(MAX_DAYS * DAY),
     help="When the token expires, from now; at most 90d.  [default: 7d]",
 )
+@click.option(
+    "--approve-here",
+    is_flag=True,
+    help="Create a second token, which decides as you answer in the client; without it `connmgr approve` decides.",
+)
 @token_options
-def install(client: str, file: Path | None, name: str, *, write: bool, expires: float, **given: Any) -> None:
+def install(
+    client: str, file: Path | None, name: str, *, write: bool, expires: float, approve_here: bool, **given: Any
+) -> None:
     """Create a token for an agent, and print the configuration of its client.
 
     --only or --category must say which connections the agent sees: --only '*' are all. Without a scope or rule it may
@@ -83,13 +91,20 @@ def install(client: str, file: Path | None, name: str, *, write: bool, expires: 
     kept = _token_file(client, name)
     options, environment = way_to_daemon()
     words = program()
-    entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(kept)], environment)
+    decider = _approver_file(client, name)
+    decides = ["--approver-token-file", str(decider)] if approve_here else []
+    entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(kept), *decides], environment)
     content = _content(target) if write else ""
     # Before there is a token for it.
     changed = _merged(one, target, content, name, entry)
     daemon = connect()
     created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **_rights(given))
     _replace_token(daemon, kept, created["token"])
+    if approve_here:
+        approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
+        _replace_token(daemon, decider, daemon.post("/token/create", **approver, **_sight(given))["token"])
+    else:
+        _withdraw(decider)
     told = f"Its token {created['id'][:8]} is in {kept}, until {created['expires']}."
     if not write:
         click.echo(one.form.shown(name, entry), nl=False)
@@ -106,11 +121,9 @@ def uninstall(client: str, file: Path | None, name: str) -> None:
     one = _client(client)
     target = file or one.file
     kept = _token_file(client, name)
-    former = _former(kept)
-    if former is not None:
-        _revoke(connect(), former)
-        click.echo(f"The token {former[:8]} is revoked.")
-    kept.unlink(missing_ok=True)
+    for token in (kept, _approver_file(client, name)):
+        if former := _withdraw(token):
+            click.echo(f"The token {former[:8]} is revoked.")
     content = _content(target)
     changed = _merged(one, target, content, name, None)
     if changed != content:
@@ -130,6 +143,10 @@ def _token_file(client: str, name: str) -> Path:
     return paths.state_directory(os.environ).absolute() / "mcp" / f"{_titled(client, name)}.token"
 
 
+def _approver_file(client: str, name: str) -> Path:
+    return _token_file(client, name).with_suffix(".approver.token")
+
+
 def _rights(given: dict[str, Any]) -> dict[str, Any]:
     """Return what the token may do: what was asked for, or the default, with what the tools need for that."""
     members = wanted(given)
@@ -138,11 +155,26 @@ def _rights(given: dict[str, Any]) -> dict[str, Any]:
     return {**members, "scopes": sorted({*scopes, *LOOKS, *({"job"} if scopes & RUNS else ())})}
 
 
+def _sight(given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        kind: list(given[option]) or ["*"] for kind, option in (("connections", "only"), ("categories", "category"))
+    }
+
+
 def _replace_token(daemon: Client, file: Path, token: str) -> None:
     former = _former(file)
     write_private(file, f"{token}\n")
     if former is not None:
         _revoke(daemon, former)
+
+
+def _withdraw(file: Path) -> str | None:
+    """Revoke the token in a file and remove that; return the token's uuid if it was valid."""
+    former = _former(file)
+    if former is not None:
+        _revoke(connect(), former)
+    file.unlink(missing_ok=True)
+    return former
 
 
 def _former(file: Path) -> str | None:

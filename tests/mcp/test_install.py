@@ -217,3 +217,21 @@ def test_it_must_be_said_which_connections_the_agent_sees(user: User) -> None:
 def test_a_file_of_a_project_can_be_named(user: User) -> None:
     user("mcp", "install", "claude", "--file", ".mcp.json", "--write", "--only", "*")
     assert "connmgr" in json.loads((user.home / ".mcp.json").read_text())["mcpServers"]
+
+
+def test_a_second_token_decides_where_that_is_wanted(user: User) -> None:
+    user("mcp", "install", "cursor", "--write", "--only", "web*", "--ask", "argv:/bin/rm *", "--approve-here")
+    server = json.loads((user.home / ".cursor/mcp.json").read_text())["mcpServers"]["connmgr"]
+    kept = user.home / "state/connmgr/mcp/cursor.approver.token"
+    assert server["args"][-2:] == ["--approver-token-file", str(kept)]
+    assert _private(kept)
+    tokens = {one["name"]: one for one in user.tokens()}
+    assert set(tokens) == {"cursor", "cursor-approver"}
+    approver = tokens["cursor-approver"]
+    assert (approver["scopes"], approver["connections"]) == (["approval.decide"], ["web*"])
+    user("mcp", "install", "cursor", "--write", "--only", "web*")
+    assert [one["name"] for one in user.tokens()] == ["cursor"]
+    user("mcp", "install", "cursor", "--write", "--only", "web*", "--approve-here")
+    user("mcp", "uninstall", "cursor")
+    assert not user.tokens()
+    assert not list((user.home / "state/connmgr/mcp").iterdir())
