@@ -9,4 +9,4 @@ curl -sS --http1.1 --include --max-time 1 --output "$state/attached" \
     -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' \
     -H "Sec-WebSocket-Protocol: connmgr.v1, connmgr.ticket.$(cat "$state/ticket")" \
     "$url/terminal/attach/$(cat "$state/terminal")?watch=true" 2>/dev/null || [ $? = 28 ]
-head -n 1 "$state/attached"
+head -n 1 "$state/attached" | cut -d " " -f 1,2

@@ -44,7 +44,7 @@ class Moment(click.types.StringParamType):
         return at.isoformat()
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 @click.option("--since", metavar="TIME", type=Moment(), help="Only what is younger: 30min, 2h, 3d, 2026-01-31T08:15.")
 @click.option("--until", metavar="TIME", type=Moment(), help="Only what is older.")
 @click.option("--connection", metavar="CONNECTION", type=ConnectionName(), help="Only what was done on this one.")

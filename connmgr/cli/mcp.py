@@ -19,7 +19,7 @@ PORT = 21722
 ANSWER_SECONDS = 60.0
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 @click.option("--owner", is_flag=True, help="Let the agent do everything that you may, without a token.")
 @click.option(
     "--http", "by_http", is_flag=True, help="Serve many agents by streamable HTTP; each shows a token as its bearer."
