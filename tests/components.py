@@ -7,6 +7,7 @@ by ``|``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -83,6 +84,17 @@ def mount_words() -> tuple[str, ...]:
     return ()
 
 
+@cache
+def speaks_websockets() -> bool:
+    """Return whether there is a kubectl that runs programs in pods over WebSockets: older ones speak SPDY alone."""
+    kubectl = program("kubectl")
+    if kubectl is None:
+        return False
+    done = subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True, timeout=20, check=False)
+    version = re.search(r"v(\d+)\.(\d+)", done.stdout)
+    return version is not None and tuple(map(int, version.groups())) >= (1, 31)
+
+
 @dataclass(frozen=True)
 class Component:
     """Something of the system that a test needs; ``packages`` are Debian's names for it, newest first."""
@@ -128,7 +140,7 @@ COMPONENTS = {
     "docker": Component.of_program("docker", "docker-cli", "docker.io"),
     "lxc": Component.of_program("lxc-attach", "lxc"),
     "nspawn": Component.of_program("systemd-nspawn", "systemd-container"),
-    "kubectl": Component.of_program("kubectl", "kubernetes-client"),
+    "kubectl": Component(speaks_websockets, (), "kubectl 1.31 or newer, which speaks WebSockets, is not installed"),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),

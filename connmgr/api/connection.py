@@ -17,11 +17,13 @@ from connmgr.api.connection_schemas import (
     ConnectionQueryRequest,
     ConnectionQueryResponse,
     ConnectionRefreshRequest,
+    ConnectionRefreshResponse,
     ConnectionRemoveRequest,
     ConnectionUpdateRequest,
     TypesResponse,
 )
 from connmgr.api.group import Group
+from connmgr.api.inside import Inside, look_inside
 from connmgr.api.removal import end_what_runs, see_off
 from connmgr.api.schemas import UtcTime
 from connmgr.api.services import services
@@ -220,24 +222,31 @@ def remove(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/refresh",
     ConnectionRefreshRequest,
+    ConnectionRefreshResponse,
     action="connection.refresh",
     about=("connection",),
-    raises=[*OPENING],
+    raises=[*OPENING, errors.ShellBusy],
     waits=True,
     example={"connection": EXAMPLE},
+    answer={"added": [], "gone": []},
 )
-def refresh(request: dict[str, Any]) -> None:
+def refresh(request: dict[str, Any]) -> dict[str, Any]:
     """Open a connection, store what it finds as the `state`, and close it again.
 
-    Of a tunnel that is the connection that it goes through.
+    Of a tunnel that is the connection that it goes through. Of a connection that has others inside, as a host of
+    containers, each that is found gets a connection below it, in its category. The `state` of these says whether they
+    are `running`. One that was found before and is there no longer stays, with `gone` in its `state`.
     """
     id, connections = request["connection"], services().vault.connections
     stored = connections.get(id)
     if isinstance(kind := services().registry.get(stored.type), Tunnel):
         services().tunnels.probe(stored.data[kind.via or ""], caller().access)
         connections.set_state(id, {})
-    else:
-        services().shells.refresh(id, caller().access)
+        return Inside([], [])._asdict()
+    services().shells.refresh(id, caller().access)
+    inside = look_inside(id)
+    detail(added=len(inside.added), gone=len(inside.gone))
+    return inside._asdict()
 
 
 @group.endpoint(

@@ -172,6 +172,15 @@ class ConnectionRefreshRequest(Schema):
     connection = Id(required=True, metadata={"description": "The connection to open."})
 
 
+class ConnectionRefreshResponse(Schema):
+    added = fields.List(
+        Id(), required=True, metadata={"description": "Connections that were added: to what was found inside of it."}
+    )
+    gone = fields.List(
+        Id(), required=True, metadata={"description": "Connections to what was found inside before, and not now."}
+    )
+
+
 class ConnectionToggleRequest(Schema):
     connection = Id(required=True, metadata={"description": "The tunnel, or what else can be started and stopped."})
     state = Boolean(required=True, metadata={"description": "Whether it is wanted."})

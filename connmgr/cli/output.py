@@ -92,6 +92,8 @@ def lasting(seconds: float) -> str:
 
 def summarised(state: dict[str, Any]) -> str:
     """Return in a few words the last known state of a connection."""
+    if state.get("running") is False:
+        return "gone" if state.get("gone") else "stopped"
     if "error" in state:
         return str(state["error"])
-    return str(state.get("osName") or "")
+    return str(state.get("osName") or ("running" if state.get("running") else ""))

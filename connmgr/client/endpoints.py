@@ -121,9 +121,13 @@ class Connections(Group):
         """Remove connections, and all that run over them."""
         self._post("/connection/remove", connections=list(connections))
 
-    def refresh(self, connection: str) -> None:
-        """Open a connection as a test, and store what it shows."""
-        self._post("/connection/refresh", connection=connection)
+    def refresh(self, connection: str) -> tuple[list[str], list[str]]:
+        """Open a connection as a test, and store what it shows.
+
+        Returns the connections to systems inside of it that were added, and those to systems that are gone.
+        """
+        answer = self._post("/connection/refresh", connection=connection)
+        return answer["added"], answer["gone"]
 
     def toggle(self, connection: str, state: bool) -> None:
         """Have a tunnel open or closed from now on, or start and stop what a connection leads to."""

@@ -14,7 +14,10 @@ from connmgr.plugin.transport import Transport
 
 @dataclass(frozen=True)
 class Child:
-    """A system found inside of a connection: ``name``, ``type`` and ``data`` of a connection to it."""
+    """A system found inside of a connection: ``name``, ``type`` and ``data`` of a connection to it.
+
+    ``data`` is without the field that names the connection it runs over: that is the one it was found in.
+    """
 
     name: str
     type: str

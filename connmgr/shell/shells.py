@@ -21,7 +21,7 @@ from connmgr.secrets.principals import Access
 from connmgr.shell.idle import IdleCloser
 from connmgr.shell.opener import PROBE_SECONDS, Opener
 from connmgr.shell.shell import Shell
-from connmgr.shell.status import ShellStatus, state_of, status_of
+from connmgr.shell.status import ShellStatus, found_inside, state_of, status_of
 from connmgr.shell.table import Entry, ShellName, ShellTable
 from connmgr.vault import Connection, Vault
 from connmgr.vault.admission import Outdated, admitted
@@ -181,9 +181,10 @@ class Shells:
             info = self._seen(record, access)
         except OperationError as error:
             # Other errors tell about the caller or the daemon, not about the connection.
-            self._vault.connections.set_state(connection, {"error": error.code})
+            self._vault.connections.set_state(connection, {**found_inside(record.state), "error": error.code})
             raise
-        self._vault.connections.set_state(connection, state_of(info))
+        inside = {"running": True} if found_inside(record.state) else {}
+        self._vault.connections.set_state(connection, {**state_of(info), **inside})
 
     def forget(self, connections: Iterable[str]) -> None:
         """End the shells of connections that were removed or changed. Nobody finds them, or their links, from now on.

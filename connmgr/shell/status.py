@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -65,3 +66,8 @@ def state_of(info: ShellInfo) -> dict[str, Any]:
         "osName": info.os_name,
         "ttyState": info.tty_state,
     }
+
+
+def found_inside(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a connection's ``state`` says of a system that was found inside of another connection."""
+    return {name: state[name] for name in ("running", "gone") if name in state}

@@ -284,6 +284,19 @@ class Connections:
         if not self._database.write(lambda tx: tx.execute(change).rowcount):
             raise UnknownConnection(id)
 
+    def set_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store what was found of stored connections, all in one change; one that was removed meanwhile has none."""
+        changes = [
+            table.update().where(table.c.id == id).values(state=canonical(state)) for id, state in states.items()
+        ]
+
+        def work(tx: sa.Connection) -> None:
+            for change in changes:
+                tx.execute(change)
+
+        if changes:
+            self._database.write(work)
+
     def seed(self, tx: sa.Connection) -> None:
         """Store the connection of a new vault."""
         local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)

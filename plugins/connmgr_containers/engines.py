@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child, Transport
+from connmgr.plugin import Child
 from connmgr_containers.fields import HostSchema, InsideSchema, optional, required
-from connmgr_containers.hosts import Host
+from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
 from connmgr_containers.words import spelled
 
@@ -28,7 +28,7 @@ _INSIDE: Sequence[Reason] = (
         ShellStartFailed,
         "There is no such `user` in {}.",
     ),
-    reason(r"chdir to|to cwd|workdir .{0,200}not", ShellStartFailed, "There is no such `workdir` in {}."),
+    reason(r"\bchdir\b|to cwd|workdir .{0,200}not", ShellStartFailed, "There is no such `workdir` in {}."),
 )
 _DOCKER: Sequence[Reason] = (
     reason(
@@ -122,14 +122,16 @@ class DockerHost(Host):
     reasons = _DOCKER
     inner: ClassVar[type[Docker]] = Docker
 
-    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
-        argv = [*client(self.program, self.inner.chooses, data), "ps", "--all", "--no-trunc", "--format", "{{json .}}"]
-        found = (json.loads(line) for line in self.listed(transport, argv, timeout).splitlines())
-        context = {"context": data["context"]} if data.get("context") else {}
-        for each in found:
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        words = ["ps", "--all", "--no-trunc", "--format", "{{json .}}"]
+        return [[*client(self.program, self.inner.chooses, data), *words]]
+
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        for each in _entries(listings[0]):
             names = each["Names"]
             name = names[0] if isinstance(names, list) else names.split(",")[0]
-            yield Child(name, self.inner.name, {"containerName": name, **context}, each["State"] == "running")
+            given = {"containerName": name, **chosen(data, "context")}
+            yield Child(name, self.inner.name, given, each["State"] == "running")
 
 
 class PodmanHost(DockerHost):
@@ -142,6 +144,16 @@ class PodmanHost(DockerHost):
     inner = Podman
 
 
+def _entries(listing: str) -> Iterable[Any]:
+    """Return what is listed: an object a line by Docker, one array by Podman."""
+    if listing.startswith("["):
+        return list(json.loads(listing))
+    return map(json.loads, listing.splitlines())
+
+
 def client(program: str, chooses: str, data: Mapping[str, Any]) -> list[str]:
-    """Return the words that start the program for the daemon that ``data`` names."""
-    return [program, *([f"{chooses}={data['context']}"] if data.get("context") else [])]
+    """Return the words that start the program for the daemon that ``data`` names.
+
+    ``env`` says what is missing in the same words over every connection.
+    """
+    return ["env", program, *([f"{chooses}={data['context']}"] if data.get("context") else [])]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from connmgr.plugin import Deadline, Transport, Wrapper
+from connmgr.errors import RuntimeUnreachable
+from connmgr.plugin import Child, Deadline, Transport, Wrapper
 from connmgr_containers.runtime import Reason, explained, run
 
 
@@ -20,12 +22,29 @@ class Host(Wrapper):
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         return list(argv)
 
-    def listed(self, transport: Transport, argv: Sequence[str], timeout: float) -> str:
-        """Return what ``argv`` prints, a listing.
+    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+        deadline = Deadline(timeout)
+        listings = [self._listed(transport, argv, deadline) for argv in self.listing(data)]
+        try:
+            return list(self.found(data, *listings))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise RuntimeUnreachable(f"{self.program} lists what it has in a form that is not known.") from error
 
-        :raises connmgr.errors.OperationError: it failed, or did not end within ``timeout`` seconds.
-        """
-        printed = run(transport, argv, Deadline(timeout))
+    @abstractmethod
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Return the argv of each program that lists what the host has."""
+
+    @abstractmethod
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        """Yield what is listed in the output of those programs; any exception means that it cannot be read."""
+
+    def _listed(self, transport: Transport, argv: Sequence[str], deadline: Deadline) -> str:
+        printed = run(transport, argv, deadline)
         if printed.status:
             raise explained(self.program, self.reasons, printed.said, "that host", f"{self.program} lists nothing")
         return printed.stdout.decode(errors="replace")
+
+
+def chosen(data: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return those of the fields ``names`` that ``data`` have."""
+    return {name: data[name] for name in names if data.get(name)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child, Transport
+from connmgr.plugin import Child
 from connmgr_containers.fields import HostSchema, optional, required
-from connmgr_containers.hosts import Host
+from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
 from connmgr_containers.words import spelled
 
@@ -17,7 +17,7 @@ _ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 _CLUSTER: Sequence[Reason] = (
     reason(
-        r"context .{0,100}does not exist|no context exists",
+        r"context .{0,100}does not exist|context was not found",
         RuntimeUnreachable,
         "kubectl knows no such `context` there: `kubectl config get-contexts` has those that it knows.",
     ),
@@ -103,20 +103,25 @@ class KubernetesCluster(Host):
     program = "kubectl"
     reasons = _CLUSTER
 
-    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         every = [] if data.get("namespace") else ["--all-namespaces"]
-        argv = [*client(data), "get", "pods", "--output=json", f"--request-timeout={timeout:.0f}s", *every]
-        context = {"context": data["context"]} if data.get("context") else {}
-        for each in json.loads(self.listed(transport, argv, timeout))["items"]:
-            meta, containers = each["metadata"], each["spec"]["containers"]
-            up = {one["name"]: "running" in one.get("state", {}) for one in each["status"].get("containerStatuses", ())}
-            for one in containers:
-                path = [meta["namespace"], meta["name"], *([one["name"]] if len(containers) > 1 else [])]
-                place = {"namespace": meta["namespace"], "pod": meta["name"], "container": one["name"]}
-                yield Child(" ".join(path), Kubernetes.name, {**context, **place}, up.get(one["name"], False))
+        return [[*client(data), "get", "pods", "--output=json", *every]]
+
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        for each in json.loads(listings[0])["items"]:
+            yield from _containers(each, chosen(data, "context"))
+
+
+def _containers(pod: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[Child]:
+    meta, containers = pod["metadata"], pod["spec"]["containers"]
+    up = {one["name"]: "running" in one.get("state", {}) for one in pod["status"].get("containerStatuses", ())}
+    for one in containers:
+        path = [meta["namespace"], meta["name"], *([one["name"]] if len(containers) > 1 else [])]
+        place = {"namespace": meta["namespace"], "pod": meta["name"], "container": one["name"]}
+        yield Child(" ".join(path), Kubernetes.name, {**context, **place}, up.get(one["name"], False))
 
 
 def client(data: Mapping[str, Any]) -> list[str]:
     """Return the words that start kubectl for the cluster and the namespace that ``data`` names."""
     given = [f"--{key}={data[key]}" for key in ("context", "namespace") if data.get(key)]
-    return ["kubectl", *given]
+    return ["env", "kubectl", *given]

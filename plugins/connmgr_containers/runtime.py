@@ -82,8 +82,7 @@ class Runtime(Wrapper):
 def explained(program: str, reasons: Sequence[Reason], printed: str, place: str, failure: str) -> OperationError:
     """Return the error for a program that printed ``printed`` where ``place`` was meant; ``failure`` begins others."""
     missing = reason(
-        rf"(?:^|[ /:]){re.escape(program)}[\"']?: .{{0,40}}not found|"
-        rf"failed to run command [^ ]{{0,3}}{re.escape(program)}\b|{re.escape(program)} could not be started",
+        rf"(?:^|\W){re.escape(program)}\W?: (?:command not found|not found|no such file)",
         RuntimeUnreachable,
         f"{program} is not installed on that machine, or is not in the PATH of its user.",
     )

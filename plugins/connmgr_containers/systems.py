@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child, Text, Transport
+from connmgr.plugin import Child, Text
 from connmgr_containers.fields import HostSchema, absolute, name, optional, required
-from connmgr_containers.hosts import Host
+from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
 from connmgr_containers.words import spelled
 
@@ -78,11 +78,13 @@ class LxcHost(Host):
     example: ClassVar[Mapping[str, Any]] = {"host": _ON}
     program = "lxc-ls"
 
-    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
-        argv = ["lxc-ls", "--fancy", "--fancy-format", "NAME,STATE"]
-        for line in self.listed(transport, argv, timeout).splitlines()[1:]:
-            found, state = line.split()
-            yield Child(found, Lxc.name, {"containerName": found}, state == "RUNNING")
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        return [["lxc-ls", "--fancy", "--fancy-format", "NAME,STATE"]]
+
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        for line in listings[0].splitlines()[1:]:
+            container, state = line.split()
+            yield Child(container, Lxc.name, {"containerName": container}, state == "RUNNING")
 
 
 class Nspawn(Runtime):
@@ -124,14 +126,14 @@ class NspawnHost(Host):
         ),
     )
 
-    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
-        argv = ["machinectl", "--no-pager", "--no-legend", "--full"]
-        running = {line.split()[0] for line in self.listed(transport, [*argv, "list"], timeout).splitlines() if line}
-        images = {
-            line.split()[0] for line in self.listed(transport, [*argv, "list-images"], timeout).splitlines() if line
-        }
-        for found in sorted(running | images):
-            yield Child(found, Nspawn.name, {"containerName": found}, found in running)
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        words = ["machinectl", "--no-pager", "--no-legend", "--full"]
+        return [[*words, "list"], [*words, "list-images"]]
+
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        running, images = ({line.split()[0] for line in text.splitlines() if line} for text in listings)
+        for machine in sorted((running | images) - {".host"}):
+            yield Child(machine, Nspawn.name, {"containerName": machine}, machine in running)
 
 
 class ChrootSchema(HostSchema):
@@ -213,7 +215,7 @@ class Incus(Runtime):
     @classmethod
     def client(cls, data: Mapping[str, Any]) -> list[str]:
         """Return the words that start the program for the project that ``data`` names."""
-        return [cls.program, *([f"--project={data['project']}"] if data.get("project") else [])]
+        return ["env", cls.program, *([f"--project={data['project']}"] if data.get("project") else [])]
 
 
 class Lxd(Incus):
@@ -235,11 +237,13 @@ class IncusHost(Host):
     reasons = Incus.reasons
     inner: ClassVar[type[Incus]] = Incus
 
-    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
-        project = {"project": data["project"]} if data.get("project") else {}
-        for each in json.loads(self.listed(transport, [*self.inner.client(data), "list", "--format=json"], timeout)):
-            found = each["name"]
-            yield Child(found, self.inner.name, {"containerName": found, **project}, each["status"] == "Running")
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        return [[*self.inner.client(data), "list", "--format=json"]]
+
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        for each in json.loads(listings[0]):
+            given = {"containerName": each["name"], **chosen(data, "project")}
+            yield Child(each["name"], self.inner.name, given, each["status"] == "Running")
 
 
 class LxdHost(IncusHost):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.components import program
+from tests.containers.cluster import Cluster, pod
 from tests.plugins.machine import Machine
 
 WAIT_SECONDS = 20.0
@@ -58,6 +59,7 @@ class ContainerHost:
         self.machine = Machine(own_processes=True)
         self.name = f"box{os.getpid()}"
         self.root, self.jail = "/run/box", "/run/jail"
+        self.cluster: Cluster | None = None
         self._started: set[str] = set()
         # Of the system's own cgroups the tests know nothing: the container runtime gets a plain hierarchy.
         self.machine.run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
@@ -91,6 +93,9 @@ class ContainerHost:
         """Start a container."""
         self.machine.run("podman", "run", "--detach", "--name", name, image, *argv)
 
+    def _start_idle(self) -> None:
+        self.machine.run("podman", "create", "--name", "idle", "box:1", "sleep", "100000")
+
     def _start_docker(self) -> None:
         self.has("podman")
         self.machine.run("/bin/sh", "-c", _SERVE)
@@ -106,6 +111,13 @@ class ContainerHost:
         self.machine.run("/bin/sh", "-c", _NSPAWN.format(root=self.root, name=self.name))
         self._await("grep -qs sleep /proc/[0-9]*/comm && grep -lqs 'container=systemd-nspawn' /proc/[0-9]*/environ")
 
+    def _start_kubernetes(self) -> None:
+        alone = ["env", "--ignore-environment", "PATH=/usr/sbin:/bin", "HOME=/root", "chroot", self.jail]
+        words = [*self.machine.inside(), *alone]
+        pods = [pod("shop", "web", "nginx", "log"), pod("ops", "backup", "main", running=False)]
+        self.cluster = Cluster(pods, words)
+        self.machine.write("/root/.kube/config", self.cluster.configuration())
+
     def _await(self, condition: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while subprocess.run([*self.machine.inside(), "/bin/sh", "-c", condition], timeout=20, check=False).returncode:
@@ -115,6 +127,8 @@ class ContainerHost:
     def close(self) -> None:
         """End the machine with all that runs on it."""
         self.machine.close()
+        if self.cluster:
+            self.cluster.close()
 
 
 def make_root(root: Path) -> None:

@@ -1,0 +1,94 @@
+"""Keeps the connections below another one in step with the systems that are found inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from connmgr.api.account import caller, part
+from connmgr.api.connection_data import ConnectionData
+from connmgr.api.connection_info import in_categories
+from connmgr.api.services import services
+from connmgr.errors import InvalidRequest, OperationError
+from connmgr.links.inside import children_of, holds_others
+from connmgr.plugin import Child
+from connmgr.vault import Connection
+from connmgr.vault.batch import Addition, Batch
+
+
+class Inside(NamedTuple):
+    """What a look inside changed: connections that were added, and those that are gone from now on."""
+
+    added: list[str]
+    gone: list[str]
+
+
+def look_inside(id: str) -> Inside:
+    """Store a connection for each system inside of ``id``, and mark those that were found before and are gone.
+
+    :raises connmgr.errors.ConnmgrError: they could not be listed, or the caller may not add one.
+    """
+    found = services()
+    record = found.vault.connections.get(id)
+    if not holds_others(found.registry, record.type) or found.vault.connections.temporary.get(id) is not None:
+        return Inside([], [])
+    timeout = found.settings.start_timeout
+    try:
+        children = children_of(found.vault, found.registry, found.links, record, caller().access, timeout)
+    except OperationError as error:
+        found.vault.connections.set_states({id: {**record.state, "error": error.code}})
+        raise
+    below = _below(record)
+    (_, categories) = in_categories(lambda: [record])
+    additions = [_addition(record, child, tuple(categories[record.category])) for child in children]
+    running = _stored(additions, [child.running for child in children])
+    new = [one for one in running if one not in below]
+    gone = [one for one in below.values() if "running" in one.state and one.id not in running]
+    states = {one: {**_seen(below.get(one)), "running": is_running} for one, is_running in running.items()}
+    states |= {one.id: {**one.state, "running": False, "gone": True} for one in gone}
+    found.vault.connections.set_states(states)
+    visible = set(found.authorisation.visible(caller(), [*new, *(one.id for one in gone)]))
+    newly = [one.id for one in gone if not one.state.get("gone")]
+    return Inside(*([one for one in some if one in visible] for some in (new, newly)))
+
+
+def _below(record: Connection) -> dict[str, Connection]:
+    """Return the connections directly over ``record``, by their ids."""
+    connections = services().vault.connections
+    above = connections.each([one for one in connections.with_dependents([record.id]) if one != record.id])
+    depth = len(record.path) + 1
+    return {
+        id: one
+        for id, one in above.items()
+        if isinstance(one, Connection) and len(one.path) == depth and record.id in one.data.values()
+    }
+
+
+def _seen(one: Connection | None) -> Mapping[str, Any]:
+    """Return what was seen of a connection, but for what another look may have found."""
+    return {name: value for name, value in (one.state if one else {}).items() if name not in ("gone", "error")}
+
+
+def _addition(record: Connection, child: Child, category: tuple[str, ...]) -> Addition:
+    kind = services().registry.get(child.type)
+    given = {"type": child.type, **({kind.via: record.id} if kind.via else {}), **child.data}
+    try:
+        data = ConnectionData.load(given, caller().access)
+    except InvalidRequest as error:
+        raise OperationError(f"{child.name!r} was found, and cannot be stored: {error.message}") from error
+    about = {"name": child.name, "data": given}
+    if services().authorisation.concerns(caller()):
+        services().authorisation.check(caller(), "connection.add", {**about, "category": record.category})
+    return Addition(child.name, child.type, data, category)
+
+
+def _stored(additions: Sequence[Addition], running: Sequence[bool]) -> dict[str, bool]:
+    """Store what is new; return whether each runs, by the ids of all."""
+    found = services().vault
+    permit = partial(found.principals.permit, access=caller().access)
+    added = found.batches.apply(Batch(additions=additions), permit).added if additions else []
+    for one, (id, is_new) in zip(additions, added, strict=True):
+        if is_new:
+            part({"connection": id}, added=True, name=one.name)
+    return {id: is_running for (id, _), is_running in zip(added, running, strict=True)}

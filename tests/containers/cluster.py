@@ -1,0 +1,336 @@
+"""A cluster of one pod, as far as kubectl asks it: a real HTTP and WebSocket server that runs programs in a directory.
+
+It answers discovery, lists and describes its pods, and carries ``exec`` by the protocol ``v5.channel.k8s.io``: each
+message begins with the number of a channel.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping
+from wsproto.utilities import LocalProtocolError
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+PROTOCOL = "v5.channel.k8s.io"
+_MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+CHUNK = 32 << 10
+
+_RESOURCES = {
+    "kind": "APIResourceList",
+    "apiVersion": "v1",
+    "groupVersion": "v1",
+    "resources": [
+        {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]},
+        {"name": "pods/exec", "singularName": "", "namespaced": True, "kind": "PodExecOptions", "verbs": ["create"]},
+    ],
+}
+_DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": _RESOURCES,
+}
+
+
+def pod(namespace: str, name: str, *containers: str, running: bool = True) -> dict[str, Any]:
+    """Return a pod as the API describes it."""
+    state = {"running": {}} if running else {"terminated": {"exitCode": 0}}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"containers": [{"name": one, "image": "box"} for one in containers]},
+        "status": {
+            "phase": "Running" if running else "Succeeded",
+            "containerStatuses": [{"name": one, "state": state} for one in containers],
+        },
+    }
+
+
+class Cluster:
+    """A running server, a process of its own; ``entering`` are the words that run an argv in every container."""
+
+    def __init__(self, pods: Sequence[Mapping[str, Any]], entering: Sequence[str]) -> None:
+        argv = [sys.executable, "-m", __name__, json.dumps({"pods": pods, "entering": entering})]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parents[2])
+        assert self._process.stdout
+        self.url = self._process.stdout.readline().strip()
+        assert self.url, "the cluster did not start"
+
+    def configuration(self) -> str:
+        """Return the text of a kubectl configuration that leads here: the context ``test``."""
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "test",
+                "clusters": [{"name": "test", "cluster": {"server": self.url}}],
+                "users": [{"name": "test", "user": {}}],
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "shop"}}],
+            }
+        )
+
+    def close(self) -> None:
+        """End the server, which happens with its input."""
+        self._process.communicate(timeout=20)
+
+
+def serve(pods: Sequence[Mapping[str, Any]], entering: Sequence[str]) -> None:
+    """Serve until standard input ends, after a line that says where."""
+
+    class Handler(_Handler):
+        served = Served(pods, entering)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    sys.stdin.read()
+    # Programs that nobody ends keep threads.
+    os._exit(0)
+
+
+class Served(NamedTuple):
+    """What a server has."""
+
+    pods: Sequence[Mapping[str, Any]]
+    entering: Sequence[str]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    served: Served
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        *_, last = words = url.path.strip("/").split("/")
+        if url.path in _DISCOVERY:
+            self._answer(200, _DISCOVERY[url.path])
+        elif words[-1:] == ["pods"]:
+            namespace = words[3] if len(words) > 3 else None
+            some = [one for one in self.served.pods if namespace in (None, one["metadata"]["namespace"])]
+            self._answer(200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": some})
+        elif last == "exec":
+            query = parse_qs(url.query, keep_blank_values=True)
+            refusal = self._refusal(words, query)
+            self._refuse(400, "BadRequest", refusal) if refusal else self._exec(query)
+        else:
+            self._describe(words[3] if len(words) > 3 else "", last)
+
+    def do_POST(self) -> None:
+        # Where a WebSocket is refused kubectl asks again by SPDY, and tells that answer.
+        url = urlsplit(self.path)
+        refusal = self._refusal(url.path.split("/"), parse_qs(url.query))
+        self._refuse(400, "BadRequest", refusal or "this cluster speaks WebSockets alone")
+
+    def _refusal(self, words: Sequence[str], query: Mapping[str, list[str]]) -> str | None:
+        """Return why a request to run something is refused, if it is."""
+        namespace, name, [container] = words[-4], words[-2], query["container"]
+        for one in self.served.pods:
+            containers = [own["name"] for own in one["spec"]["containers"]]
+            place = one["metadata"]["namespace"], one["metadata"]["name"]
+            if place == (namespace, name) and container in containers:
+                return None
+        return f"container {container} is not valid for pod {name}"
+
+    def _describe(self, namespace: str, name: str) -> None:
+        for one in self.served.pods:
+            if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, name):
+                self._answer(200, one)
+                return
+        self._refuse(404, "NotFound", f'pods "{name}" not found')
+
+    def _refuse(self, code: int, reason: str, message: str) -> None:
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+        self._answer(code, {**status, "reason": reason, "message": message})
+
+    def _answer(self, code: int, body: Mapping[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _exec(self, query: Mapping[str, list[str]]) -> None:
+        key = self.headers["Sec-WebSocket-Key"] + _MAGIC
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        accepted = base64.b64encode(hashlib.sha1(key.encode(), usedforsecurity=False).digest()).decode()
+        self.send_header("Sec-WebSocket-Accept", accepted)
+        self.send_header("Sec-WebSocket-Protocol", PROTOCOL)
+        self.end_headers()
+        self.wfile.flush()
+        self.close_connection = True
+        argv = [*self.served.entering, *query["command"]]
+        run = _OnTerminal if query.get("tty") == ["true"] else _Process
+        run(argv, _Messages(self.rfile.read1, self.connection.sendall)).live()  # type: ignore[attr-defined]
+
+
+class _Messages:
+    """The messages of one WebSocket; several threads may send."""
+
+    def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:
+        self._read = read
+        self._write = write
+        self._frames = Connection(ConnectionType.SERVER)
+        self._lock = threading.Lock()
+
+    def send(self, channel: int, data: bytes) -> None:
+        """Send what came on a channel; a client that is gone gets nothing."""
+        with self._lock, suppress(OSError, LocalProtocolError):
+            self._write(self._frames.send(BytesMessage(data=bytes([channel]) + data)))
+
+    def close(self) -> None:
+        with self._lock, suppress(OSError, LocalProtocolError):
+            self._write(self._frames.send(CloseConnection(code=1000)))
+
+    def each(self, take: Callable[[int, bytes], None]) -> None:
+        """Call ``take`` with each message's channel and content until the client is gone."""
+        whole = bytearray()
+        with suppress(OSError):
+            while data := self._read(CHUNK):
+                self._frames.receive_data(data)
+                for event in self._frames.events():
+                    if isinstance(event, Ping):
+                        with self._lock:
+                            self._write(self._frames.send(event.response()))
+                    elif isinstance(event, CloseConnection):
+                        return
+                    elif isinstance(event, BytesMessage):
+                        whole += event.data
+                        if event.message_finished:
+                            take(whole[0], bytes(whole[1:]))
+                            whole.clear()
+
+
+class _Process:
+    """A program on pipes."""
+
+    def __init__(self, argv: Sequence[str], messages: _Messages) -> None:
+        self.messages = messages
+        self.process = self.start([os.fsencode(word) for word in argv])
+
+    def start(self, argv: Sequence[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def outputs(self) -> Sequence[tuple[int, IO[bytes]]]:
+        """Return what is sent, by channels."""
+        assert self.process.stdout
+        assert self.process.stderr
+        return [(STDOUT, self.process.stdout), (STDERR, self.process.stderr)]
+
+    def take(self, channel: int, data: bytes) -> None:
+        """Act on a message of the client."""
+        assert self.process.stdin
+        if channel == STDIN and not self.process.stdin.closed:
+            with suppress(OSError):
+                view = memoryview(data)
+                while view:
+                    view = view[self.process.stdin.write(view) :]
+        elif channel == CLOSE:
+            self.process.stdin.close()
+
+    def ended(self) -> None:
+        """Give back what the program had."""
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def live(self) -> None:
+        """Carry the program's streams until it ends, or the client does: then its input ends."""
+        told = threading.Thread(target=self._tell)
+        told.start()
+        self.messages.each(self.take)
+        self.ended()
+        told.join()
+
+    def _tell(self) -> None:
+        threads = [threading.Thread(target=self._copy, args=output) for output in self.outputs()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        code = self.process.wait()
+        self.messages.send(ERROR, json.dumps(_status(128 - code if code < 0 else code)).encode())
+        self.messages.close()
+
+    def _copy(self, channel: int, stream: IO[bytes]) -> None:
+        with suppress(OSError), stream:
+            while data := stream.read(CHUNK):
+                self.messages.send(channel, data)
+
+
+class _OnTerminal(_Process):
+    """A program on a terminal."""
+
+    def start(self, argv: Sequence[bytes]) -> subprocess.Popen[bytes]:
+        self._primary, secondary = pty.openpty()
+        process = subprocess.Popen(
+            argv,
+            stdin=secondary,
+            stdout=secondary,
+            stderr=secondary,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(secondary)
+        return process
+
+    def outputs(self) -> Sequence[tuple[int, IO[bytes]]]:
+        return [(STDOUT, open(os.dup(self._primary), "rb", buffering=0))]  # noqa: PTH123 - its reader closes it
+
+    def take(self, channel: int, data: bytes) -> None:
+        if channel == STDIN:
+            os.write(self._primary, data)
+        elif channel == RESIZE:
+            size = json.loads(data)
+            packed = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+            fcntl.ioctl(self._primary, termios.TIOCSWINSZ, packed)
+
+    def ended(self) -> None:
+        os.close(self._primary)
+
+
+def _status(code: int) -> dict[str, Any]:
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "reason": "NonZeroExitCode",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "details": {"causes": causes},
+    }
+
+
+if __name__ == "__main__":
+    serve(**json.loads(sys.argv[1]))

@@ -1,0 +1,91 @@
+"""The same types where their host is reached over ssh, and by sudo over that: what differs is the way alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from connmgr.engine.frame import Command
+from connmgr.errors import CommandTimeout
+from connmgr.plugin import Pty, Transport, Wrapper
+from connmgr.testing import connect, run
+from connmgr_containers import Chroot, Docker, Kubernetes, Lxc, Nspawn, Podman
+from tests.containers.host import NAME, ContainerHost
+from tests.plugins.machine import Inhabitant
+from tests.plugins.places import SSH, Places, elevate, session_on
+
+ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+WAIT_SECONDS = 30.0
+SECONDS = itertools.count(6000)
+
+pytestmark = pytest.mark.needs("machine", "devices", "busybox", "sshd", "sudo")
+
+KINDS = [
+    pytest.param(Podman(), marks=pytest.mark.needs("podman"), id="podman"),
+    pytest.param(Docker(), marks=pytest.mark.needs("podman", "docker"), id="docker"),
+    pytest.param(Lxc(), marks=pytest.mark.needs("lxc"), id="lxc"),
+    pytest.param(Nspawn(), marks=pytest.mark.needs("nspawn"), id="nspawn"),
+    pytest.param(Kubernetes(), marks=pytest.mark.needs("kubectl"), id="kubernetes"),
+    pytest.param(Chroot(), id="chroot"),
+]
+
+
+@pytest.fixture(scope="session")
+def operator(container_host: ContainerHost) -> Inhabitant:
+    """A user of the machine who may become root with a password."""
+    user = container_host.machine.add_user("/bin/sh")
+    container_host.machine.allow(f"{user.name} ALL=(ALL:ALL) ALL")
+    return user
+
+
+@pytest.fixture(params=["ssh", "sudo over ssh"])
+def far(request: pytest.FixtureRequest, container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
+    """The machine's root."""
+    if request.param == "ssh":
+        with ways.reach(SSH, container_host.machine.root) as transport:
+            yield transport
+        return
+    user: Inhabitant = request.getfixturevalue("operator")
+    with ways.reach(SSH, user) as transport:
+        yield elevate(transport, method="sudo", password=user.password)
+
+
+@pytest.fixture
+def inside(container_host: ContainerHost, far: Transport, kind: Wrapper) -> Transport:
+    """The container, over that."""
+    container_host.has(kind.name)
+    return connect(kind, data_of(container_host, kind), far)
+
+
+def data_of(host: ContainerHost, kind: Wrapper) -> Mapping[str, Any]:
+    """Return the data of a connection of this kind to the machine's container."""
+    places: dict[str, Mapping[str, Any]] = {
+        "chroot": {"directory": host.jail},
+        "kubernetes": {"namespace": "shop", "pod": "web", "container": "nginx"},
+    }
+    return {"host": ON, **places.get(kind.name, {"containerName": host.name})}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shell_and_its_commands(inside: Transport) -> None:
+    seconds = next(SECONDS)
+    with session_on(inside) as session:
+        assert session.info.os_name == NAME
+        result = session.exec(Command(b"cat /only-here - ; echo err >&2; exit 5", stdin=b"in\n"), WAIT_SECONDS)
+        assert (bytes(result.stdout), bytes(result.stderr)) == (b"seen from within\nin\n", b"err\n")
+        assert result.exit_code == 5
+        with pytest.raises(CommandTimeout):
+            session.exec(Command(b"sleep %d | cat" % seconds), 1)
+        assert b"sleep %d" % seconds not in run(inside, ["ps"]).stdout, "its processes outlive it"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_gets_words_input_and_a_terminal_where_one_is_asked_for(inside: Transport) -> None:
+    words = run(inside, ["/bin/sh", "-c", 'printf "<%s>" "$@"; cat', "sh", "a b", "it's", "$HOME", "\udce4", ""], b"in")
+    assert words.stdout == b"<a b><it's><$HOME><\xe4><>in"
+    assert run(inside, ["/bin/sh", "-c", "test -t 0 || echo none"]).stdout == b"none\n"
+    told = run(inside, ["/bin/sh", "-c", 'test -t 1 && stty size; echo "$TERM"'], pty=Pty("vt220", 99, 33))
+    assert told.stdout.split() == [b"33", b"99", b"vt220"]

@@ -1,0 +1,113 @@
+"""What is told where a runtime or a place is not to be reached: which one, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from connmgr.errors import NoShellInside, OperationError, RuntimeUnreachable, ShellStartFailed
+from connmgr.plugin import Transport, ValidationError, Wrapper
+from connmgr.testing import connect, run
+from connmgr_containers import Chroot, Docker, Incus, Kubernetes, Lxc, Nspawn, Podman
+from tests.containers.host import ContainerHost
+from tests.plugins.places import LOCAL, Places
+
+ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+pytestmark = pytest.mark.needs("machine", "devices", "busybox")
+
+
+@pytest.fixture
+def local(container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
+    """The machine's root."""
+    with ways.reach(LOCAL, container_host.machine.root) as transport:
+        yield transport
+
+
+def refused(kind: Wrapper, via: Transport, **data: Any) -> OperationError:
+    """Return the error of a program in ``data``."""
+    with pytest.raises(OperationError) as refusal:
+        run(connect(kind, {"host": ON, **data}, via), ["true"])
+    return refusal.value
+
+
+ENGINES = [
+    pytest.param(Podman(), marks=pytest.mark.needs("podman"), id="podman"),
+    pytest.param(Docker(), marks=pytest.mark.needs("podman", "docker"), id="docker"),
+]
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_engine_says_what_is_wrong_with_a_container(
+    container_host: ContainerHost, local: Transport, kind: Wrapper
+) -> None:
+    container_host.has(kind.name)
+    error = refused(kind, local, containerName="nobody")
+    assert (type(error), error.message) == (ShellStartFailed, "There is no container nobody on that host.")
+    error = refused(kind, local, containerName="bare")
+    assert isinstance(error, NoShellInside)
+    assert error.message.startswith("There is no /bin/sh in container bare")
+    container_host.has("idle")
+    error = refused(kind, local, containerName="idle")
+    assert "Nothing can be run in container idle: it is stopped or paused." in error.message
+    error = refused(kind, local, containerName=container_host.name, workdir="/nowhere")
+    assert error.message == f"There is no such `workdir` in container {container_host.name}."
+
+
+@pytest.mark.needs("podman")
+def test_a_user_that_an_image_does_not_have(container_host: ContainerHost, local: Transport) -> None:
+    container_host.has("podman")
+    error = refused(Podman(), local, containerName=container_host.name, user="nobody")
+    assert error.message == f"There is no such `user` in container {container_host.name}."
+    inmate = connect(Podman(), {"host": ON, "containerName": container_host.name, "user": "inmate"}, local)
+    assert run(inmate, ["id", "-un"]).stdout == b"inmate\n"
+
+
+@pytest.mark.needs("podman", "docker")
+def test_docker_without_a_daemon_and_a_context_that_is_unknown(local: Transport) -> None:
+    error = refused(Docker(), local, containerName="web", context="nowhere")
+    assert (type(error), error.code) == (RuntimeUnreachable, "runtime_unreachable")
+    assert "no such `context`" in error.message
+
+
+@pytest.mark.needs("kubectl")
+def test_a_cluster_says_what_is_wrong_with_a_pod(container_host: ContainerHost, local: Transport) -> None:
+    container_host.has("kubernetes")
+    assert refused(Kubernetes(), local, namespace="shop", pod="gone").message == "There is no pod gone."
+    error = refused(Kubernetes(), local, namespace="shop", pod="web", container="sidecar")
+    assert error.message == "There is no container sidecar of pod web."
+    assert "it does not run" in refused(Kubernetes(), local, namespace="ops", pod="backup").message
+    assert "no such `context`" in refused(Kubernetes(), local, context="nowhere", pod="web").message
+
+
+@pytest.mark.needs("lxc")
+def test_lxc_says_that_a_container_does_not_run(container_host: ContainerHost, local: Transport) -> None:
+    container_host.has("lxc")
+    assert refused(Lxc(), local, containerName="idle").message == "container idle is not running."
+
+
+@pytest.mark.needs("nspawn")
+def test_nspawn_says_that_a_machine_does_not_run(local: Transport) -> None:
+    assert refused(Nspawn(), local, containerName="idle").message.startswith("container idle is not running")
+
+
+def test_a_root_directory_that_is_not_there(local: Transport) -> None:
+    assert refused(Chroot(), local, directory="/nowhere").message == "There is no directory /nowhere."
+    error = refused(Chroot(), local, directory="/run/bare")
+    assert isinstance(error, NoShellInside), error.message
+
+
+def test_what_is_not_installed_is_named(local: Transport) -> None:
+    error = refused(Incus(), local, containerName="web")
+    assert (type(error), error.message) == (
+        RuntimeUnreachable,
+        "incus is not installed on that machine, or is not in the PATH of its user.",
+    )
+
+
+@pytest.mark.parametrize("name", ["--privileged", "", "a b", "-t", "$(id)", "../x"])
+def test_a_name_that_would_be_another_word_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Podman().schema().load({"host": ON, "containerName": name})

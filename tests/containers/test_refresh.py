@@ -1,0 +1,120 @@
+"""A refresh of a host puts what it has below it, through a daemon that reaches the host over ssh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from connmgr.client import ClientError
+from tests.cli.program import CommandLine
+from tests.containers.host import NAME, ContainerHost
+from tests.daemon import Daemon
+from tests.plugins.places import Places, ssh_fields
+
+pytestmark = pytest.mark.needs("machine", "devices", "busybox", "sshd")
+
+Add = Callable[..., str]
+
+
+@pytest.fixture
+def add(daemon: Daemon) -> Any:
+    """A function that stores a connection, and removes it with all over it after the test."""
+    added: list[str] = []
+
+    def add(name: str, **data: Any) -> str:
+        added.append(daemon.client.connection.add(name, data))
+        return added[-1]
+
+    yield add
+    daemon.client.connection.remove(added[:1])
+
+
+@pytest.fixture
+def host(add: Add, ways: Places) -> str:
+    """A connection to the machine with containers, over ssh as root."""
+    return add("machine", type="ssh", **ssh_fields(ways.sshd, "root"))
+
+
+def states(daemon: Daemon, ids: list[str]) -> dict[str, Any]:
+    """Return the states of connections by their own names."""
+    infos: Any = daemon.client.post("/connection/info", connections=ids)
+    return {info["name"][-1]: info["state"] for info in infos["infos"]}
+
+
+@pytest.mark.needs("podman")
+def test_containers_come_and_go_below_their_host(
+    container_host: ContainerHost, daemon: Daemon, add: Add, host: str
+) -> None:
+    container_host.has("podman")
+    holder = add("podman", type="podmanHost", host=host)
+    added, gone = daemon.client.connection.refresh(holder)
+    infos: Any = daemon.client.post("/connection/info", connections=added)
+    assert sorted(info["name"] for info in infos["infos"]) == [
+        ["machine", "podman", "bare"],
+        ["machine", "podman", container_host.name],
+    ]
+    assert gone == []
+    assert states(daemon, added) == {container_host.name: {"running": True}, "bare": {"running": True}}
+
+    container_host.run_container("guest", "box:1", "sleep", "100000")
+    [guest], _ = daemon.client.connection.refresh(holder)
+    daemon.client.shell.start(guest)
+    assert daemon.client.shell.exec(guest, "cat /only-here").stdout == "seen from within"
+    daemon.client.connection.refresh(guest)
+    assert states(daemon, [guest])["guest"]["osName"] == NAME
+    container_host.machine.run("podman", "stop", "--time", "0", "guest")
+    assert daemon.client.connection.refresh(holder) == ([], [])
+    assert states(daemon, [guest])["guest"]["running"] is False
+    listed = CommandLine(daemon)("ls", "machine/podman/*").output
+    assert re.findall(r"^machine/podman/(\w+) .* (running|stopped) ", listed, re.MULTILINE) == [
+        ("bare", "running"),
+        (container_host.name, "running"),
+        ("guest", "stopped"),
+    ]
+
+    container_host.machine.run("podman", "rm", "guest")
+    assert daemon.client.connection.refresh(holder) == ([], [guest])
+    assert states(daemon, [guest])["guest"]["gone"] is True
+    assert daemon.client.connection.refresh(holder) == ([], []), "it is told once"
+
+    container_host.run_container("guest", "box:1", "sleep", "100000")
+    assert daemon.client.connection.refresh(holder) == ([], []), "the connection to it is there still"
+    assert "gone" not in states(daemon, [guest])["guest"]
+    container_host.machine.run("podman", "rm", "--force", "--time", "0", "guest")
+
+
+@pytest.mark.parametrize(
+    ("holder", "inner"),
+    [
+        pytest.param("dockerHost", "docker", marks=pytest.mark.needs("podman", "docker")),
+        pytest.param("lxcHost", "lxc", marks=pytest.mark.needs("lxc")),
+    ],
+)
+def test_each_runtime_lists_what_it_has(
+    container_host: ContainerHost, daemon: Daemon, add: Add, host: str, holder: str, inner: str
+) -> None:
+    container_host.has(inner)
+    added, _ = daemon.client.connection.refresh(add("holder", type=holder, host=host))
+    found = states(daemon, added)
+    assert found[container_host.name] == {"running": True}
+    if inner == "lxc":
+        assert found["idle"] == {"running": False}
+    infos: Any = daemon.client.post("/connection/info", connections=added)
+    assert {info["type"] for info in infos["infos"]} == {inner}
+
+
+def test_what_is_not_installed_is_named(daemon: Daemon, add: Add, host: str) -> None:
+    holder = add("instances", type="incusHost", host=host)
+    with pytest.raises(ClientError, match="incus is not installed on that machine") as refusal:
+        daemon.client.connection.refresh(holder)
+    assert refusal.value.code == "runtime_unreachable"
+    assert states(daemon, [holder])["instances"]["error"] == "runtime_unreachable"
+
+
+@pytest.mark.needs("nspawn")
+def test_a_host_without_its_daemon_says_which(daemon: Daemon, add: Add, host: str) -> None:
+    with pytest.raises(ClientError, match="systemd-machined does not answer on that machine"):
+        daemon.client.connection.refresh(add("machines", type="nspawnHost", host=host))
