@@ -77,6 +77,11 @@ NEXT: Mapping[str, str] = {
     "recording_failed": _ASK + "recordings cannot be written.",
     "integrity": _ASK + "what is stored about this system was changed from outside, and is refused.",
     # The daemon
+    "not_toggleable": "It can be neither started nor stopped. list_systems tells by `usage` what can.",
+    "port_in_use": "Another program listens there: " + _ASK.lower() + "they may free the port or choose another.",
+    "connection_cycle": _ASK + "a system would run over itself.",
+    "runtime_unreachable": "The program that runs the containers does not answer there. Look whether it runs.",
+    "no_shell_inside": "There is no shell inside. It can only be used from the system around it.",
     "busy": _WAIT,
     "shell_busy": "Another command holds the shell. " + _WAIT,
     "session_limit": "Leave out session, or use one that list_jobs shows: a system has 16 at most.",

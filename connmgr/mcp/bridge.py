@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from connmgr.client import Client, ClientError
+from connmgr.client import Client, ClientError, ShellInfo
 from connmgr.client.names import UNKNOWN, UUID, meant
 from connmgr.client.rights import Rights
 
@@ -111,16 +111,20 @@ class Bridge:
         with self._lock:
             self._keys.pop(start, None)
 
-    def start_shell(self, client: Client, place: Place) -> None:
-        """Start the shell of ``place``, unless it runs. One of the agent's own session is stopped with the agent."""
-        client.shell.start(place.connection, session=place.session)
+    def start_shell(self, client: Client, place: Place) -> ShellInfo:
+        """Start the shell of ``place``, unless it runs, and describe it.
+
+        One of the agent's own session is stopped with the agent.
+        """
+        started = client.shell.start(place.connection, session=place.session)
         with self._lock:
             if place.session != self.session or place in self._homes:
-                return
+                return started
         found = client.shell.list(place.connection)
         home = next((one.directory for one in found if one.status.session == place.session), "")
         with self._lock:
             self._homes[place] = home
+        return started
 
     def close(self) -> None:
         """Stop the agent's own shells, but no job; have calls under way fail, and close all that is idle."""

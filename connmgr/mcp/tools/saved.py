@@ -1,0 +1,146 @@
+"""Saved commands: called by their names, with parameters of which each has a type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, WithJsonSchema
+
+from connmgr.client import ClientError
+from connmgr.mcp.bridge import Bridge
+from connmgr.mcp.following import Ran
+from connmgr.mcp.shown import visible
+from connmgr.mcp.starting import path_in
+from connmgr.mcp.tool import Call, Declared, Session, System, tool
+from connmgr.mcp.tools.commands import Cwd, MaxBytes, Wait, run
+
+PREFIX = "saved_"
+MAX_NAME = 40
+"""Characters of a tool's name that leave room for what clients put before it: many take 64 in all."""
+
+MAX_TOOLS = 50
+"""Saved commands that are tools of their own; run_saved_command runs all."""
+
+Arguments = Annotated[
+    Mapping[str, str | int], Field(description="A text or an integer for each of its parameters, by their names.")
+]
+
+
+class Saved(BaseModel):
+    """A saved command."""
+
+    name: str
+    description: str
+    argv: list[Any] = Field(description="Its words, in which parameters stand.")
+    parameters: dict[str, Any] = Field(description="What `arguments` of run_saved_command takes, as JSON Schema.")
+
+
+class SavedCommands(BaseModel):
+    commands: list[Saved]
+
+
+@tool("command.query", reads=True)
+def list_commands(call: Call) -> SavedCommands:
+    """List the saved commands: programs with parameters that somebody has prepared."""
+    with call.client() as client:
+        found = client.command.query()
+    return SavedCommands(
+        commands=[
+            Saved(
+                name=one["name"],
+                description=visible(one["description"]),
+                argv=one["argv"],
+                parameters=schema_of(one["parameters"]),
+            )
+            for one in found
+        ]
+    )
+
+
+@tool("job.start", "job.output", "command.query", runs=True, destroys=True)
+def run_saved_command(
+    call: Call,
+    system: System,
+    name: Annotated[str, Field(max_length=64, description="Its name, as list_commands has it.")],
+    arguments: Arguments | None = None,
+    session: Session = "",
+    cwd: Cwd = "",
+    wait: Wait = 20,
+    max_bytes: MaxBytes = 16384,
+) -> Ran:
+    """Run a saved command on a system; otherwise as run_command."""
+    place = call.place(system, session)
+    options = {
+        "saved": {"name": name, "arguments": dict(arguments or {})},
+        "cwd": path_in(call.bridge, place, cwd) or None,
+    }
+    with call.client() as client:
+        return run(call, client, place, options, "", moves=False, opened=False, wait=wait, most=max_bytes)
+
+
+def tools_of(bridge: Bridge) -> list[Declared]:
+    """Return a tool for each saved command, as far as their names can be tools' and the token may run any."""
+    if not run_saved_command.allowed(bridge):
+        return []
+    try:
+        with bridge.client() as client:
+            found = client.command.query()
+    except ClientError:
+        # They can be called by run_saved_command when the daemon answers again.
+        return []
+    made: dict[str, Declared] = {}
+    for one in found:
+        name = PREFIX + re.sub(r"\W", "_", one["name"], flags=re.ASCII)
+        if len(name) <= MAX_NAME and name not in made and len(made) < MAX_TOOLS:
+            made[name] = _tool_of(name, one)
+    return list(made.values())
+
+
+def _tool_of(name: str, saved: Mapping[str, Any]) -> Declared:
+    schema = schema_of(saved["parameters"])
+
+    def work(
+        call: Call,
+        system: System,
+        arguments: Mapping[str, str | int],
+        session: Session = "",
+        cwd: Cwd = "",
+        wait: Wait = 20,
+        max_bytes: MaxBytes = 16384,
+    ) -> Ran:
+        return run_saved_command.work(  # type: ignore[return-value]
+            call, system, saved["name"], arguments, session, cwd, wait, max_bytes
+        )
+
+    work.__name__ = name
+    work.__doc__ = f"The saved command {saved['name']}. {visible(saved['description'])}".strip()
+    work.__annotations__["arguments"] = Annotated[dict[str, str | int], WithJsonSchema(schema)]
+    return tool(*run_saved_command.actions, runs=True, destroys=True)(work)
+
+
+def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the arguments of a saved command are, as JSON Schema."""
+    return {
+        "type": "object",
+        "properties": {name: _parameter(element) for name, element in parameters.items()},
+        "required": list(parameters),
+        "additionalProperties": False,
+    }
+
+
+def _parameter(element: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"description": visible(element["description"])} if element.get("description") else {}
+    if "integer" in element:
+        span = element["integer"]
+        most = {"maximum": span["max"]} if "max" in span else {}
+        return {"type": "integer", "minimum": span.get("min", 0), **most, **told}
+    if "in" in element:
+        return {"type": "string", "enum": element["in"], **told}
+    if "re" in element:
+        return {"type": "string", "pattern": f"^(?:{element['re']})$", **told}
+    if "path" in element:
+        description = f"{told.get('description', '')} An absolute path that matches {element['path']}.".strip()
+        return {"type": "string", "description": description}
+    return {"type": "string", **told}
