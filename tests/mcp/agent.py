@@ -21,12 +21,17 @@ TIMEOUT = 60.0
 
 
 @asynccontextmanager
-async def agent(daemon: Daemon, holder: Holder, *options: str, **client: Any) -> AsyncIterator[Client]:
-    """Start the server with a holder's token, and yield a client of it; further arguments are those of the client."""
+async def agent(
+    daemon: Daemon, holder: Holder, *options: str, seconds: float = TIMEOUT, **client: Any
+) -> AsyncIterator[Client]:
+    """Start the server with a holder's token, and yield a client of it for ``seconds`` at most.
+
+    Further arguments are those of the client.
+    """
     environment = {**daemon.environment, "CONNMGR_TOKEN": holder.secret}
     words = ["--url", daemon.url, "mcp", *options]
     server = StdioServerParameters(command=str(PROGRAM), args=words, env=environment)
-    with anyio.fail_after(TIMEOUT):
+    with anyio.fail_after(seconds):
         async with Client(server, read_timeout_seconds=TIMEOUT, **client) as connected:
             yield connected
 

@@ -1,0 +1,64 @@
+"""Nothing is lost with who asked for it: clients that give up, clients and bridges that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from tests.daemon import Daemon
+from tests.mcp.agent import MODES, agent, run
+from tests.mcp.patience import ended, job_of, outlasted
+from tests.rights import wire
+from tests.rights.wire import Holder
+
+
+@pytest.fixture
+def worker(daemon: Daemon) -> Holder:
+    return wire.create(daemon, "connection.read", "shell.any", "job")
+
+
+def bridge() -> psutil.Process:
+    """Return the process of the server that a client of this process has started."""
+    [one] = [one for one in psutil.Process().children(recursive=True) if "mcp" in one.cmdline()]
+    return one
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_command_ends_with_its_exit_code_after_its_client_has_given_up(
+    daemon: Daemon, worker: Holder, mode: str
+) -> None:
+    async def work() -> None:
+        told = await outlasted(daemon, worker, mode, 4.0, patience=2.0)
+        assert (told["state"], told["exitCode"], told["stdout"]) == ("exited", 7, f"{mode}\n")
+
+    run(work)
+
+
+def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, worker: Holder, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = f"echo before; cat {gate}; echo after; exit 7"
+
+    async def call(client: Client) -> None:
+        with pytest.raises(MCPError):
+            await client.call_tool("run_command", {"system": "local", "command": command, "wait": 45})
+
+    async def work() -> None:
+        async with agent(daemon, worker) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(call, client)
+            while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
+                await anyio.sleep(0.05)
+            os.kill(bridge().pid, signal.SIGKILL)
+        gate.write_text("opened\n")
+        async with agent(daemon, worker) as client:
+            told = await ended(client, await job_of(client, command))
+            assert (told["exitCode"], told["stdout"]) == (7, "before\nopened\nafter\n")
+
+    run(work)
