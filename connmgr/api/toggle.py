@@ -52,6 +52,7 @@ def toggle(request: dict[str, Any]) -> None:
         timeout = found.settings.start_timeout
         toggle_far(found.vault, found.registry, found.links, record, state, caller().access, timeout)
         found.vault.connections.set_cache(id, {**record.cache, "sessionEnabled": state})
+        found.vault.connections.set_states({id: {**record.state, "running": state}})
     elif state:
         asking = caller()
         found.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)

@@ -10,7 +10,7 @@ from connmgr.errors import RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Child
 from connmgr_containers.fields import HostSchema, InsideSchema, optional, required
 from connmgr_containers.hosts import Host, chosen
-from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
+from connmgr_containers.runtime import NO_SHELL, Reason, Switched, on_terminal, reason
 from connmgr_containers.words import spelled
 
 _ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
@@ -74,7 +74,7 @@ class EngineSchema(InsideSchema):
     context = optional("Which daemon has it, by the name that the program knows; its default otherwise.")
 
 
-class Docker(Runtime):
+class Docker(Switched):
     """A container of Docker."""
 
     name = "docker"
@@ -99,6 +99,9 @@ class Docker(Runtime):
             data["containerName"],
         ]
         return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+
+    def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
+        return [*client(self.program, self.chooses, data), "start" if state else "stop", data["containerName"]]
 
 
 class Podman(Docker):

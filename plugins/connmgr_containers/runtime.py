@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connmgr.errors import ElevationFailed, NoShellInside, OperationError, RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Deadline, Dialogue, Transport, Wrapper
+from connmgr.plugin import Deadline, Dialogue, Toggled, Transport, Wrapper
 
 STEP_SECONDS = 20.0
 """Longest wait until a program runs inside; a cluster takes its time."""
@@ -38,7 +38,7 @@ NO_SHELL = reason(
     r"[\"'`]?/bin/sh[\"'`]?:? .{0,80}(?:no such file|not found)|(?:no such file|not found).{0,40}/bin/sh|"
     r"failed to run command [^ ]{0,9}/bin/sh",
     NoShellInside,
-    "There is no /bin/sh in {}: no shell can be opened. A job with an `argv` can be started.",
+    "There is no /bin/sh in {}: no shell can be opened.",
 )
 
 
@@ -50,6 +50,13 @@ def on_terminal(entering: Sequence[str], argv: Sequence[str]) -> list[str]:
     """Return the argv that runs ``argv`` behind the words ``entering``, on a terminal as that on which it starts."""
     script = f'exec {shlex.join(entering)} /bin/sh -c {shlex.quote(_SIZED)} sh "$TERM" "$(stty size)" "$@"'
     return ["/bin/sh", "-c", script, "sh", *argv]
+
+
+_AS_WANTED = {
+    True: re.compile(r"already (?:running|started)", re.IGNORECASE),
+    False: re.compile(r"already stopped|is not running|no machine '.{0,64}' known", re.IGNORECASE),
+}
+"""What a runtime says of what is as it should become, by whether that is running."""
 
 
 class Runtime(Wrapper):
@@ -77,6 +84,22 @@ class Runtime(Wrapper):
     def explained(self, printed: str, data: Mapping[str, Any]) -> OperationError:
         """Return the error for a program that ended with ``printed``."""
         return explained(self.program, self.reasons, printed, self.place(data), f"No shell in {self.place(data)}")
+
+
+class Switched(Runtime, Toggled):
+    """A place that its runtime starts and stops."""
+
+    @abstractmethod
+    def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
+        """Return the argv that starts what ``data`` leads into, or stops it where ``state`` is False."""
+
+    def toggle(self, transport: Transport | None, data: Mapping[str, Any], state: bool, *, timeout: float) -> None:
+        if transport is None:
+            raise RuntimeUnreachable(f"{self.place(data)} has no host.")
+        printed = run(transport, self.switch(data, state=state), Deadline(timeout))
+        if printed.status and not _AS_WANTED[state].search(printed.said):
+            failure = f"{self.place(data)} cannot be {'started' if state else 'stopped'}"
+            raise explained(self.program, self.reasons, printed.said, self.place(data), failure)
 
 
 def explained(program: str, reasons: Sequence[Reason], printed: str, place: str, failure: str) -> OperationError:

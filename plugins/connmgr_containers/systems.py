@@ -10,11 +10,14 @@ from connmgr.errors import RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Child, Text
 from connmgr_containers.fields import HostSchema, absolute, name, optional, required
 from connmgr_containers.hosts import Host, chosen
-from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
+from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, Switched, on_terminal, reason
 from connmgr_containers.words import spelled
 
 _ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+STOP_SECONDS = 10
+"""Seconds that a container may take to stop by itself, as Docker gives it."""
 
 # What enters another root keeps the environment of the host's user, of which little holds inside.
 _AS_ROOT = ["HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", f"PATH={_PATH}"]
@@ -46,7 +49,7 @@ class ContainerSchema(HostSchema):
     containerName = required("The container's name.")
 
 
-class Lxc(Runtime):
+class Lxc(Switched):
     """A container of LXC."""
 
     name = "lxc"
@@ -68,6 +71,10 @@ class Lxc(Runtime):
         inside = ["/bin/sh", "-c", _ONE_NEWLINE, "sh", *argv] if pty else argv
         return ["env", *_AS_ROOT, "lxc-attach", "--name", data["containerName"], "--", *inside]
 
+    def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
+        stop = ["lxc-stop", f"--timeout={STOP_SECONDS}"]
+        return ["env", *(["lxc-start"] if state else stop), "--name", data["containerName"]]
+
 
 class LxcHost(Host):
     """A machine with LXC."""
@@ -87,7 +94,7 @@ class LxcHost(Host):
             yield Child(container, Lxc.name, {"containerName": container}, state == "RUNNING")
 
 
-class Nspawn(Runtime):
+class Nspawn(Switched):
     """A machine of systemd-nspawn."""
 
     name = "nspawn"
@@ -108,6 +115,9 @@ class Nspawn(Runtime):
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         inside = ["/bin/sh", "-c", _NSPAWN, "sh", data["containerName"], *argv]
         return ["env", *_AS_ROOT, "container=systemd-nspawn", *inside]
+
+    def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
+        return ["env", "machinectl", "start" if state else "poweroff", data["containerName"]]
 
 
 class NspawnHost(Host):
@@ -184,7 +194,7 @@ class IncusHostSchema(HostSchema):
     project = optional("The project whose instances are meant; the client's default otherwise.")
 
 
-class Incus(Runtime):
+class Incus(Switched):
     """An instance of Incus."""
 
     name = "incus"
@@ -211,6 +221,10 @@ class Incus(Runtime):
         mode = "--force-interactive" if pty else "--force-noninteractive"
         entering = [*self.client(data), "exec", mode, data["containerName"], "--"]
         return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+
+    def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
+        stop = ["stop", f"--timeout={STOP_SECONDS}"]
+        return [*self.client(data), *(["start"] if state else stop), data["containerName"]]
 
     @classmethod
     def client(cls, data: Mapping[str, Any]) -> list[str]:

@@ -39,6 +39,7 @@ lxc.rootfs.path = dir:{root}
 lxc.uts.name = box
 lxc.net.0.type = none
 lxc.init.cmd = /bin/sleep 100000
+lxc.signal.halt = SIGKILL
 lxc.mount.auto = proc:rw
 """
 _SERVE = "nohup podman system service --time 0 unix:///run/docker.sock >/dev/null 2>&1 </dev/null &"
@@ -51,13 +52,14 @@ _NSPAWN = (
 class ContainerHost:
     """The machine, and what runs on it.
 
-    ``name`` is that of its containers: the sockets of LXC have names that all machines of the tests share. ``root`` is
-    the root directory of its systems, and ``jail`` the same with a ``/proc`` of the machine.
+    ``name`` is that of its containers, ``idle`` that of one of LXC that does not run: LXC's sockets have names that all
+    machines of the tests share. ``root`` is the root directory of its systems, ``jail`` the same with a ``/proc``.
     """
 
     def __init__(self) -> None:
         self.machine = Machine(own_processes=True)
         self.name = f"box{os.getpid()}"
+        self.idle = f"idle{os.getpid()}"
         self.root, self.jail = "/run/box", "/run/jail"
         self.cluster: Cluster | None = None
         self._started: set[str] = set()
@@ -88,13 +90,11 @@ class ContainerHost:
             self.machine.run("/bin/sh", "-c", tar)
         self.run_container(self.name, "box:1", "sleep", "100000")
         self.run_container("bare", "bare:1", "/bin/sleep", "100000")
+        self.machine.run("podman", "create", "--stop-timeout=0", "--name", "idle", "box:1", "sleep", "100000")
 
     def run_container(self, name: str, image: str, *argv: str) -> None:
         """Start a container."""
-        self.machine.run("podman", "run", "--detach", "--name", name, image, *argv)
-
-    def _start_idle(self) -> None:
-        self.machine.run("podman", "create", "--name", "idle", "box:1", "sleep", "100000")
+        self.machine.run("podman", "run", "--detach", "--stop-timeout=0", "--name", name, image, *argv)
 
     def _start_docker(self) -> None:
         self.has("podman")
@@ -104,7 +104,7 @@ class ContainerHost:
     def _start_lxc(self) -> None:
         self.machine.run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/lxc")
         self.machine.write(f"/var/lib/lxc/{self.name}/config", _LXC_CONF.format(root=self.root))
-        self.machine.write("/var/lib/lxc/idle/config", _LXC_CONF.format(root=self.root))
+        self.machine.write(f"/var/lib/lxc/{self.idle}/config", _LXC_CONF.format(root=self.root))
         self.machine.run("lxc-start", "--name", self.name)
 
     def _start_nspawn(self) -> None:

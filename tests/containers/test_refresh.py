@@ -55,9 +55,14 @@ def test_containers_come_and_go_below_their_host(
     assert sorted(info["name"] for info in infos["infos"]) == [
         ["machine", "podman", "bare"],
         ["machine", "podman", container_host.name],
+        ["machine", "podman", "idle"],
     ]
     assert gone == []
-    assert states(daemon, added) == {container_host.name: {"running": True}, "bare": {"running": True}}
+    assert states(daemon, added) == {
+        container_host.name: {"running": True},
+        "bare": {"running": True},
+        "idle": {"running": False},
+    }
 
     container_host.run_container("guest", "box:1", "sleep", "100000")
     [guest], _ = daemon.client.connection.refresh(holder)
@@ -69,10 +74,11 @@ def test_containers_come_and_go_below_their_host(
     assert daemon.client.connection.refresh(holder) == ([], [])
     assert states(daemon, [guest])["guest"]["running"] is False
     listed = CommandLine(daemon)("ls", "machine/podman/*").output
-    assert re.findall(r"^machine/podman/(\w+) .* (running|stopped) ", listed, re.MULTILINE) == [
+    assert re.findall(r"^default/machine/podman/(\w+) .* (running|stopped) ", listed, re.MULTILINE) == [
         ("bare", "running"),
         (container_host.name, "running"),
         ("guest", "stopped"),
+        ("idle", "stopped"),
     ]
 
     container_host.machine.run("podman", "rm", "guest")
@@ -91,6 +97,7 @@ def test_containers_come_and_go_below_their_host(
     [
         pytest.param("dockerHost", "docker", marks=pytest.mark.needs("podman", "docker")),
         pytest.param("lxcHost", "lxc", marks=pytest.mark.needs("lxc")),
+        pytest.param("kubernetesCluster", "kubernetes", marks=pytest.mark.needs("kubectl")),
     ],
 )
 def test_each_runtime_lists_what_it_has(
@@ -99,9 +106,16 @@ def test_each_runtime_lists_what_it_has(
     container_host.has(inner)
     added, _ = daemon.client.connection.refresh(add("holder", type=holder, host=host))
     found = states(daemon, added)
-    assert found[container_host.name] == {"running": True}
+    if inner == "kubernetes":
+        assert found == {
+            "shop web nginx": {"running": True},
+            "shop web log": {"running": True},
+            "ops backup": {"running": False},
+        }
+    else:
+        assert found[container_host.name] == {"running": True}
     if inner == "lxc":
-        assert found["idle"] == {"running": False}
+        assert found[container_host.idle] == {"running": False}
     infos: Any = daemon.client.post("/connection/info", connections=added)
     assert {info["type"] for info in infos["infos"]} == {inner}
 

@@ -1,0 +1,43 @@
+"""docs/CONTAINERS.md, held against a real daemon and real containers to the letter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import CommandLine
+from tests.conftest import StartDaemon
+from tests.containers.host import ContainerHost
+from tests.plugins.places import Places, ssh_fields
+from tests.transcripts import typed
+
+PAGE = Path(__file__).parents[2] / "docs" / "CONTAINERS.md"
+TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ANY = "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"
+
+
+@pytest.mark.needs("machine", "devices", "busybox", "sshd", "bash", "podman", "docker", "lxc", "nspawn", "kubectl")
+def test_the_page_is_what_a_terminal_shows(
+    container_host: ContainerHost,
+    ways: Places,
+    start_daemon: StartDaemon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for kind in ("docker", "lxc", "nspawn", "kubernetes"):
+        container_host.has(kind)
+    daemon = start_daemon()
+    daemon.client.connection.add("server", {"type": "ssh", **ssh_fields(ways.sshd, "root")})
+    for name, value in CommandLine(daemon).environment.items():
+        monkeypatch.setenv(name, value)
+    expected = "".join(TRANSCRIPT.findall(PAGE.read_text()))
+    shown = typed(re.sub(r"\bguest\b", container_host.name, expected), tmp_path)
+    assert _comparable(shown, container_host.name) == _comparable(expected, container_host.name)
+
+
+def _comparable(text: str, name: str) -> list[str]:
+    """Return lines without what differs from run to run: uuids, the containers' name, the width of columns."""
+    return [re.sub(" +", " ", UUID.sub(ANY, line)).replace(name, "guest") for line in text.splitlines()]
