@@ -90,7 +90,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     """Start a job, and answer at once.
 
     It runs in the directory and with the variables of the shell that it names, changes neither, and waits for none of
-    the shell's commands.
+    the shell's commands. Where there is no shell inside (`no_shell_inside`), a job with an `argv` runs without one, in
+    the image's directory and environment. It is kept on the host then.
     """
     stdin_open = request.get("stdin") == OPEN and request["encoding"] != "base64"
     started, warning = begin(request, stdin_open=stdin_open)

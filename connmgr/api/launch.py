@@ -6,13 +6,17 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from connmgr.api.account import caller, require_valid
 from connmgr.api.command_fields import words_of
 from connmgr.api.services import services
-from connmgr.engine.session import Session
+from connmgr.engine.surroundings import Surroundings
+from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
+from connmgr.jobs.reach import spool_of
+from connmgr.jobs.spool import Spool
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.tables import now
 
@@ -41,8 +45,14 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
         created=now(),
         token=caller().token,
     )
-    with services().shells.using(job.connection, caller().access, job.session) as session:
-        started = services().starts.start(job, _launch(job, request, session), session)
+    try:
+        with services().shells.using(job.connection, caller().access, job.session) as session:
+            beside = Spool(session.transport, session.helpers)
+            started = services().starts.start(job, _launch(job, request, session.surroundings), beside)
+    except NoShell:
+        if "argv" not in request or job.session is not None:
+            raise
+        started = _begun_outside(job, request)
     if caller().ended:
         # It began while the token was revoked, too late for whoever ended what ran by it.
         services().jobs.kill(job.id, caller().access, "KILL", 0)
@@ -50,19 +60,39 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
     return started
 
 
+def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJob, str | None]:
+    """Start a program in a place that has no shell, from its host.
+
+    :raises NoShell: the place has one, which was not started.
+    """
+    timeout = services().settings.start_timeout
+    lease = services().links.lease(job.connection, caller().access, timeout)
+    try:
+        outside = lease.link.look_for_shell(timeout)
+        if outside is None:
+            raise NoShell("No shell session is running on this connection; start it first.")
+        if request.get("cwd") or request.get("env"):
+            raise InvalidRequest("There is no shell inside to enter a directory or set variables: omit cwd and env.")
+        services().kept.keep(job.connection, lease)
+        given = _launch(job, request, None)
+        return services().starts.start(job, replace(given, argv=outside.words(given.argv)), spool_of(lease.link))
+    finally:
+        lease.release()
+
+
 def _key(key: str | None) -> str | None:
     """Return the key of a job; tokens have keys of their own, so that none finds or prevents another's job."""
     return key if key is None or caller().token is None else f"{caller().token}:{key}"
 
 
-def _launch(job: StoredJob, request: Mapping[str, Any], session: Session) -> launch.Launch:
+def _launch(job: StoredJob, request: Mapping[str, Any], surroundings: Surroundings | None) -> launch.Launch:
     command, cwd, stdin = request.get("command"), request.get("cwd"), request.get("stdin", "")
     content = base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode()
     return launch.Launch(
         id=job.id,
         text=None if command is None else command.encode(),
         argv=words_of(request),
-        surroundings=session.surroundings,
+        surroundings=surroundings,
         cwd=None if cwd is None else cwd.encode(),
         environment=request.get("env") or {},
         stdin=launch.OPEN if job.stdin_open else content,

@@ -8,6 +8,7 @@ from typing import TypeVar
 from connmgr import errors
 from connmgr.jobs.spool import Spool
 from connmgr.links.kept import KeptLinks
+from connmgr.links.link import Link
 from connmgr.links.table import LinkTable
 from connmgr.secrets.principals import Access
 from connmgr.vault.admission import Outdated
@@ -64,7 +65,7 @@ class Reach:
         lease = self._links.lease(connection, access, OPEN_SECONDS)
         try:
             self._kept.keep(connection, lease)
-            return work(Spool(lease.link.transport, lease.link.helpers))
+            return _worked(lease.link, work)
         finally:
             lease.release()
 
@@ -74,8 +75,23 @@ class Reach:
         if lease is None:
             return None
         try:
-            return work(Spool(lease.link.transport, lease.link.helpers))
+            return _worked(lease.link, work)
         except errors.ConnmgrError:
             return None
         finally:
             lease.release()
+
+
+def spool_of(link: Link) -> Spool:
+    """Return the spool of a link's jobs, as far as known: where there is no shell, it is on the host."""
+    beside = link.outside
+    return Spool(link.transport, link.helpers) if beside is None else Spool(beside.transport, beside.helpers)
+
+
+def _worked(link: Link, work: Callable[[Spool], Result]) -> Result:
+    try:
+        return work(spool_of(link))
+    except errors.NoShellInside:
+        if link.look_for_shell(OPEN_SECONDS) is None:
+            raise
+        return work(spool_of(link))

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from connmgr import errors
-from connmgr.engine.session import Session
 from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, far_name
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.reach import UNREACHABLE
@@ -42,8 +41,8 @@ class Starts:
         with self._lock:
             return frozenset(self._under_way)
 
-    def start(self, job: StoredJob, launch: Launch, session: Session) -> tuple[StoredJob, str | None]:
-        """Start ``job`` as ``launch`` beside ``session``, or find the one of its connection that has the same key.
+    def start(self, job: StoredJob, launch: Launch, spool: Spool) -> tuple[StoredJob, str | None]:
+        """Start ``job`` as ``launch`` in ``spool``, or find the one of its connection that has the same key.
 
         Returns it, and what its user should know of the far side.
         :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
@@ -54,7 +53,6 @@ class Starts:
         if self._vault.connections.temporary.get(job.connection) is not None:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
         self._require_room(job.connection)
-        spool = Spool(session.transport, session.helpers)
         if job.key is None:
             # Neither waits for the other: a commit waits for a disk, the far side for its processes.
             with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:

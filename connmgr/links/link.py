@@ -7,9 +7,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from connmgr.engine.helper import Helpers
-from connmgr.errors import ShellLost
+from connmgr.errors import NoShellInside, ShellLost
 from connmgr.links.chain import Chain, Target, open_chain
+from connmgr.links.outside import Outside
 from connmgr.links.spare import SpareTransport
+from connmgr.links.wrapped import WrappedTransport
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
@@ -36,6 +38,8 @@ class Link:
         """Called once with this link, before it closes."""
         self._chain = chain
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        self._outside: Outside | None = None
         self._leases: set[Lease] = set()
         self._closed = False
         self._retired = False
@@ -54,6 +58,26 @@ class Link:
     def lessees(self) -> int:
         """How many use it."""
         return len(self._leases)
+
+    @property
+    def outside(self) -> Outside | None:
+        """Where its jobs are kept instead, once :meth:`look_for_shell` has found none."""
+        return self._outside
+
+    def look_for_shell(self, timeout: float) -> Outside | None:
+        """Return where jobs are kept instead if there is no shell at the link's end, or None.
+
+        :raises connmgr.errors.OperationError: that could not be found out within ``timeout`` seconds.
+        """
+        if not isinstance(self.first, WrappedTransport):
+            return None
+        with self._looking:
+            if self._outside is None:
+                try:
+                    self.transport.open_channel(["/bin/sh", "-c", ":"], timeout=timeout).close()
+                except NoShellInside:
+                    self._outside = Outside(self.first)
+            return self._outside
 
     def retire(self) -> None:
         """Let nobody lease the link from now on."""
@@ -82,6 +106,8 @@ class Link:
             cleanup.callback(self._chain.close)
             cleanup.callback(self.transport.close)
             cleanup.callback(self.helpers.close)
+            if self._outside is not None:
+                cleanup.callback(self._outside.close)
             self.when_closed(self)
 
 

@@ -31,6 +31,15 @@ class WrappedTransport(Transport):
         return self._inner.answers(timeout)
 
     @property
+    def outer(self) -> Transport:
+        """The transport over which its programs are started."""
+        return self._inner
+
+    def words(self, argv: Sequence[str]) -> list[str]:
+        """Return the argv that runs ``argv`` without a login when it is started over :attr:`outer`."""
+        return self._wrapper.wrap(argv, self._data, Login(self._wrapper, self._data, Deadline(0)).prompt, pty=False)
+
+    @property
     def on_terminal(self) -> bool:
         """Whether this login, or one that it runs over, is known to insist on a terminal."""
         over = isinstance(self._inner, WrappedTransport) and self._inner.on_terminal

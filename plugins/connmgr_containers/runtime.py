@@ -38,7 +38,7 @@ NO_SHELL = reason(
     r"[\"'`]?/bin/sh[\"'`]?:? .{0,80}(?:no such file|not found)|(?:no such file|not found).{0,40}/bin/sh|"
     r"failed to run command [^ ]{0,9}/bin/sh",
     NoShellInside,
-    "There is no /bin/sh in {}: no shell can be opened.",
+    "There is no /bin/sh in {}: no shell can be opened. A job with an `argv` runs all the same.",
 )
 
 
