@@ -93,13 +93,16 @@ def _serve_http(port: int, approver_token_file: str | None) -> None:
 
 
 def _load() -> None:
-    """Load the SDK; the collector would walk the thousands of classes that it makes several times.
+    """Load the SDK, and log for this process; the collector would walk thousands of new classes several times.
 
     :raises Failure: it is not installed.
     """
     gc.disable()
     try:
         import connmgr.mcp.server  # noqa: F401 - loaded for its callers
+        from connmgr.mcp.log import log_to_stderr
+
+        log_to_stderr()
     except ImportError as error:
         raise Failure(f"The MCP server is not installed ({error.name} is missing): install connmgr[mcp].") from error
     finally:

@@ -6,7 +6,8 @@ import json
 import os
 import selectors
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
@@ -29,12 +30,20 @@ SESSION = "mcp-session-id"
 
 
 class HttpBridge:
-    """A running ``connmgr mcp --http`` beside a daemon; a context that stops it, and asserts that it ends cleanly."""
+    """A running ``connmgr mcp --http`` beside a daemon; a context that stops it, and asserts that it ends cleanly.
 
-    def __init__(self, daemon: Daemon, *options: str) -> None:
-        argv = [str(PROGRAM), "--url", daemon.url, "mcp", "--http", "--port", "0", *options]
+    ``argv`` is what is run in its place.
+    """
+
+    def __init__(self, daemon: Daemon, *options: str, argv: Sequence[str] | None = None) -> None:
+        # Nobody reads a pipe while it runs.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         self.process = subprocess.Popen(
-            argv, env=daemon.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            argv or [str(PROGRAM), "--url", daemon.url, "mcp", "--http", "--port", "0", *options],
+            env=daemon.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
         )
         self.url = self._ready_line().removeprefix(READY)
 
@@ -42,19 +51,25 @@ class HttpBridge:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+        if not self._errors.closed:
             self.process.terminate()
-        self.ended()
+            self.ended()
 
     def ended(self) -> str:
         """Wait for its end, which must be clean, and return what it has written to standard error."""
         try:
-            _, errors = self.process.communicate(timeout=STOP_SECONDS)
+            self.process.communicate(timeout=STOP_SECONDS)
         finally:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.returncode == 0, errors.decode()
-        return errors.decode()
+            errors = self._killed()
+        assert self.process.returncode == 0, errors
+        return errors
+
+    def _killed(self) -> str:
+        self.process.kill()
+        self.process.wait()
+        with self._errors as file:
+            file.seek(0)
+            return file.read().decode()
 
     def _ready_line(self) -> str:
         assert self.process.stdout is not None
@@ -63,8 +78,8 @@ class HttpBridge:
             ready = selector.select(TIMEOUT)
         line = os.read(self.process.stdout.fileno(), 4096).decode() if ready else ""
         if not line.startswith(READY):
-            self.process.kill()
-            raise AssertionError(f"no ready line but {line!r}: {self.process.communicate()[1].decode()}")
+            self.process.stdout.close()
+            raise AssertionError(f"no ready line but {line!r}: {self._killed()}")
         return line.rstrip("\n")
 
     @asynccontextmanager

@@ -1,0 +1,152 @@
+"""``connmgr mcp --http`` whose agents have the tools, too, that the conformance suite looks for."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated
+
+import anyio
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, Resolve, Sample
+from mcp_types import CreateMessageResult, ListRootsResult, SamplingMessage, TextContent
+from pydantic import BaseModel, Field
+
+from connmgr.client import Client
+from connmgr.mcp import server
+from connmgr.mcp.bridge import Bridge
+from connmgr.mcp.http import listen, serve, url_of
+from tests.mcp.bridge import READY
+
+STEPS = (0, 50, 100)
+STEP_SECONDS = 0.05
+
+
+class Person(BaseModel):
+    username: str = Field(description="User's response")
+    email: str = Field(description="User's email address")
+
+
+class Name(BaseModel):
+    name: str
+
+
+class Agreed(BaseModel):
+    ok: bool
+
+
+def _asked(prompt: str) -> Sample:
+    message = SamplingMessage(role="user", content=TextContent(type="text", text=prompt))
+    return Sample([message], max_tokens=100)
+
+
+def _sampled(prompt: str) -> Sample:
+    return _asked(prompt)
+
+
+def _capital() -> Sample:
+    return _asked("What is the capital of France?")
+
+
+def _person(message: str) -> Elicit[Person]:
+    return Elicit(message, Person)
+
+
+def _name() -> Elicit[Name]:
+    return Elicit("What is your name?", Name)
+
+
+def _agreed() -> Elicit[Agreed]:
+    return Elicit("Please confirm", Agreed)
+
+
+def _roots() -> ListRoots:
+    return ListRoots()
+
+
+def test_simple_text() -> str:
+    return "This is a simple text response for testing."
+
+
+def test_error_handling() -> str:
+    raise ValueError("This tool intentionally returns an error for testing")
+
+
+async def test_tool_with_progress(context: Context) -> str:
+    for step in STEPS:
+        await context.report_progress(step, 100)
+        await anyio.sleep(STEP_SECONDS)
+    return "done"
+
+
+async def test_streaming_elicitation(context: Context, name: Annotated[Name, Resolve(_name)]) -> str:
+    await context.report_progress(1, 1)
+    return name.name
+
+
+def test_sampling(prompt: str, said: Annotated[CreateMessageResult, Resolve(_sampled)]) -> str:
+    return f"LLM response: {said.content}"
+
+
+def test_missing_capability(said: Annotated[CreateMessageResult, Resolve(_capital)]) -> str:
+    return str(said.content)
+
+
+def test_elicitation(message: str, person: Annotated[ElicitationResult[Person], Resolve(_person)]) -> str:
+    return f"User response: {person}"
+
+
+def test_input_required_result_elicitation(name: Annotated[Name, Resolve(_name)]) -> str:
+    return f"Hello, {name.name}!"
+
+
+def test_input_required_result_sampling(said: Annotated[CreateMessageResult, Resolve(_capital)]) -> str:
+    return str(said.content)
+
+
+def test_input_required_result_list_roots(roots: Annotated[ListRootsResult, Resolve(_roots)]) -> str:
+    return str(roots.roots)
+
+
+def test_input_required_result_request_state(agreed: Annotated[Agreed, Resolve(_agreed)]) -> str:
+    return f"state-ok {agreed.ok}"
+
+
+def test_input_required_result_tampered_state(agreed: Annotated[Agreed, Resolve(_agreed)]) -> str:
+    return str(agreed.ok)
+
+
+TOOLS = (
+    test_simple_text,
+    test_error_handling,
+    test_tool_with_progress,
+    test_streaming_elicitation,
+    test_sampling,
+    test_missing_capability,
+    test_elicitation,
+    test_input_required_result_elicitation,
+    test_input_required_result_sampling,
+    test_input_required_result_list_roots,
+    test_input_required_result_request_state,
+    test_input_required_result_tampered_state,
+)
+
+
+def build(bridge: Bridge) -> MCPServer:
+    """Return the server of a bridge with the tools of the suite."""
+    made = server.build(bridge)
+    for tool in TOOLS:
+        made.add_tool(tool, description=tool.__name__.replace("_", " "))
+    return made
+
+
+def main(url: str) -> None:
+    """Serve agents of the daemon at ``url`` on a free port."""
+    with listen(0) as listening:
+        ready = f"{READY}{url_of(listening)}"
+        served = partial(serve, build=build)
+        anyio.run(served, listening, lambda token: Client(url, api_key=token), lambda: print(ready, flush=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

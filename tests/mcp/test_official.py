@@ -1,0 +1,98 @@
+"""The official clients beside this server: the inspector on both transports, and the conformance suite."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.mcp import official
+from tests.mcp.bearing import BearingProxy
+from tests.mcp.bridge import HttpBridge
+from tests.rights import wire
+from tests.rights.wire import Holder
+from tests.spawner import PROGRAM
+
+pytestmark = [pytest.mark.needs("npm"), pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS)]
+
+SCOPES = ("connection.read", "shell.any", "job", "fs.read", "fs.write", "terminal")
+ERAS = ("legacy", "modern")
+_CONTENTS = {
+    *("completion-complete", "tools-call-image", "tools-call-audio", "tools-call-embedded-resource"),
+    *("tools-call-mixed-content", "resources-read-text", "resources-read-binary", "resources-templates-read"),
+    *("prompts-get-simple", "prompts-get-with-args", "prompts-get-embedded-resource", "prompts-get-with-image"),
+}
+WANTING = {
+    ("active", "2025-11-25"): {
+        *_CONTENTS,
+        *("logging-set-level", "tools-call-with-logging", "resources-subscribe", "resources-unsubscribe"),
+        *("elicitation-sep1034-defaults", "elicitation-sep1330-enums"),
+    },
+    ("active", "2026-07-28"): _CONTENTS,
+    ("draft", "2026-07-28"): {
+        *("http-custom-header-server-validation", "input-required-result-basic-elicitation"),
+        *("input-required-result-multiple-input-requests", "input-required-result-multi-round"),
+        *("input-required-result-non-tool-request", "input-required-result-capability-check"),
+    },
+}
+"""By suite and version the scenarios for whose tools, prompts and resources :mod:`tests.mcp.everything` has none."""
+
+
+@pytest.fixture(scope="module")
+def holder(daemon: Daemon) -> Holder:
+    return wire.create(daemon, *SCOPES)
+
+
+@pytest.fixture(scope="module")
+def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
+    with HttpBridge(daemon) as running:
+        yield running
+
+
+def inspect(home: Path, era: str, target: list[str], *options: str) -> dict[str, Any]:
+    """Have the inspector ask the server at ``target``, and return the result."""
+    words = ["--cli", "--protocol-era", era, "--format", "json", "--quiet", *options, *target]
+    code, output, errors = official.run(official.INSPECTOR, *words, home=home)
+    assert code == 0, (output, errors)
+    result: dict[str, Any] = json.loads(output)["result"]
+    return result
+
+
+@pytest.fixture(params=["stdio", "http"])
+def target(request: pytest.FixtureRequest, daemon: Daemon, bridge: HttpBridge, holder: Holder) -> list[str]:
+    if request.param == "stdio":
+        return ["-e", f"CONNMGR_TOKEN={holder.secret}", "--", str(PROGRAM), "--url", daemon.url, "mcp"]
+    return ["--server-url", bridge.url, "--transport", "http", "--header", f"Authorization: Bearer {holder.secret}"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_inspector_finds_no_fault_with_the_tools(tmp_path: Path, target: list[str], era: str) -> None:
+    listed = inspect(tmp_path, era, target, "--method", "tools/list", "--strict")["tools"]
+    assert {"list_systems", "run_command"} <= {one["name"] for one in listed}
+    assert all(one["outputSchema"] and one["annotations"] for one in listed)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_inspector_runs_a_command(tmp_path: Path, target: list[str], era: str) -> None:
+    arguments = json.dumps({"system": "local", "command": "echo out; exit 3"})
+    call = ("--method", "tools/call", "--tool-name", "run_command", "--tool-args-json", arguments)
+    told = inspect(tmp_path, era, target, *call)["structuredContent"]
+    assert (told["state"], told["exitCode"], told["stdout"]) == ("exited", 3, "out\n")
+
+
+@pytest.mark.parametrize(("suite", "version"), sorted(WANTING))
+def test_the_server_conforms(tmp_path: Path, daemon: Daemon, holder: Holder, suite: str, version: str) -> None:
+    everything = [sys.executable, "-m", "tests.mcp.everything", daemon.url]
+    with HttpBridge(daemon, argv=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
+        words = ["server", "--url", proxy.url, "--suite", suite, "--spec-version", version]
+        _, output, errors = official.run(official.CONFORMANCE, *words, home=tmp_path)
+    summary = re.findall(r"^([✓✗]) ([\w-]+): \d+ passed", output, re.MULTILINE)
+    assert summary, (output, errors)
+    failed = {name for mark, name in summary if mark == "✗"}
+    assert failed == WANTING[suite, version], output
