@@ -28,7 +28,7 @@ NEXT: Mapping[str, str] = {
     "output_gone": "Somebody removed what it printed. Run it again if that does no harm.",
     # Files
     "no_such_file": "Look with list_files or find_file at what there is. A relative path begins in your directory.",
-    "wrong_file_type": "get_file_info tells what it is.",
+    "wrong_file_type": "Look with get_file_info at what it is.",
     "file_exists": "Something is there. Choose another path, or leave createOnly out to replace a file.",
     "directory_not_empty": "Look with list_files at what it holds.",
     "text_not_found": "Read the file with read_file, and take `old` from it to the letter, with blanks and line ends.",

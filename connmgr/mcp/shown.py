@@ -14,6 +14,10 @@ _HIDDEN = re.compile(
 )
 
 
+MOST_BEHIND = 3
+"""Bytes of a character behind its first one."""
+
+
 def visible(text: str) -> str:
     """Return ``text`` with each character that is not seen, or controls a terminal, written as an escape sequence."""
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
@@ -45,4 +49,4 @@ def whole_start(data: bytes) -> bytes:
     for at in range(min(4, len(data))):
         if data[at] & 0xC0 != 0x80:
             return data[at:]
-    return data
+    return data if len(data) > MOST_BEHIND else b""

@@ -1,0 +1,67 @@
+"""An agent whose server is in the tests' own process, which starts in no time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from mcp import Client
+
+from connmgr import client as connmgr_client
+from connmgr.mcp.bridge import Bridge
+from connmgr.mcp.server import build
+from tests.daemon import Daemon
+from tests.mcp.agent import TIMEOUT, content, refused
+from tests.rights import wire
+from tests.rights.wire import Holder
+
+EVERYTHING = ("connection.read", "shell.any", "job", "fs.read", "fs.write", "terminal", "tunnel")
+
+
+class Agent:
+    """An agent: its ``client``, and what tools answer it, or refuse."""
+
+    def __init__(self, client: Client, bridge: Bridge) -> None:
+        self.client = client
+        self.bridge = bridge
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """Return what a tool answers, which must not be an error."""
+        return content(await self.client.call_tool(tool, arguments))
+
+    async def refused(self, tool: str, /, **arguments: Any) -> str:
+        """Return the code of the error that a tool answers."""
+        return str(refused(await self.client.call_tool(tool, arguments))["code"])
+
+
+def run(
+    daemon: Daemon,
+    work: Callable[[Agent], Awaitable[None]],
+    *,
+    scopes: tuple[str, ...] = EVERYTHING,
+    holder: Holder | None = None,
+    **client: Any,
+) -> None:
+    """Let an agent with a token of ``scopes``, or a holder's, do its work."""
+
+    async def begin() -> None:
+        async with near(daemon, holder or wire.create(daemon, *scopes), **client) as agent:
+            await work(agent)
+
+    anyio.run(begin)
+
+
+@asynccontextmanager
+async def near(daemon: Daemon, holder: Holder, **client: Any) -> AsyncIterator[Agent]:
+    """Yield an agent with a holder's token."""
+    bridge = Bridge(connmgr_client.Client(daemon.url, api_key=holder.secret, foreign=True, timeout=TIMEOUT))
+    try:
+        with anyio.fail_after(TIMEOUT):
+            server = await anyio.to_thread.run_sync(build, bridge)
+            async with Client(server, read_timeout_seconds=TIMEOUT, **client) as connected:
+                yield Agent(connected, bridge)
+    finally:
+        bridge.close()

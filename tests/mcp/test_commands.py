@@ -1,0 +1,289 @@
+"""Commands and jobs, as an agent runs and follows them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from connmgr.client import LOCAL_MACHINE
+from connmgr.mcp import call as calls
+from connmgr.mcp import following, tool
+from tests.daemon import Daemon
+from tests.mcp.agent import MODES
+from tests.mcp.near import Agent, run
+from tests.rights import wire
+
+LOCAL = {"system": "local machine"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_directory_stays_and_variables_do_not(daemon: Daemon, tmp_path: Path, mode: str) -> None:
+    async def work(agent: Agent) -> None:
+        moved = await agent.call("run_command", **LOCAL, command=f"cd {tmp_path}; x=1; export x; mkdir below")
+        assert (moved["state"], moved["exitCode"], moved["directory"]) == ("exited", 0, str(tmp_path))
+        shown = await agent.call("run_command", **LOCAL, command="pwd; echo $x$y >&2", env={"y": "2"})
+        assert (shown["stdout"], shown["stderr"]) == (f"{tmp_path}\n", "2\n")
+        by_words = await agent.call("run_command", **LOCAL, argv=["pwd", "-P"])
+        assert by_words["stdout"] == f"{tmp_path.resolve()}\n"
+        alone = await agent.call("run_command", **LOCAL, command="pwd", cwd="below")
+        assert (alone["stdout"], alone["directory"]) == (f"{tmp_path}/below\n", str(tmp_path))
+        other = await agent.call("run_command", **LOCAL, command="pwd", session="another")
+        assert other["stdout"] != f"{tmp_path}\n"
+        (tmp_path / "below").rmdir()
+        (tmp_path / "gone").mkdir()
+        await agent.call("run_command", **LOCAL, command="cd gone")
+        await agent.call("run_command", **LOCAL, argv=["rmdir", str(tmp_path / "gone")])
+        assert await agent.refused("run_command", **LOCAL, command="pwd") == "no_such_directory"
+        again = await agent.call("run_command", **LOCAL, command="pwd")
+        assert again["exitCode"] == 0, "the home directory is there"
+
+    run(daemon, work, mode=mode)
+    daemon.client.shell.stop(LOCAL_MACHINE, session="another")
+
+
+def test_two_agents_do_not_share_a_directory(daemon: Daemon, tmp_path: Path) -> None:
+    async def first(agent: Agent) -> None:
+        await agent.call("run_command", **LOCAL, command=f"cd {tmp_path}")
+
+        def second() -> None:
+            run(daemon, beside)
+
+        await anyio.to_thread.run_sync(second)
+        assert (await agent.call("run_command", **LOCAL, command="pwd"))["stdout"] == f"{tmp_path}\n"
+
+    async def beside(agent: Agent) -> None:
+        assert (await agent.call("run_command", **LOCAL, command="pwd"))["stdout"] != f"{tmp_path}\n"
+
+    run(daemon, first)
+
+
+def test_the_shells_of_an_agent_go_with_it_and_its_jobs_stay(daemon: Daemon) -> None:
+    jobs: list[str] = []
+    sessions: list[str] = []
+
+    async def work(agent: Agent) -> None:
+        jobs.append((await agent.call("run_command", **LOCAL, command="sleep 0.5; exit 7", wait=0))["job"])
+        sessions.append(agent.bridge.session)
+        assert sessions[0] in {one.status.session for one in daemon.client.shell.list(LOCAL_MACHINE)}
+
+    run(daemon, work)
+    assert sessions[0] not in {one.status.session for one in daemon.client.shell.list(LOCAL_MACHINE)}
+    assert daemon.client.jobs.get(jobs[0]).wait(20).exit_code == 7
+
+
+def test_head_and_tail_are_kept_and_the_middle_is_there_to_be_read(daemon: Daemon) -> None:
+    async def work(agent: Agent) -> None:
+        began = time.monotonic()
+        ran = await agent.call("run_command", **LOCAL, argv=["seq", "1", "20000"], maxBytes=300)
+        assert time.monotonic() - began < 4, "the end is noticed however much was printed"
+        assert ran["stdout"].startswith("1\n2\n3\n")
+        assert ran["stdout"].endswith("\n19999\n20000\n")
+        assert ran["omitted"] == {"stdout": 108894 - 300, "stderr": 0}
+        assert ran["next"] == {"stdout": 108894, "stderr": 0}
+        assert "108594 bytes are left out here; read_job shows them from the offset 150 on" in ran["stdout"]
+        middle = await agent.call("read_job", job=ran["job"], stdoutFrom=150, maxBytes=256)
+        whole = "".join(f"{number}\n" for number in range(1, 20001))
+        assert middle["stdout"] == whole[150:406]
+        assert (middle["next"]["stdout"], middle["omitted"]["stdout"]) == (406, 108894 - 406)
+        assert (await agent.call("read_job", job=ran["job"], maxBytes=300))["stdout"] == ran["stdout"]
+        assert await agent.refused("read_job", job=ran["job"], stdoutFrom=108895) == "invalid_request"
+
+    run(daemon, work)
+
+
+def test_characters_are_whole_wherever_output_is_cut(daemon: Daemon) -> None:
+    async def work(agent: Agent) -> None:
+        ran = await agent.call(
+            "run_command", **LOCAL, command="i=0; while [ $i -lt 200 ]; do printf é€👩; i=$((i+1)); done", maxBytes=257
+        )
+        assert "\ufffd" not in ran["stdout"]
+        at, text = 0, ""
+        while at < 1800:
+            piece = await agent.call("read_job", job=ran["job"], stdoutFrom=at, maxBytes=256)
+            at, text = piece["next"]["stdout"], text + piece["stdout"]
+        assert text == "é€👩" * 200
+
+    run(daemon, work)
+
+
+def test_what_runs_long_goes_on_and_tells_how_far_it_is(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.3)
+    told: list[str] = []
+
+    async def progress(_: float, __: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    async def work(agent: Agent) -> None:
+        command = "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.2; done; exit 3"
+        started = await agent.client.call_tool(
+            "run_command", {**LOCAL, "command": command, "wait": 1}, progress_callback=progress
+        )
+        assert started.structured_content is not None
+        ran = started.structured_content
+        assert (ran["state"], ran["exitCode"]) == ("running", None)
+        assert any(message.startswith("line ") for message in told), told
+        end = await agent.call("read_job", job=ran["job"], wait=20)
+        assert (end["state"], end["exitCode"], end["stdout"].count("line")) == ("exited", 3, 8)
+
+    run(daemon, work)
+
+
+def test_a_cancelled_call_leaves_its_job_running(daemon: Daemon, tmp_path: Path) -> None:
+    async def work(agent: Agent) -> None:
+        command = f"touch {tmp_path}/begun; sleep 1; touch {tmp_path}/ended"
+        with anyio.move_on_after(20) as waiting:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(agent.client.call_tool, "run_command", {**LOCAL, "command": command, "wait": 45})
+                while not (tmp_path / "begun").exists():
+                    await anyio.sleep(0.02)
+                tasks.cancel_scope.cancel()
+        assert not waiting.cancelled_caught
+        [job] = (await agent.call("list_jobs"))["jobs"]
+        assert (job["command"], job["yours"], job["state"]) == (command, True, "running")
+        assert (await agent.call("read_job", job=job["job"], wait=20))["exitCode"] == 0
+        assert (tmp_path / "ended").exists()
+
+    run(daemon, work)
+
+
+def test_input_is_given_at_once_or_later(daemon: Daemon) -> None:
+    async def work(agent: Agent) -> None:
+        json = '{"a": [1, null]}'
+        for text in ("lines\nof ü\n", json, "null", "[]"):
+            assert (await agent.call("run_command", **LOCAL, argv=["cat"], stdin=text))["stdout"] == text
+        fed = await agent.call("run_command", **LOCAL, argv=["cat"], stdin="first\n", openStdin=True, wait=0)
+        assert await agent.call("write_stdin", job=fed["job"], text="second\n", eof=True) == {"bytes": 7}
+        assert (await agent.call("read_job", job=fed["job"], wait=20))["stdout"] == "first\nsecond\n"
+        assert await agent.refused("write_stdin", job=fed["job"], text="x") in ("job_finished", "stdin_closed")
+        closed = await agent.call("run_command", **LOCAL, argv=["sleep", "600"], wait=0)
+        assert await agent.refused("write_stdin", job=closed["job"], text="x") == "stdin_closed"
+        stopped = await agent.call("stop_job", job=closed["job"], signal="KILL")
+        assert (stopped["state"], stopped["exitCode"]) == ("killed", 137)
+        assert (await agent.call("stop_job", job=closed["job"]))["state"] == "killed", "again does no harm"
+        assert closed["job"] in {one["job"] for one in (await agent.call("list_jobs", ended=True))["jobs"]}
+        assert (await agent.call("list_jobs"))["jobs"] == []
+
+    run(daemon, work)
+
+
+def test_a_machine_ends_what_may_only_last_so_long(daemon: Daemon) -> None:
+    async def work(agent: Agent) -> None:
+        ran = await agent.call("run_command", **LOCAL, command="sleep 600", timeout=1)
+        assert ran["state"] == "timed_out"
+
+    run(daemon, work)
+
+
+def test_what_is_left_in_the_background_holds_up_no_answer(daemon: Daemon) -> None:
+    async def work(agent: Agent) -> None:
+        began = time.monotonic()
+        ran = await agent.call("run_command", **LOCAL, command="sleep 30 & echo begun", wait=45)
+        assert time.monotonic() - began < 15
+        assert (ran["state"], ran["stdout"]) == ("exited", "begun\n")
+        await agent.call("run_command", **LOCAL, command="true")
+
+    run(daemon, work)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({}, "invalid_arguments"),
+        ({"command": "true", "argv": ["true"]}, "invalid_arguments"),
+        ({"command": "true", "wait": 46}, "invalid_arguments"),
+        ({"command": "true", "maxBytes": 1}, "invalid_arguments"),
+        ({"command": "true", "unknown": 1}, "invalid_arguments"),
+        ({"command": "true", "system": "nowhere"}, "unknown_connection"),
+        ({"command": "true", "cwd": "/nowhere"}, "no_such_directory"),
+        ({"command": "true", "env": {"a=b": "c"}}, "invalid_request"),
+    ],
+)
+def test_what_no_command_is(daemon: Daemon, arguments: dict[str, Any], code: str) -> None:
+    async def work(agent: Agent) -> None:
+        assert await agent.refused("run_command", **{**LOCAL, **arguments}) == code
+
+    run(daemon, work)
+
+
+def test_a_token_of_rules_runs_what_they_allow(daemon: Daemon) -> None:
+    holder = wire.create(
+        daemon, "connection.read", "shell.argv", "job", rules=[{"effect": "allow", "argv": ["/bin/echo", "$x"]}]
+    )
+
+    async def work(agent: Agent) -> None:
+        assert "no text for a shell" in (agent.client.instructions or "")
+        assert (await agent.call("run_command", **LOCAL, argv=["/bin/echo", "$x"]))["stdout"] == "$x\n"
+        assert await agent.refused("run_command", **LOCAL, argv=["/bin/cat", "/etc/passwd"]) == "policy_denied"
+        assert await agent.refused("run_command", **LOCAL, command="echo a; id") == "scope_denied"
+
+    run(daemon, work, holder=holder)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_daemon_that_answers_no_more_holds_up_no_answer(
+    own_daemon: Daemon, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(calls, "WORK_SECONDS", 3.0)
+    monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
+
+    async def work(agent: Agent) -> None:
+        job = (await agent.call("run_command", **LOCAL, command="read x; echo $x", openStdin=True, wait=0))["job"]
+        os.kill(own_daemon.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            told = await agent.client.call_tool("run_command", {**LOCAL, "command": "true"})
+            assert told.is_error
+            assert 2.0 < time.monotonic() - began < 6.0
+            followed = await agent.call("read_job", job=job, wait=1)
+            assert (followed["state"], followed["stale"]) == ("unknown", True)
+        finally:
+            os.kill(own_daemon.pid, signal.SIGCONT)
+        await agent.call("write_stdin", job=job, text="on\n", eof=True)
+        assert (await agent.call("read_job", job=job, wait=2))["stdout"] == "on\n"
+
+    run(own_daemon, work, mode=mode)
+
+
+def test_a_start_whose_answer_was_lost_is_found_again(
+    own_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "WORK_SECONDS", 3.0)
+    monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
+    command = {**LOCAL, "command": f"echo once >>{tmp_path}/runs; sleep 0.2"}
+
+    async def work(agent: Agent) -> None:
+        await agent.call("run_command", **LOCAL, command="true")
+        os.kill(own_daemon.pid, signal.SIGSTOP)
+        try:
+            assert await agent.refused("run_command", **command) == "unreachable"
+        finally:
+            os.kill(own_daemon.pid, signal.SIGCONT)
+        with anyio.move_on_after(10):
+            while not (tmp_path / "runs").exists():
+                ran = await agent.call("run_command", **command, wait=2)
+                assert ran["exitCode"] == 0
+        await agent.call("run_command", **command)
+        assert (tmp_path / "runs").read_text() == "once\nonce\n", "the second time is meant"
+
+    run(own_daemon, work)
+
+
+def test_a_daemon_that_starts_anew_is_found_by_the_same_call(start_daemon: Any, port: str) -> None:
+    first = start_daemon("--port", port)
+
+    async def work(agent: Agent) -> None:
+        job = (await agent.call("run_command", **LOCAL, command="sleep 1; echo done", wait=0))["job"]
+        await anyio.to_thread.run_sync(first.kill)
+        await anyio.to_thread.run_sync(lambda: start_daemon("--port", port, home=first.home))
+        ended = await agent.call("read_job", job=job, wait=20)
+        assert (ended["exitCode"], ended["stdout"]) == (0, "done\n")
+        assert (await agent.call("run_command", **LOCAL, command="echo again"))["stdout"] == "again\n"
+
+    run(first, work)
