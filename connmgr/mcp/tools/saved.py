@@ -24,7 +24,8 @@ MAX_TOOLS = 50
 """Saved commands that are tools of their own; run_saved_command runs all."""
 
 Arguments = Annotated[
-    Mapping[str, str | int], Field(description="A text or an integer for each of its parameters, by their names.")
+    Mapping[str, str | int] | None,
+    Field(description="A text or an integer for each of its parameters, by their names."),
 ]
 
 
@@ -64,7 +65,7 @@ def run_saved_command(
     call: Call,
     system: System,
     name: Annotated[str, Field(max_length=64, description="Its name, as list_commands has it.")],
-    arguments: Arguments | None = None,
+    arguments: Arguments = None,
     session: Session = "",
     cwd: Cwd = "",
     wait: Wait = 20,
