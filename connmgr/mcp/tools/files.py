@@ -156,6 +156,7 @@ def write_file(
             raise ClientError("content: not base64.", "invalid_arguments", 0) from None
     else:
         data = _encoded(content, "content")
+    call.preview = content
     place = call.place(system, session)
     with call.client() as client:
         return _put(call, client, place, path, data, mode=mode, create=create_only)
