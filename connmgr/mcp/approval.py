@@ -6,13 +6,13 @@ Without one the person is told which command decides, and the call waits for tha
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 from connmgr.client import ClientError
 from connmgr.mcp.approver import Approver
 from connmgr.mcp.call import Call
-from connmgr.mcp.question import Question, deciding, waiting
+from connmgr.mcp.question import Question, deciding, decision_of, waiting
 
 REQUIRED = "approval_required"
 
@@ -77,17 +77,17 @@ class Questions:
             raise asked.error
         return asked.step if asked.done.is_set() else _Step.STOP
 
-    async def take(self, question: Question, answer: ElicitResult) -> _Step:
-        """Do what a person has answered.
+    async def take(self, approval: str, answer: ElicitResult, *, decides: bool) -> _Step:
+        """Do what a person has answered to a question about ``approval``.
 
         :raises ClientError: the approver's token may not decide.
         """
-        if not question.decides:
+        if not decides:
             return _Step.WAIT if answer.action == "accept" else _Step.STOP
-        verdict = question.verdict(answer)
-        if verdict is None or self.approver is None:
+        decision = decision_of(answer)
+        if decision is None or self.approver is None:
             return _Step.STOP
-        await anyio.to_thread.run_sync(self.approver.decide, question.approval, verdict)
+        await anyio.to_thread.run_sync(self.approver.decide, approval, decision)
         return _Step.AGAIN
 
     async def _put(self, call: Call, question: Question, asked: _Asked) -> None:
@@ -95,7 +95,7 @@ class Questions:
         try:
             with anyio.move_on_after(question.seconds):
                 answer = await session.elicit_form(question.message, question.schema, related)
-                asked.step = await self.take(question, answer)
+                asked.step = await self.take(question.approval, answer, decides=question.decides)
         except ClientError as error:
             asked.error = error
         except (MCPError, ValidationError):
@@ -122,6 +122,7 @@ async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) ->
     :raises ClientError: ``approval_required`` if nobody decided in time or nobody can be asked.
     """
     waiter = _Waiter(call)
+    await waiter.resume()
     while True:
         try:
             return await work()
@@ -140,10 +141,21 @@ class _Waiter:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._questions: Questions = call.context.request_context.lifespan_context
-        self._answers: Mapping[str, Any] = call.context.input_responses or {}
-        self._taken: set[str] = set()
-        self._waits_for: str | None = None
+        self._steps: dict[str, _Step] = {}
         self._pause = PAUSE_SECONDS
+
+    async def resume(self) -> None:
+        """Do what the person has answered whose answer comes with this call.
+
+        The state is what this server has sealed for the same tool with the same arguments, so nobody else's question
+        is answered.
+        """
+        if self._call.context.request_state is None:
+            return
+        approval, decides = json.loads(self._call.context.request_state)
+        answer = (self._call.context.input_responses or {}).get(approval)
+        if isinstance(answer, ElicitResult):
+            self._steps[approval] = await self._questions.take(approval, answer, decides=decides)
 
     async def settled(self, required: ClientError) -> InputRequiredResult | None:
         """Return when the work may be tried again, or what the client has to answer before.
@@ -153,28 +165,19 @@ class _Waiter:
         approval = str(required.details.get("approval", ""))
         if not approval or not _can_ask(self._call):
             raise _explained(required)
-        if self._waits_for == approval:
+        if approval not in self._steps:
+            find = partial(_question, self._call, self._questions.approver, required)
+            question = await anyio.to_thread.run_sync(find)
+            if is_version_at_least(self._call.context.protocol_version or "", ANSWERS_WITH_THE_RETRY):
+                return _as_answer(question)
+            self._steps[approval] = await self._questions.ask(self._call, question, self._left())
+        elif self._steps[approval] is _Step.WAIT:
             await self._paused(required)
-            return None
-        question = await anyio.to_thread.run_sync(partial(_question, self._call, self._questions.approver, required))
-        if not is_version_at_least(self._call.context.protocol_version or "", ANSWERS_WITH_THE_RETRY):
-            step = await self._questions.ask(self._call, question, self._left())
-        elif approval not in self._answers and approval not in self._taken:
-            params = ElicitRequestFormParams(message=question.message, requested_schema=question.schema)
-            return InputRequiredResult(input_requests={approval: ElicitRequest(params=params)})
         else:
-            step = await self._answered(question)
-        if step is _Step.STOP:
             raise _explained(required)
-        self._waits_for = approval if step is _Step.WAIT else None
+        if self._steps[approval] is _Step.STOP:
+            raise _explained(required)
         return None
-
-    async def _answered(self, question: Question) -> _Step:
-        answer = self._answers.get(question.approval)
-        if question.approval in self._taken or not isinstance(answer, ElicitResult):
-            return _Step.STOP
-        self._taken.add(question.approval)
-        return await self._questions.take(question, answer)
 
     async def _paused(self, required: ClientError) -> None:
         if self._left() <= self._pause:
@@ -195,6 +198,12 @@ async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
         passed = time.monotonic() - call.began
         if not event.is_set():
             await call.context.report_progress(passed, message="It waits for a person's approval.")
+
+
+def _as_answer(question: Question) -> InputRequiredResult:
+    params = ElicitRequestFormParams(message=question.message, requested_schema=question.schema)
+    state = json.dumps([question.approval, question.decides])
+    return InputRequiredResult(input_requests={question.approval: ElicitRequest(params=params)}, request_state=state)
 
 
 def _can_ask(call: Call) -> bool:

@@ -49,14 +49,15 @@ class Question:
             return {"type": "object", "properties": {}}
         return Verdict.model_json_schema()
 
-    def verdict(self, answer: ElicitResult) -> Decision | None:
-        """Return what was decided; None where the person closed the question, or the form is not filled in."""
-        if answer.action != "accept":
-            return "deny" if answer.action == "decline" else None
-        try:
-            return _DECISIONS[Verdict.model_validate(answer.content).decision]
-        except ValidationError:
-            return None
+
+def decision_of(answer: ElicitResult) -> Decision | None:
+    """Return what was decided; None where the person closed the question, or the form is not filled in."""
+    if answer.action != "accept":
+        return "deny" if answer.action == "decline" else None
+    try:
+        return _DECISIONS[Verdict.model_validate(answer.content).decision]
+    except ValidationError:
+        return None
 
 
 def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
