@@ -82,7 +82,7 @@ def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
 def _preview(call: Call) -> Iterator[str]:
     if call.preview is None:
         return
-    lines = visible(call.preview).splitlines()
+    lines = visible(call.preview).removesuffix("\n").replace("\r", "\\r").split("\n")
     yield "  change"
     for line in lines[:MAX_PREVIEW_LINES]:
         yield f"    {line[:MAX_CHARACTERS]}{'…' if len(line) > MAX_CHARACTERS else ''}"

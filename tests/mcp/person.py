@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from typing import Any
 
 import anyio
@@ -51,14 +51,16 @@ async def client_of(
     daemon: Daemon, holder: Holder, mode: str, person: Person | None = None, approver: Holder | None = None
 ) -> AsyncIterator[Client]:
     """Yield a client of a server in this process, with the token of ``holder`` and, to decide, that of ``approver``."""
-    decider = DaemonClient(daemon.url, daemon.auth_file, approver.secret) if approver else None
-    bridge = Bridge(DaemonClient(daemon.url, daemon.auth_file, holder.secret))
-    with closing(bridge), anyio.fail_after(TIMEOUT):
-        server = build(bridge, Approver(decider) if decider else None)
-        async with Client(server, mode=mode, read_timeout_seconds=TIMEOUT, elicitation_callback=person) as client:
-            yield client
-    if decider:
-        decider.close()
+    with ExitStack() as stack:
+        bridge = stack.enter_context(closing(Bridge(DaemonClient(daemon.url, daemon.auth_file, holder.secret))))
+        decider = None
+        if approver is not None:
+            own = stack.enter_context(closing(DaemonClient(daemon.url, daemon.auth_file, approver.secret)))
+            decider = Approver(own)
+        with anyio.fail_after(TIMEOUT):
+            server = build(bridge, decider)
+            async with Client(server, mode=mode, read_timeout_seconds=TIMEOUT, elicitation_callback=person) as client:
+                yield client
 
 
 async def ran(client: Client, command: str, **more: Any) -> CallToolResult:

@@ -207,6 +207,22 @@ def test_what_a_person_reads_cannot_deceive(daemon: Daemon, asking: Holder, deci
     assert not {"\x1b", "\u202e"} & set(asked.message)
 
 
+def test_a_change_of_line_ends_is_shown(daemon: Daemon, deciding: Holder, tmp_path: Path) -> None:
+    rules = [{"effect": "ask", "path": "/**", "action": "fs.write"}]
+    asking = wire.create(daemon, "connection.read", "fs.read", "fs.write", rules=rules)
+    file, person = tmp_path / "file", Person(chosen("once"))
+    file.write_bytes(b"a\x0cb\rc\r\nd\n")
+
+    async def work() -> None:
+        async with client_of(daemon, asking, "auto", person, deciding) as client:
+            arguments = {"system": "local", "path": str(file), "old": "c\r\n", "new": "c\n"}
+            content(await client.call_tool("edit_file", arguments))
+
+    run(work)
+    assert "\n      -a\\x0cb\\rc\\r\n      +a\\x0cb\\rc\n       d" in person.asked[0].message
+    assert file.read_bytes() == b"a\x0cb\rc\nd\n"
+
+
 def test_an_approver_without_sight_of_the_system_leaves_it_to_others(daemon: Daemon, asking: Holder) -> None:
     blind = wire.create(daemon, "approval.decide", connections=["nothing"])
     person = Person(DECLINED)

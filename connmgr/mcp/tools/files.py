@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import difflib
 import hashlib
+import io
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -224,7 +225,8 @@ def _encoded(text: str, name: str) -> bytes:
 
 
 def _diff(before: bytes, after: bytes, path: str) -> str:
-    old, new = (text.decode().splitlines(keepends=True) for text in (before, after))
+    # Other characters that end lines elsewhere end none of a file.
+    old, new = (list(io.StringIO(text.decode(), newline="\n")) for text in (before, after))
     changed = difflib.unified_diff(old, new, fromfile=path, tofile=path, n=DIFF_LINES)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in changed)
 
