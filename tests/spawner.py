@@ -29,7 +29,7 @@ from typing import IO
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("connmgr")
 MODULES = (
-    *("connmgr.cli.serve", "connmgr.daemon", "connmgr_elevated", "connmgr_local", "connmgr_ssh"),
+    *("connmgr.cli.serve", "connmgr.daemon", "connmgr_elevated", "connmgr_local", "connmgr_ssh", "connmgr_tunnels"),
     *("alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
 )
 MOST_BYTES = 1 << 17

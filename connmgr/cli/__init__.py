@@ -35,6 +35,7 @@ COMMANDS = {
     "ssh": "ssh",
     "disconnect": "disconnect",
     "terminal": "terminal.command",
+    "tunnel": "tunnel",
     "job": "job",
     "command": "command",
     "trust": "trust",

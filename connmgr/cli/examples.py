@@ -47,6 +47,13 @@ EXAMPLES = {
     "terminal close": ["connmgr terminal close web1"],
     "terminal ls": ["connmgr terminal ls", "connmgr terminal ls 'web*'"],
     "terminal screen": ["connmgr terminal screen web1", "connmgr terminal screen 8d5b0f0e"],
+    "tunnel close": ["connmgr tunnel close web1/services/5432"],
+    "tunnel ls": ["connmgr tunnel ls", "connmgr tunnel ls 'web1/**' --json"],
+    "tunnel open": [
+        "connmgr tunnel open web1 5432",
+        "connmgr tunnel open web1 db.internal:5432 --local-port 15432",
+        "connmgr tunnel open web1/services/5432",
+    ],
     "mcp": ["connmgr mcp --token-file agent.token", "connmgr mcp --http --port 0"],
     "mcp install": [
         "connmgr mcp install claude --only 'web*'",

@@ -129,8 +129,9 @@ class Splice:
 
     def _pass_on(self) -> None:
         try:
-            self._out.go_on()
+            # In this order: a read that finds nothing ends the news that writing may go on.
             self._in.go_on()
+            self._out.go_on()
         except (OSError, EOFError):
             self.close(reset=True)
             return

@@ -13,11 +13,15 @@ from paramiko.message import Message
 
 from connmgr.errors import OperationError
 from connmgr.plugin import Deadline
-from connmgr_ssh.stream import BACKGROUND_SECONDS, packed
+from connmgr_ssh.stream import packed
 from connmgr_ssh.tcp import TcpStream
 
 MAX_UNACCEPTED = 128
 """Streams that wait to be accepted; further ones are refused."""
+
+
+CANCEL_SECONDS = 5.0
+"""Longest time to wait until a port is not listened on any more."""
 
 
 class Reply:
@@ -42,7 +46,7 @@ class Reply:
 class FarListener:
     """A port of the far side in the form of :class:`connmgr.plugin.Listener`.
 
-    ``cancel`` sends that it is not wanted any more, and may fail.
+    ``cancel`` has the far side stop listening, and may fail.
     """
 
     def __init__(self, host: str, port: int, cancel: Callable[[int, Message, Deadline], None]) -> None:
@@ -96,7 +100,7 @@ class FarListener:
             self.end()
             with suppress(OSError, EOFError):
                 request = _request(b"cancel-tcpip-forward", self._host, self.port)
-                self._cancel(self.port, request, Deadline(BACKGROUND_SECONDS))
+                self._cancel(self.port, request, Deadline(CANCEL_SECONDS))
 
 
 def forward_request(host: str, port: int) -> Message:

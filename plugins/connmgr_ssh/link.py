@@ -171,6 +171,9 @@ class Link(paramiko.Transport):
                 stream._unlink()
             for listener in list(self._listeners.values()):
                 listener.end()
+            for reply in list(self._replies):
+                if reply is not None:
+                    reply(None)
             self.wire.release()
             self.reading.close()
 
@@ -416,7 +419,9 @@ class Link(paramiko.Transport):
 
     def _cancel_port(self, port: int, message: Message, deadline: Deadline) -> None:
         self._listeners.pop(port, None)
-        self._ask(message, None, deadline)
+        reply = Reply(lambda _: None)
+        self._ask(message, reply, deadline)
+        reply.wait(deadline.left())
 
     def _answered(self, answer: Message | None) -> None:
         reply = self._replies.popleft() if self._replies else None

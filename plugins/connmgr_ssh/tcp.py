@@ -17,6 +17,7 @@ class TcpStream(Stream):
         super().__init__(link, number)
         self._timeout: float | None = None
         self._rest: bytes | memoryview = b""
+        self._lost = False
 
     def settimeout(self, timeout: float | None) -> None:
         """Limit reads and writes to ``timeout`` seconds; None waits for ever."""
@@ -26,6 +27,7 @@ class TcpStream(Stream):
         """Return 1 to ``size`` bytes, or none at the end of the stream.
 
         :raises TimeoutError: none came in time.
+        :raises ConnectionResetError: the link was lost before the end.
         """
         if not self._rest:
             data = self._next(size)
@@ -47,7 +49,14 @@ class TcpStream(Stream):
             self._consume(len(data))
         elif not came:
             raise TimeoutError("No data has come.")
+        elif self._lost:
+            raise ConnectionResetError(errno.ECONNRESET, "The link is gone.")
         return data
+
+    def _unlink(self) -> None:
+        # No end of the other side's: that would have come before.
+        self._lost = self._lost or not self._ended
+        super()._unlink()
 
     def _note_rest(self) -> None:
         with self._lock:

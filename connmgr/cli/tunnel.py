@@ -1,0 +1,128 @@
+"""``connmgr tunnel``: services of other machines on ports here, kept open by the daemon."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from connmgr.cli.address import reach
+from connmgr.cli.daemon import connect
+from connmgr.cli.group import Group
+from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.output import json_option, print_json, print_table, visible
+from connmgr.client import Client
+
+HEADING = ("NAME", "STATE", "ADDRESS", "STREAMS", "IN", "OUT", "LAST ERROR")
+_PLACE = re.compile(r"(?:\[([^\]]+)\]:|([^:]+):)?(\d{1,5})", re.ASCII)
+
+
+class TunnelGroup(Group):
+    """Takes the name of a connection in place of ``open NAME``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["open", *args]
+        return super().resolve_command(ctx, args)
+
+
+_named = click.argument("name", metavar="CONNECTION", type=ConnectionName())
+
+
+@click.group(cls=TunnelGroup)
+def tunnel() -> None:
+    """Keep ports open that lead through connections.
+
+    `connmgr tunnel CONNECTION PORT` brings a port of a machine to a port here. The daemon keeps it open, also when
+    the link breaks, until `connmgr tunnel close`. `connmgr add sshDynamicTunnel` and others store other kinds.
+    """
+
+
+@tunnel.command(name="open")
+@_named
+@click.argument("place", metavar="[[HOST:]PORT]", required=False)
+@click.option(
+    "--local-port", metavar="PORT", type=click.IntRange(1, 65535), help="The port here; a free one otherwise."
+)
+def open_(name: str, place: str | None, local_port: int | None) -> None:
+    """Open a tunnel that is stored, or one to a PORT of a machine.
+
+    With PORT the CONNECTION is a machine, and the service is stored below it under `services`. HOST is another host
+    that the machine reaches, as it names that. The address that is printed is where to connect to.
+    """
+    client = connect()
+    if place is None:
+        if local_port is not None:
+            raise click.UsageError("--local-port is for a new tunnel: name a PORT, or edit the one that is stored.")
+        id = find(client, name)
+    else:
+        id = _stored(client, reach(client, name), place, local_port)
+    client.connection.toggle(id, True)
+    _tell(client, id)
+
+
+@tunnel.command(name="close")
+@_named
+def close(name: str) -> None:
+    """Close a tunnel; it stays stored."""
+    client = connect()
+    id = find(client, name)
+    client.connection.toggle(id, False)
+    _tell(client, id)
+
+
+@tunnel.command(name="ls")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@json_option
+def ls(pattern: str, *, as_json: bool) -> None:
+    """List tunnels that GLOB matches, how they are, and where they listen."""
+    client = connect()
+    names = {one.id: one.path for one in client.connection.names(pattern)}
+    found = [one for one in client.tunnel.query() if one["connection"] in names]
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table([HEADING, *(_row(names[one["connection"]], one) for one in found)])
+
+
+def _stored(client: Client, machine: str, place: str, local_port: int | None) -> str:
+    """Store a service, unless it is stored, and return its id."""
+    read = _PLACE.fullmatch(place)
+    if read is None or not 0 < int(read[3]) < 1 << 16:
+        raise click.UsageError(f"{place!r} is not of the form [HOST:]PORT.")
+    host = read[1] or read[2]
+    data: dict[str, Any] = {"type": "customService", "host": machine, "remotePort": int(read[3])}
+    data |= {"address": host} if host else {}
+    data |= {"localPort": local_port} if local_port else {}
+    return client.connection.add(place, data)
+
+
+def _tell(client: Client, id: str) -> None:
+    [told] = client.tunnel.query([id])
+    [info] = client.connection.info([id])
+    why = f" ({told['lastError']['message']})" if told["lastError"] and told["state"] != "open" else ""
+    click.echo(f"{visible(info.path)}  {told['state']}  {told['address'] or '-'}{visible(why)}")
+
+
+def _row(name: str, told: dict[str, Any]) -> tuple[str, ...]:
+    fault = told["lastError"]
+    return (
+        name,
+        told["state"],
+        told["address"] or "-",
+        str(told["streams"]),
+        _bytes(told["bytesIn"]),
+        _bytes(told["bytesOut"]),
+        fault["code"] if fault else "-",
+    )
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,79 @@
+"""docs/TUNNELS.md, held against a real daemon, an sshd and a web server to the letter."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartDaemon
+from tests.transcripts import home_with_hosts, typed
+
+PAGE = Path(__file__).parent.parent / "docs" / "TUNNELS.md"
+TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PORT = 8017
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home directory whose SSH configuration names the machine of the page, which is this one."""
+    with home_with_hosts(tmp_path / "home") as home:
+        yield home
+
+
+@pytest.fixture
+def web_server(tmp_path: Path) -> Iterator[None]:
+    """The web server of the page."""
+    directory = tmp_path / "web"
+    directory.mkdir()
+    (directory / "greeting").write_text("hello\n")
+    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(directory), str(PORT)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_for(f"http://127.0.0.1:{PORT}/greeting")
+            yield
+        finally:
+            process.kill()
+
+
+def _wait_for(url: str) -> None:
+    end = time.monotonic() + 20
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=20).close()
+        except urllib.error.URLError:
+            assert time.monotonic() < end, "the web server does not start"
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.mark.needs("bash", "curl", "linux", "sshd")
+def test_the_page_is_what_a_terminal_shows(
+    home: Path, start_daemon: StartDaemon, web_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon(home=home, environment={"SHELL": "/bin/bash"})
+    daemon.client.connection.add("web1", {"type": "ssh", "host": "web1"})
+    for variable, value in daemon.environment.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
+    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
+    blocks = TRANSCRIPT.findall(PAGE.read_text())
+    assert blocks
+    for text in blocks:
+        shown = "".join(line for line in typed(text, tmp_path).splitlines(keepends=True) if not _is_added(line))
+        assert shown == text
+
+
+def _is_added(line: str) -> bool:
+    """Whether a line is the uuid that ``connmgr add`` prints."""
+    return re.fullmatch(r"[0-9a-f-]{36}\n", line) is not None

@@ -1,0 +1,234 @@
+"""Ways that are lost: what becomes of clients, how soon a tunnel is open again, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from connmgr.client import ClientError
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.plugins.oneself import ssh_server
+from tests.plugins.sshd import Sshd
+from tests.tunnels.conftest import add_ssh
+from tests.tunnels.services import Service, Tunnels, client, echo, exactly, says
+
+ON = {"address": "127.0.0.1"}
+BACK_SECONDS = 3.0
+"""Time in which a tunnel with traffic is open again once its machine is back."""
+
+INTERRUPTIONS = 60
+"""Losses of the way that a test sees; the benchmark sees 500."""
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Sshd]:
+    with ssh_server(tmp_path) as running:
+        yield running
+
+
+def test_clients_that_come_meanwhile_are_served_and_others_told(
+    tunnels: Tunnels, own_server: Sshd, echoing: Service
+) -> None:
+    far = add_ssh(tunnels.daemon, own_server)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    with client(port) as before, closing(client(port)) as meanwhile:
+        before.sendall(b"over the first way")
+        assert exactly(before, 18) == b"over the first way"
+        own_server.stop()
+        with pytest.raises(ConnectionResetError):
+            before.recv(1)
+        meanwhile.close()
+        held = client(port)
+        held.sendall(b"patience")
+        told = tunnels.until(id, lambda told: told["waiting"] == 1 and told["retries"])
+        assert (told["state"], told["lastError"]["code"]) == ("retrying", "host_refused")
+        own_server.start()
+        began = time.monotonic()
+        assert exactly(held, 8) == b"patience"
+        assert time.monotonic() - began < BACK_SECONDS
+        held.close()
+    assert tunnels.state(id)["state"] == "open"
+    tunnels.remove(id, far)
+
+
+def test_a_machine_that_freezes_is_left_and_found_again(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
+    far = add_ssh(tunnels.daemon, own_server, keepAlive=0.4, connectTimeout=2)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    with client(port) as before:
+        before.sendall(b"x")
+        assert exactly(before, 1) == b"x"
+        own_server.freeze()
+        with pytest.raises(ConnectionResetError):
+            before.recv(1)
+        tunnels.until(id, lambda told: told["state"] == "retrying")
+        with client(port) as held:
+            held.sendall(b"after the thaw")
+            own_server.thaw()
+            began = time.monotonic()
+            assert exactly(held, 14) == b"after the thaw"
+            assert time.monotonic() - began < BACK_SECONDS
+    tunnels.remove(id, far)
+
+
+def test_who_has_waited_ten_seconds_is_told(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
+    far = add_ssh(tunnels.daemon, own_server)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    own_server.stop()
+    began = time.monotonic()
+    with client(port) as held, pytest.raises(ConnectionResetError):
+        held.recv(1)
+    assert 9 < time.monotonic() - began < 13
+    tunnels.remove(id, far)
+
+
+def test_a_login_that_is_refused_or_another_host_key_is_not_tried_again(
+    tunnels: Tunnels, own_server: Sshd, echoing: Service
+) -> None:
+    far = add_ssh(tunnels.daemon, own_server)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    kept = own_server.authorized_keys.read_text()
+    own_server.authorized_keys.write_text("")
+    own_server.kill_sessions()
+    told = tunnels.until(id, lambda told: told["state"] == "failed")
+    assert (told["lastError"]["code"], told["address"], told["wanted"]) == ("auth_failed", None, True)
+    with pytest.raises(ConnectionRefusedError):
+        client(port)
+    with pytest.raises(ClientError) as refused:
+        tunnels.toggle(id)
+    assert refused.value.code == "auth_failed"
+    own_server.authorized_keys.write_text(kept)
+    assert tunnels.toggle(id)["state"] == "open"
+    tunnels.remove(id, far)
+
+
+def test_many_interruptions_leave_nothing_behind(own_daemon: Daemon, own_server: Sshd) -> None:
+    tunnels, process = Tunnels(own_daemon), psutil.Process(own_daemon.pid)
+    far = add_ssh(own_daemon, own_server)
+    with closing(Service(echo)) as service:
+        id, port = tunnels.open("customService", far, remotePort=service.port, **ON)
+        assert says(port) == b"hello"
+        tunnels.until(id, lambda told: not told["streams"])
+        before = process.num_fds()
+        for _ in range(INTERRUPTIONS):
+            with client(port) as connected, contextlib.suppress(ConnectionResetError):
+                connected.sendall(b"x")
+                connected.recv(1)
+                own_server.kill_sessions()
+                connected.recv(1)
+            assert says(port) == b"hello"
+        told = tunnels.until(id, lambda told: not (told["streams"] or told["waiting"]))
+        assert told["state"] == "open"
+        end = time.monotonic() + 10
+        while process.num_fds() > before:
+            assert time.monotonic() < end, f"{before} descriptors were {process.num_fds()} after {INTERRUPTIONS} losses"
+            time.sleep(0.05)
+        listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+        assert len(listening) == 2, listening
+        tunnels.toggle(id, state=False)
+
+
+def test_a_thousand_streams_at_once(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(1000):
+            opened.append(client(port))
+        for number, connected in enumerate(opened):
+            connected.sendall(b"%04d" % number)
+        for number, connected in enumerate(opened):
+            assert exactly(connected, 4) == b"%04d" % number
+        assert tunnels.state(id)["streams"] == 1000
+        # One more direction of each ends, in any order.
+        for connected in opened:
+            connected.shutdown(socket.SHUT_WR)
+        for connected in opened:
+            assert connected.recv(1) == b""
+    finally:
+        for connected in opened:
+            connected.close()
+    tunnels.until(id, lambda told: told["streams"] == 0)
+    tunnels.remove(id)
+
+
+def test_what_was_wanted_is_open_after_a_restart(start_daemon: StartDaemon, own_server: Sshd, echoing: Service) -> None:
+    first = start_daemon()
+    tunnels = Tunnels(first)
+    far = add_ssh(first, own_server)
+    wanted, _ = tunnels.open("customService", far, "wanted", remotePort=echoing.port, **ON)
+    automatic = tunnels.add("sshLocalTunnel", far, "automatic", remotePort=echoing.port, autoStart=True)
+    other, _ = tunnels.open("sshDynamicTunnel", far, "off")
+    tunnels.toggle(other, state=False)
+    first.stop()
+    tunnels = Tunnels(start_daemon(home=first.home))
+    for id in (wanted, automatic):
+        tunnels.until(id, lambda told: told["state"] == "open")
+        assert says(tunnels.port(id)) == b"hello"
+    assert tunnels.state(other)["state"] == "stopped"
+
+
+def test_after_a_restart_it_waits_for_who_may_open_its_secrets(
+    start_daemon: StartDaemon, own_server: Sshd, echoing: Service
+) -> None:
+    first = start_daemon()
+    first.client.vault.add_user("alice", "four words or more")
+    first.client.vault.unlock("alice", "four words or more")
+    tunnels = Tunnels(first)
+    far = add_ssh(first, own_server, identity={"key": own_server.client_key.read_text()})
+    id, _ = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    first.stop()
+    second = start_daemon(home=first.home)
+    tunnels = Tunnels(second)
+    told = tunnels.until(id, lambda told: told["lastError"])
+    assert (told["state"], told["lastError"]["code"]) == ("retrying", "secret_locked")
+    second.client.vault.unlock("alice", "four words or more")
+    tunnels.until(id, lambda told: told["state"] == "open")
+    assert says(tunnels.port(id)) == b"hello"
+
+
+def test_a_change_of_what_it_goes_through_opens_it_anew(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
+    far = add_ssh(tunnels.daemon, own_server)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    with client(port) as connected:
+        connected.sendall(b"x")
+        assert exactly(connected, 1) == b"x"
+        (info,) = tunnels.daemon.client.post("/connection/info", connections=[far])["infos"]
+        data = {**info["rawData"], "connectTimeout": 19}
+        tunnels.daemon.client.post("/connection/update", connection=far, data=data)
+        with pytest.raises(ConnectionResetError):
+            connected.recv(1)
+    tunnels.until(id, lambda told: told["state"] == "open")
+    assert says(tunnels.port(id)) == b"hello"
+    gone = tunnels.port(id)
+    tunnels.remove(far)
+    with pytest.raises(ConnectionRefusedError):
+        client(gone)
+
+
+def test_two_that_toggle_at_once_agree(tunnels: Tunnels, far: str, echoing: Service) -> None:
+    id = tunnels.add("customService", far, remotePort=echoing.port, **ON)
+    clients = [tunnels.daemon.client.clone() for _ in range(6)]
+
+    def toggle(number: int) -> None:
+        for _ in range(5):
+            clients[number].connection.toggle(id, number % 2 == 0)
+
+    threads = [threading.Thread(target=toggle, args=(number,)) for number in range(len(clients))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tunnels.toggle(id)["state"] == "open"
+    assert says(tunnels.port(id)) == b"hello"
+    assert tunnels.toggle(id, state=False)["state"] == "stopped"
+    for one in clients:
+        one.close()
+    tunnels.remove(id)
