@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from connmgr.engine.script import Source, script_argv
-from connmgr.errors import TransportUnsupported
+from connmgr.errors import HostRefused, TransportUnsupported
 from connmgr.plugin import Channel, Deadline, Transport
 
 READ_SECONDS = 1.0
 PROGRAMS = ("nc", "socat", "bash", "python3")
 """What can relay, in the order in which it is looked for."""
+
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
+"""Names and addresses that none of the programs takes for an option, or for more than a host."""
 
 _FIND = Source("connmgr.tunnels", "find_relay")
 _RELAY = Source("connmgr.tunnels", "relay")
@@ -23,7 +27,12 @@ class Relay:
     program: str
 
     def dial(self, transport: Transport, host: str, port: int, timeout: float) -> Channel:
-        """Start it for a connection to ``host:port``; that it cannot be had, the channel's exit status tells."""
+        """Start it for a connection to ``host:port``; that it cannot be had, the channel's exit status tells.
+
+        :raises HostRefused: ``host`` is neither a name nor an address.
+        """
+        if not _HOST.fullmatch(host):
+            raise HostRefused(f"{host!r} is neither the name nor the address of a host.")
         argv = script_argv(_RELAY.text, [self.program, host, str(port)], own_locale=True)
         channel = transport.open_channel(argv, timeout=timeout)
         channel.expect_bulk()

@@ -342,9 +342,10 @@ class Tunnel:
         """Open the connection on this side for ``stream``, in a thread that may wait."""
         try:
             connected = socket.create_connection(self._to or ("", 0), DIAL_SECONDS)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             stream.close()
-            self._status = replace(self._status, last_error=(errors.HostRefused.code, error.strerror or str(error)))
+            told = getattr(error, "strerror", None) or str(error)
+            self._status = replace(self._status, last_error=(errors.HostRefused.code, told))
             return
         self._loop.call(partial(self._join_here, way, connected, stream))
 

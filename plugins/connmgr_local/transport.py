@@ -42,6 +42,8 @@ class LocalTransport(Transport):
             return socket.create_connection((host, port), timeout)
         except OSError as error:
             raise HostRefused(f"{host} port {port}: {error.strerror or error}.") from error
+        except UnicodeError as error:
+            raise HostRefused(f"{host!r} is neither the name nor the address of a host.") from error
 
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> LocalListener:
         try:

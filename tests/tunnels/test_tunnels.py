@@ -131,23 +131,44 @@ def test_socks_resolves_and_dials_on_the_far_side(
 ) -> None:
     id, port = tunnels.open("sshDynamicTunnel", far)
 
-    def asked(host: bytes, to: int) -> socket.socket:
-        connected = client(port)
-        connected.sendall(b"\5\1\0")
-        assert exactly(connected, 2) == b"\5\0"
-        connected.sendall(b"\5\1\0\3" + bytes([len(host)]) + host + struct.pack(">H", to))
-        return connected
-
-    with asked(b"localhost", echoing.port) as connected:
+    with socks(port, b"localhost", echoing.port) as connected:
         assert exactly(connected, 10)[:2] == b"\5\0"
         connected.sendall(b"by name")
         assert exactly(connected, 7) == b"by name"
-    with asked(b"127.0.0.1", closed_port) as connected:
+    with socks(port, b"127.0.0.1", closed_port) as connected:
         assert exactly(connected, 10)[:2] == b"\5\5"
         assert connected.recv(1) == b""
     with client(port) as connected:
         connected.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert connected.recv(1) == b""
+    tunnels.remove(id)
+
+
+def socks(port: int, host: bytes, to: int) -> socket.socket:
+    """Return a client of a SOCKS server that has asked for ``host`` and the port ``to``."""
+    connected = client(port)
+    connected.sendall(b"\5\1\0")
+    assert exactly(connected, 2) == b"\5\0"
+    connected.sendall(b"\5\1\0\3" + bytes([len(host)]) + host + struct.pack(">H", to))
+    return connected
+
+
+@pytest.mark.parametrize("host", [b"-le/bin/id", b"a]:1!!SYSTEM:id,x=[b", b"a/b", b"a\0b", b"a b", b"a\nb", b""])
+def test_a_name_that_a_client_asks_for_is_no_option_of_what_relays(tunnels: Tunnels, far: str, host: bytes) -> None:
+    inside = tunnels.add("shellEnvironment", far, "inside")
+    id, port = tunnels.open("sshDynamicTunnel", inside)
+    with socks(port, host, 80) as connected:
+        assert exactly(connected, 10)[:2] == b"\5\5"
+    assert tunnels.state(id)["lastError"]["code"] == "host_refused"
+    tunnels.remove(id, inside)
+
+
+@pytest.mark.parametrize("host", [b"a..b", b"a\0b", b""])
+def test_what_cannot_be_a_name_is_refused_here(tunnels: Tunnels, host: bytes) -> None:
+    id, port = tunnels.open("sshDynamicTunnel", LOCAL)
+    with socks(port, host, 9) as connected:
+        assert exactly(connected, 10)[:2] == b"\5\5"
+    assert tunnels.state(id)["lastError"]["code"] == "host_refused"
     tunnels.remove(id)
 
 
