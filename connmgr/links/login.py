@@ -15,6 +15,7 @@ from connmgr.engine.nonce import new_nonce
 from connmgr.engine.printable import printable
 from connmgr.engine.script import Source
 from connmgr.errors import ConnectTimeout, ElevationFailed
+from connmgr.links.resumed import ResumedChannel
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper
 
 PRINTED_LIMIT = 300
@@ -75,7 +76,8 @@ class Login:
         except BaseException:
             channel.close()
             raise
-        return ResumedChannel(channel, dialogue.rest, dialogue.stderr, mark + _STDERR_END)
+        last_line = self._wrapper.last_line
+        return ResumedChannel(channel, dialogue.rest, dialogue.stderr, mark + _STDERR_END, last_line)
 
 
 if TYPE_CHECKING:
@@ -214,57 +216,3 @@ class ChannelDialogue:
 
     def _failure(self, reason: str) -> str:
         return f"{reason} It printed: {self.printed[-PRINTED_LIMIT:]}" if self.printed else reason
-
-
-class ResumedChannel(Channel):
-    """A channel of which some output was already read; what stderr holds up to and with ``mark`` is dropped."""
-
-    def __init__(self, channel: Channel, stdout: bytes, stderr: bytes, mark: bytes) -> None:
-        self.merged = channel.merged
-        self._channel = channel
-        self._early = stdout, stderr
-        self._mark = b"" if channel.merged else mark
-        self._login = b""
-
-    def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        deadline = Deadline(timeout)
-        while self._mark or any(self._early):
-            (stdout, stderr), self._early = self._early, (b"", b"")
-            if not (stdout or stderr):
-                stdout, stderr = self._channel.recv(deadline.left())
-            stderr = self._past_login(stderr)
-            if stdout or stderr or deadline.passed:
-                return stdout, stderr
-        return self._channel.recv(deadline.left())
-
-    def _past_login(self, stderr: bytes) -> bytes:
-        if not self._mark:
-            return stderr
-        said, mark, rest = (self._login + stderr).partition(self._mark)
-        if mark:
-            self._mark = self._login = b""
-        else:
-            self._login = said[-len(self._mark) :]
-        return rest
-
-    def sendall(self, data: bytes, timeout: float) -> None:
-        self._channel.sendall(data, timeout)
-
-    def shutdown_write(self) -> None:
-        self._channel.shutdown_write()
-
-    def fileno(self) -> int | None:
-        return self._channel.fileno()
-
-    def expect_bulk(self) -> None:
-        self._channel.expect_bulk()
-
-    def resize(self, columns: int, rows: int) -> None:
-        self._channel.resize(columns, rows)
-
-    def exit_status(self, timeout: float) -> int:
-        return self._channel.exit_status(timeout)
-
-    def close(self) -> None:
-        self._mark, self._early = b"", (b"", b"")
-        self._channel.close()

@@ -174,6 +174,12 @@ class Wrapper(Described):
     The engine runs it over the transport of the connection that ``via`` names.
     """
 
+    last_line: ClassVar[bytes] = b""
+    """What the wrapping program adds to stderr at the end, ahead of an exit status that is not 0 and a newline.
+
+    With :meth:`needs_login` the engine takes that line out.
+    """
+
     @abstractmethod
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         """Return the argv that runs ``argv`` there; it must not contain a secret.

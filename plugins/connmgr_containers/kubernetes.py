@@ -66,6 +66,7 @@ class Kubernetes(Runtime):
     }
     via = "host"
     program = "kubectl"
+    last_line = b"command terminated with exit code "
     reasons = (
         reason(r"container .{0,200} is not valid for pod|container not found", ShellStartFailed, "There is no {}."),
         reason(r"pods .{0,300} not found|namespaces .{0,300} not found", ShellStartFailed, "There is no {}."),

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr.plugin import Transport, Wrapper
-from connmgr.testing import Outcome, SchemaConformance, WrapperConformance
-from connmgr.testing.channel import Start
-from connmgr.testing.link import finish
+from connmgr.testing import SchemaConformance, WrapperConformance
 from connmgr_containers import (
     Chroot,
     Docker,
@@ -96,11 +94,6 @@ class TestKubernetes(InsideConformance):
     @pytest.fixture
     def data(self, container_host: ContainerHost) -> Mapping[str, Any]:
         return {"host": ON, "context": "test", "namespace": "shop", "pod": "web", "container": "nginx"}
-
-    def test_both_streams_and_the_status_arrive(self, transport: Transport, start: Start) -> None:
-        # kubectl has a line of its own to say of a program that fails, and no option against it.
-        own = b"command terminated with exit code 3\n"
-        assert finish(start("echo out; echo err >&2; exit 3")) == Outcome(3, b"out\n", b"err\n" + own)
 
 
 OTHERS = [

@@ -1,0 +1,104 @@
+"""Instances of Incus and LXD: containers of whole systems and virtual machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from connmgr.errors import RuntimeUnreachable, ShellStartFailed
+from connmgr.plugin import Child
+from connmgr_containers.fields import HostSchema, optional
+from connmgr_containers.hosts import Host, chosen
+from connmgr_containers.runtime import NO_SHELL, Reason, Switched, on_terminal, reason
+from connmgr_containers.systems import STOP_SECONDS, ContainerSchema
+from connmgr_containers.words import spelled
+
+_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+
+
+class InstanceSchema(ContainerSchema):
+    """The fields of an instance."""
+
+    project = optional("The project that it belongs to; the client's default otherwise.")
+
+
+class IncusHostSchema(HostSchema):
+    """The fields of a host of instances."""
+
+    project = optional("The project whose instances are meant; the client's default otherwise.")
+
+
+class Incus(Switched):
+    """An instance of Incus."""
+
+    name = "incus"
+    description = "A shell in a running container or virtual machine of Incus."
+    schema = InstanceSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web", "project": "default"}
+    via = "host"
+    program = "incus"
+    reasons: Sequence[Reason] = (
+        reason(r"not running", ShellStartFailed, "{} is not running: start it first."),
+        reason(r"instance not found|project not found|not found$", ShellStartFailed, "There is no {} in that project."),
+        reason(
+            r"permission denied|unix\.socket|connect: |server doesn't appear to be",
+            RuntimeUnreachable,
+            "Its daemon does not answer that user on that machine: start it, or add the user to its group.",
+        ),
+        NO_SHELL,
+    )
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"instance {data['containerName']}"
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        mode = "--force-interactive" if pty else "--force-noninteractive"
+        entering = [*self.client(data), "exec", mode, data["containerName"], "--"]
+        return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+
+    def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
+        stop = ["stop", f"--timeout={STOP_SECONDS}"]
+        return [*self.client(data), *(["start"] if state else stop), data["containerName"]]
+
+    @classmethod
+    def client(cls, data: Mapping[str, Any]) -> list[str]:
+        """Return the words that start the program for the project that ``data`` names."""
+        return ["env", cls.program, *([f"--project={data['project']}"] if data.get("project") else [])]
+
+
+class Lxd(Incus):
+    """An instance of LXD."""
+
+    name = "lxd"
+    description = "A shell in a running container or virtual machine of LXD."
+    program = "lxc"
+
+
+class IncusHost(Host):
+    """A machine with Incus."""
+
+    name = "incusHost"
+    description = "The instances of Incus on a machine, found by a refresh."
+    schema = IncusHostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
+    program = "incus"
+    reasons = Incus.reasons
+    inner: ClassVar[type[Incus]] = Incus
+
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        return [[*self.inner.client(data), "list", "--format=json"]]
+
+    def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        for each in json.loads(listings[0]):
+            given = {"containerName": each["name"], **chosen(data, "project")}
+            yield Child(each["name"], self.inner.name, given, each["status"] == "Running")
+
+
+class LxdHost(IncusHost):
+    """A machine with LXD."""
+
+    name = "lxdHost"
+    description = "The instances of LXD on a machine, found by a refresh."
+    program = "lxc"
+    inner = Lxd
