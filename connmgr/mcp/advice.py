@@ -45,8 +45,8 @@ NEXT: Mapping[str, str] = {
     "body_too_large": "Send less at once.",
     "blob_quota_exceeded": _WAIT,
     # What the token may do
-    "scope_denied": "The token does not allow it. Do not try it in another way: " + _ASK.lower() + "they may widen it.",
-    "policy_denied": "A rule denies it. Do not try to get round it: " + _ASK.lower() + "they may change the rule.",
+    "scope_denied": "The token does not allow it. Do not try another way, but ask whom you work for, who may widen it.",
+    "policy_denied": "A rule denies it. Do not try to get round it, but ask whom you work for, who may change it.",
     "approval_required": "Tell the person what waits and how to approve it. Then repeat the very same call.",
     "approval_denied": "A person decided against it. Do not try to reach the same in another way; ask what they want.",
     "quota_exceeded": "Wait, and send fewer requests. The message tells which quota it is.",
@@ -78,7 +78,7 @@ NEXT: Mapping[str, str] = {
     "integrity": _ASK + "what is stored about this system was changed from outside, and is refused.",
     # The daemon
     "not_toggleable": "It can be neither started nor stopped. list_systems tells by `usage` what can.",
-    "port_in_use": "Another program listens there: " + _ASK.lower() + "they may free the port or choose another.",
+    "port_in_use": "Another program listens there. Ask whom you work for: they may free the port or choose another.",
     "connection_cycle": _ASK + "a system would run over itself.",
     "runtime_unreachable": "The program that runs the containers does not answer there. Look whether it runs.",
     "no_shell_inside": "There is no shell inside. It can only be used from the system around it.",

@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import anyio.from_thread
+import anyio
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
@@ -20,6 +19,7 @@ from connmgr.mcp.bridge import Bridge, Place
 ANSWER_SECONDS = 49.0
 """After so long a call is answered, whatever the daemon and its machines do: a client may give up after 60."""
 
+PROGRESS_SECONDS = 5.0
 WORK_SECONDS = 47.0
 """For all requests of a call, so that its thread ends and what is known can still be told."""
 
@@ -29,7 +29,7 @@ class Call:
     """One call of the tool ``name``: ``bridge`` does what it asks, ``cancelled`` is set when nobody waits any more.
 
     ``preview`` is what the call would change, where its arguments do not tell: a person who is asked reads it.
-    ``known`` is answered where the work takes too long.
+    ``known`` is answered where the work takes too long, and ``news`` are told while it goes on.
     """
 
     bridge: Bridge
@@ -40,6 +40,7 @@ class Call:
     began: float = field(default_factory=time.monotonic)
     preview: str | None = None
     known: BaseModel | None = None
+    news: str = "The daemon is asked."
 
     def left(self) -> float:
         """Return how many seconds there are for requests; a person may have taken some of them."""
@@ -57,8 +58,8 @@ class Call:
         with self.client() as client:
             return self.bridge.place(client, system, session)
 
-    def progress(self, message: str) -> None:
-        """Tell the client that the call is under way, from the call's own thread."""
-        if not self.cancelled.is_set():
-            passed = time.monotonic() - self.began
-            anyio.from_thread.run(partial(self.context.report_progress, passed, message=message))
+    async def tell_progress(self) -> None:
+        """Tell the client every few seconds that the call is under way, and :attr:`news` of it."""
+        while True:
+            await anyio.sleep(PROGRESS_SECONDS)
+            await self.context.report_progress(time.monotonic() - self.began, message=self.news)

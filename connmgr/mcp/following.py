@@ -12,7 +12,9 @@ from connmgr.client.patience import RETRY_SECONDS, may_pass
 from connmgr.mcp.call import Call
 from connmgr.mcp.shown import last_line, text_of, whole_end, whole_start
 
-PROGRESS_SECONDS = 5.0
+LOOK_SECONDS = 2.5
+"""Between two looks at what a command has printed last."""
+
 LINE_CHARACTERS = 200
 LAST_BYTES = 4096
 """Of each stream, in which its last line is looked for."""
@@ -62,16 +64,16 @@ class Following:
         self._line = ""
 
     def wait(self, seconds: float) -> None:
-        """Return when the job has ended, or ``seconds`` are over; tell the agent's client that it goes on."""
+        """Return when the job has ended, or ``seconds`` are over; its last line is the call's news."""
         until = time.monotonic() + min(seconds, self._call.left())
         self._client.answer_by(min(until + GRACE_SECONDS, time.monotonic() + self._call.left()))
         while True:
             left = until - time.monotonic()
-            self._look(max(0.0, min(PROGRESS_SECONDS, left)))
+            self._look(max(0.0, min(LOOK_SECONDS, left)))
             # What it has left in the background may hold its output open.
             if self.last.state in ENDED or left <= 0 or self._call.cancelled.is_set():
                 return
-            self._call.progress(self._line or f"The command is {self.last.state}.")
+            self._call.news = self._line or f"The command is {self.last.state}."
 
     def _look(self, wait: float) -> None:
         first = not self._begun

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import anyio.to_thread
 from mcp.server.mcpserver import MCPServer
-from mcp_types import Resource
+from mcp.server.mcpserver.exceptions import ResourceError
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, Resource
 
 from connmgr import __version__
 from connmgr.mcp.approval import questions
@@ -57,7 +59,10 @@ class Server(MCPServer):
 
     async def list_resources(self) -> list[Resource]:
         """List the systems as resources; what they are is read when one of them is."""
-        return await anyio.to_thread.run_sync(self._resources.listed)
+        try:
+            return await anyio.to_thread.run_sync(self._resources.listed)
+        except ResourceError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from error
 
 
 def build(bridge: Bridge, approver: Approver | None = None) -> MCPServer:

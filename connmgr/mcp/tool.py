@@ -92,7 +92,20 @@ class Declared:
             call.cancelled.set()
 
     async def _done(self, call: Call) -> BaseModel:
-        """Return what the work returns, or what is known of it where that is overdue."""
+        """Return what the work returns, or what is known of it where that is overdue; tell meanwhile how far it is."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call.tell_progress)
+            try:
+                done: BaseModel | ClientError = await self._worked(call)
+            except ClientError as error:
+                # Raised within the group it would be one of a group.
+                done = error
+            tasks.cancel_scope.cancel()
+        if isinstance(done, ClientError):
+            raise done
+        return done
+
+    async def _worked(self, call: Call) -> BaseModel:
         names = list(inspect.signature(self.work).parameters)[1:]
         given = {name: call.arguments[camel_case(name)] for name in names}
         work = partial(self.work, call, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from connmgr.client import LOCAL_MACHINE
 from connmgr.mcp import call as calls
 from connmgr.mcp import following, tool
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES
+from tests.mcp.agent import MODES, refused
 from tests.mcp.near import Agent, run
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_data
 from tests.rights import wire
 
 LOCAL = {"system": "local machine"}
@@ -113,7 +116,8 @@ def test_characters_are_whole_wherever_output_is_cut(daemon: Daemon) -> None:
 
 
 def test_what_runs_long_goes_on_and_tells_how_far_it_is(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.3)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(calls, "PROGRESS_SECONDS", 0.3)
     told: list[str] = []
 
     async def progress(_: float, __: float | None, message: str | None) -> None:
@@ -287,3 +291,57 @@ def test_a_daemon_that_starts_anew_is_found_by_the_same_call(start_daemon: Any, 
         assert (await agent.call("run_command", **LOCAL, command="echo again"))["stdout"] == "again\n"
 
     run(first, work)
+
+
+def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
+    own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "WORK_SECONDS", 2.0)
+    monkeypatch.setattr(calls, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
+    told: list[str | None] = []
+
+    async def progress(_: float, __: float | None, message: str | None) -> None:
+        told.append(message)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        wire.add(own_daemon.client, "silent", type="ssh", host="127.0.0.1", port=port, user="me", password="none")
+
+        async def work(agent: Agent) -> None:
+            began = time.monotonic()
+            arguments = {"system": "silent", "command": "true"}
+            answer = await agent.client.call_tool("run_command", arguments, progress_callback=progress)
+            assert refused(answer)["code"] == "unreachable"
+            assert 1.5 < time.monotonic() - began < 4.5
+            assert told, "it tells that it goes on while the link is opened"
+            assert (await agent.call("run_command", **LOCAL, command="echo here"))["stdout"] == "here\n"
+
+        run(own_daemon, work)
+
+
+@pytest.mark.needs("sshd")
+def test_a_machine_that_is_frozen_holds_up_no_answer(
+    own_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "GRACE_SECONDS", 1.0)
+    (tmp_path / "home").mkdir()
+    with ssh_server(tmp_path / "home") as server:
+        wire.add(own_daemon.client, "frozen", type="ssh", **ssh_data(server, server.user))
+
+        async def work(agent: Agent) -> None:
+            command = f"echo begun; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done; echo done"
+            job = (await agent.call("run_command", system="frozen", command=command, wait=0))["job"]
+            server.freeze()
+            try:
+                began = time.monotonic()
+                seen = await agent.call("read_job", job=job, wait=1)
+                assert time.monotonic() - began < 10
+                assert seen["stale"]
+            finally:
+                server.thaw()
+            (tmp_path / "go").touch()
+            ended = await agent.call("read_job", job=job, wait=30)
+            assert (ended["state"], ended["stdout"]) == ("exited", "begun\ndone\n")
+
+        run(own_daemon, work)

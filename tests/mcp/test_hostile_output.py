@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
 
-from connmgr.mcp import following
+from connmgr.mcp import call, following
 from tests.daemon import Daemon
 from tests.mcp.agent import content, refused, run
 from tests.mcp.person import Person, client_of, ran
@@ -126,7 +126,8 @@ def test_a_mark_of_what_is_left_out_deceives_nobody_who_looks_at_the_count(
 def test_progress_shows_the_last_line_as_text(
     daemon: Daemon, worker: Holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(call, "PROGRESS_SECONDS", 0.5)
     line = (TERMINAL + HIDDEN).replace("\r", "")
     seen: list[str] = []
 

@@ -66,6 +66,8 @@ def run_command(
     becomes of it. A directory that `command` changes to stays for your next command, as in a shell; variables, aliases
     and functions do not: use `env`. It has no terminal: for programs that need one there is open_terminal.
     """
+    if cwd.startswith("~"):
+        raise ClientError("cwd: no directory is found by ~; `cd ~/…` in a command goes there.", "invalid_arguments", 0)
     if bool(command) == bool(argv):
         raise ClientError("Either command or argv says what to run.", "invalid_arguments", 0)
     place = call.place(system, session)

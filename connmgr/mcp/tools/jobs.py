@@ -15,7 +15,7 @@ from connmgr.client.jobs import Job
 from connmgr.client.names import escape
 from connmgr.client.patience import may_pass
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.following import MIN_BYTES, PROGRESS_SECONDS, Following, Ran, Streams
+from connmgr.mcp.following import LOOK_SECONDS, MIN_BYTES, Following, Ran, Streams
 from connmgr.mcp.shown import text_of, visible, whole_end
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
@@ -59,11 +59,11 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
     stderr = size.stderr_size if offsets[1] is None else offsets[1]
     until = time.monotonic() + min(wait, call.left())
     while True:
-        seconds = max(0.0, min(PROGRESS_SECONDS, until - time.monotonic()))
+        seconds = max(0.0, min(LOOK_SECONDS, until - time.monotonic()))
         found = persist(call, partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), may_pass)
         if found.stdout or found.stderr or found.ended or seconds == 0 or call.cancelled.is_set():
             break
-        call.progress(f"The command is {found.state}.")
+        call.news = f"The command is {found.state}."
     pieces = [one if found.ended else whole_end(one) for one in (found.stdout, found.stderr)]
     after = Streams(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
     left = Streams(stdout=found.stdout_size - after.stdout, stderr=found.stderr_size - after.stderr)
