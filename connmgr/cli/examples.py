@@ -59,6 +59,7 @@ EXAMPLES = {
         "connmgr mcp install claude --only 'web*'",
         "connmgr mcp install cursor --only web1 --scope fs.read --write",
         "connmgr mcp install codex --only db --expires 12h --may 'argv:/bin/ps ax'",
+        "connmgr mcp install vscode --only db --ask 'argv:/bin/rm *' --approve-here",
     ],
     "mcp uninstall": ["connmgr mcp uninstall claude"],
     "token create": [

@@ -7,6 +7,7 @@ Without one the person is told which command decides, and the call waits for tha
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ from connmgr.client import ClientError
 from connmgr.mcp.approver import Approver
 from connmgr.mcp.call import Call
 from connmgr.mcp.question import Question, deciding, decision_of, waiting
+
+logger = logging.getLogger("connmgr.mcp")
 
 REQUIRED = "approval_required"
 
@@ -47,6 +50,7 @@ class _Step(Enum):
     AGAIN = "decided"
     WAIT = "decided elsewhere"
     STOP = "not decided"
+    OPEN = "not answered yet"
 
 
 @dataclass
@@ -54,6 +58,8 @@ class _Asked:
     """A question that a person has before them."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
+    shown: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    calls: int = 0
     step: _Step = _Step.STOP
     error: ClientError | None = None
 
@@ -67,15 +73,26 @@ class Questions:
         self._open: dict[str, _Asked] = {}
 
     async def ask(self, call: Call, question: Question, seconds: float) -> _Step:
-        """Return what the person's answer means; STOP where none comes within ``seconds``."""
+        """Return what the person's answer means; OPEN where none comes within ``seconds``.
+
+        When the client cancels all calls that wait for the answer, the question is withdrawn.
+        """
         asked = self._open.get(question.approval)
         if asked is None:
             asked = self._open[question.approval] = _Asked()
             self._tasks.start_soon(self._put, call, question, asked)
-        await _told(call, asked.done, seconds)
+        asked.calls += 1
+        try:
+            await _told(call, asked.done, seconds)
+        except anyio.get_cancelled_exc_class():
+            if asked.calls == 1:
+                asked.shown.cancel()
+            raise
+        finally:
+            asked.calls -= 1
         if asked.error is not None:
             raise asked.error
-        return asked.step if asked.done.is_set() else _Step.STOP
+        return asked.step if asked.done.is_set() else _Step.OPEN
 
     async def take(self, approval: str, answer: ElicitResult, *, decides: bool) -> _Step:
         """Do what a person has answered to a question about ``approval``.
@@ -93,10 +110,13 @@ class Questions:
     async def _put(self, call: Call, question: Question, asked: _Asked) -> None:
         session, related = call.context.session, call.context.request_id
         try:
-            with anyio.move_on_after(question.seconds):
+            asked.shown.deadline = anyio.current_time() + question.seconds
+            with asked.shown:
                 answer = await session.elicit_form(question.message, question.schema, related)
                 asked.step = await self.take(question.approval, answer, decides=question.decides)
         except ClientError as error:
+            # The call may be over, and what the person has said with it.
+            logger.warning("A decision about %s could not be made: %s", question.approval, error.message)
             asked.error = error
         except (MCPError, ValidationError):
             # A client that cannot ask after all, or has gone: nothing was decided.
@@ -175,8 +195,8 @@ class _Waiter:
             await self._paused(required)
         else:
             raise _explained(required)
-        if self._steps[approval] is _Step.STOP:
-            raise _explained(required)
+        if self._steps[approval] in (_Step.STOP, _Step.OPEN):
+            raise _explained(required, asked=self._steps[approval] is _Step.OPEN)
         return None
 
     async def _paused(self, required: ClientError) -> None:
@@ -217,8 +237,9 @@ def _question(call: Call, approver: Approver | None, required: ClientError) -> Q
     return waiting(call, required.details) if found is None else deciding(call, found)
 
 
-def _explained(required: ClientError) -> ClientError:
-    """Return the error with what the agent can tell the person."""
+def _explained(required: ClientError, *, asked: bool = False) -> ClientError:
+    """Return the error with what the agent can tell the person, who may have been ``asked`` already."""
     approval, expires = required.details.get("approval"), required.details.get("expires")
-    text = f"A person has to approve this first, with `connmgr approve {str(approval)[:8]}`, until {expires}."
+    told = "A person is asked, and has not answered yet" if asked else "A person has to approve this first"
+    text = f"{told}. `connmgr approve {str(approval)[:8]}` decides, until {expires}."
     return ClientError(text, required.code, required.status, required.details)

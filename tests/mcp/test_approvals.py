@@ -18,6 +18,7 @@ from connmgr.mcp import approval
 from connmgr.mcp.approver import Approver
 from tests.daemon import Daemon
 from tests.mcp.agent import MODES, agent, content, refused, run
+from tests.mcp.bridge import HttpBridge
 from tests.mcp.person import ACCEPTED, CLOSED, DECLINED, Person, chosen, client_of, ran
 from tests.rights import wire
 from tests.rights.wire import Holder
@@ -163,7 +164,9 @@ def test_a_question_outlives_the_call_that_raised_it(
 
         person = Slow(chosen("once"))
         async with client_of(daemon, asking, "legacy", person, deciding) as client:
-            assert refused(await ran(client, "echo a"))["code"] == "approval_required"
+            told = refused(await ran(client, "echo a"))
+            assert told["code"] == "approval_required"
+            assert "has not answered yet" in told["message"]
             thought.set()
             with anyio.fail_after(20):
                 while states(daemon, asking) == ["pending"]:
@@ -172,6 +175,49 @@ def test_a_question_outlives_the_call_that_raised_it(
         assert len(person.asked) == 1
 
     run(work)
+
+
+def test_a_question_is_withdrawn_with_the_call_that_is_cancelled(
+    daemon: Daemon, asking: Holder, deciding: Holder
+) -> None:
+    async def work() -> None:
+        shown, withdrawn = anyio.Event(), anyio.Event()
+
+        class Shown(Person):
+            async def __call__(self, *_: Any) -> ElicitResult:
+                shown.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    withdrawn.set()
+
+        async with client_of(daemon, asking, "legacy", Shown(), deciding) as client:
+            with anyio.CancelScope() as call:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ran, client, "echo a")
+                    await shown.wait()
+                    call.cancel()
+            with anyio.fail_after(20):
+                await withdrawn.wait()
+
+    run(work)
+    assert states(daemon, asking) == ["pending"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_over_http_a_person_is_asked_too(
+    daemon: Daemon, asking: Holder, deciding: Holder, mode: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "approver"
+    file.write_text(deciding.secret)
+
+    async def work() -> None:
+        person = Person(chosen("once"))
+        async with bridge.agent(asking, mode=mode, elicitation_callback=person) as client:
+            assert content(await ran(client, "echo a"))["stdout"] == "a\n"
+
+    with HttpBridge(daemon, "--approver-token-file", str(file)) as bridge:
+        run(work)
 
 
 @pytest.mark.parametrize("mode", MODES)
