@@ -86,6 +86,9 @@ def install(
     """
     if not (given["only"] or given["category"]):
         raise click.UsageError("Say which connections the agent sees: --only 'web*', or --only '*' for all.")
+    rights = _rights(given)
+    if approve_here and not any("ask" in rule.values() for rule in rights["rules"] if isinstance(rule, dict)):
+        raise click.UsageError("--approve-here decides about what rules ask: add --ask, or --rules with such rules.")
     one = _client(client)
     target = file or one.file
     kept = _token_file(client, name)
@@ -98,7 +101,7 @@ def install(
     # Before there is a token for it.
     changed = _merged(one, target, content, name, entry)
     daemon = connect()
-    created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **_rights(given))
+    created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)
     _replace_token(daemon, kept, created["token"])
     if approve_here:
         approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}

@@ -220,7 +220,8 @@ def test_a_file_of_a_project_can_be_named(user: User) -> None:
 
 
 def test_a_second_token_decides_where_that_is_wanted(user: User) -> None:
-    user("mcp", "install", "cursor", "--write", "--only", "web*", "--ask", "argv:/bin/rm *", "--approve-here")
+    options = ("--write", "--only", "web*", "--ask", "argv:/bin/rm *", "--approve-here")
+    user("mcp", "install", "cursor", *options)
     server = json.loads((user.home / ".cursor/mcp.json").read_text())["mcpServers"]["connmgr"]
     kept = user.home / "state/connmgr/mcp/cursor.approver.token"
     assert server["args"][-2:] == ["--approver-token-file", str(kept)]
@@ -231,7 +232,13 @@ def test_a_second_token_decides_where_that_is_wanted(user: User) -> None:
     assert (approver["scopes"], approver["connections"]) == (["approval.decide"], ["web*"])
     user("mcp", "install", "cursor", "--write", "--only", "web*")
     assert [one["name"] for one in user.tokens()] == ["cursor"]
-    user("mcp", "install", "cursor", "--write", "--only", "web*", "--approve-here")
+    user("mcp", "install", "cursor", *options)
     user("mcp", "uninstall", "cursor")
     assert not user.tokens()
     assert not list((user.home / "state/connmgr/mcp").iterdir())
+
+
+def test_nothing_is_to_be_decided_where_no_rule_asks(user: User) -> None:
+    done = user("mcp", "install", "cursor", "--only", "web*", "--may", "argv:/bin/ps ax", "--approve-here", code=2)
+    assert "--ask" in done.errors
+    assert not user.tokens()
