@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from connmgr.api.account import detail, part
+from connmgr.api.account import caller, detail, part
 from connmgr.api.services import services
 from connmgr.vault.connections import Removed
 
@@ -34,5 +34,5 @@ def end_what_runs(connections: Iterable[str]) -> None:
     ended = list(connections)
     services().terminals.forget(ended)
     services().streams.forget(ended)
-    services().tunnels.forget(ended)
+    services().tunnels.forget(ended, caller().token)
     services().shells.forget(ended)

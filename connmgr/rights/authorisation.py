@@ -15,7 +15,7 @@ from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.rights.path_rules import ACTIONS, PathRules
 from connmgr.rights.rules import Decision, Wanted, combined, rule_of
 from connmgr.rights.scopes import ARGV, RUNS_COMMANDS, TEXT
-from connmgr.rights.sight import Sight
+from connmgr.rights.sight import Sight, is_loopback
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.vault import Vault
 from connmgr.vault.path import segment
@@ -162,13 +162,25 @@ class Authorisation:
         if action == "connection.update":
             [stored] = self._vault.connections.infos([request["connection"]])
             data = {"type": stored.type, **data}
-        if self.sight.is_tunnel(data) and "tunnel" not in grant.scopes:
-            raise ScopeDenied("The token lacks the scope tunnel, and may not make a tunnel that others would open.")
+        if self.sight.is_tunnel(data):
+            self._require_tunnel(grant, data)
         wraps, dials = self.sight.ways_of(data)
         if not grant.is_unbound and (wraps or any(data.get(name) for name in _RUNS)):
             raise ScopeDenied("The token may not run anything it likes, and not choose what a connection runs.")
         if not wraps and not dials and not self.sight.visible(grant, [LOCAL]):
             raise ScopeDenied("The token does not see the daemon's machine, and may have no connection there.")
+
+    def _require_tunnel(self, grant: Grant, data: Mapping[str, Any]) -> None:
+        """Refuse a tunnel that would be opened without the token, or let other machines into the daemon's."""
+        if "tunnel" not in grant.scopes:
+            raise ScopeDenied("The token lacks the scope tunnel, and may not make a tunnel that others would open.")
+        forward = self.sight.forward(data)
+        if forward is None:
+            return
+        if forward.auto_start:
+            raise ScopeDenied("What a token opens ends with it: the token may make no tunnel with autoStart.")
+        if not is_loopback(forward.host) and not self.sight.visible(grant, [LOCAL]):
+            raise ScopeDenied("The token does not see the daemon's machine, and may listen on its loopback alone.")
 
     def _require_toggle(self, grant: Grant, connection: str) -> None:
         """Refuse to toggle a tunnel, or what a far side runs, without the scope that either needs."""
@@ -176,6 +188,8 @@ class Authorisation:
         data = {"type": stored.type, **stored.data}
         is_tunnel = self.sight.is_tunnel(data)
         grant.require_scope("connection.toggle", frozenset({"tunnel"}) if is_tunnel else TEXT)
+        if not is_tunnel and not grant.is_unbound:
+            raise ScopeDenied("The token may not run anything it likes, and neither start nor stop what machines run.")
         if is_tunnel and not self.sight.ways_of(data)[1] and not self.sight.visible(grant, [LOCAL]):
             raise ScopeDenied("The token does not see the daemon's machine, and may open no tunnel that leads there.")
 

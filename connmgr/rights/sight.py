@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
-from connmgr.plugin import AnyConnectionType, Tunnel, Wrapper
+from connmgr.fields import Reference
+from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.vault import Connection, Vault
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.placing import Placing, placing
-from connmgr.vault.wellknown import DEFAULT
+from connmgr.vault.wellknown import DEFAULT, LOCAL
 
 KNOWN_SECONDS = 0.5
 """Time for which the name and category of a connection are not read again."""
@@ -130,6 +132,19 @@ class Sight:
         """Return whether ``data`` are those of a tunnel."""
         return isinstance(self._kind(data), Tunnel)
 
+    def forward(self, data: Mapping[str, Any]) -> Forward | None:
+        """Return what a tunnel with ``data`` listens on; None where they are not those of a tunnel, or not valid."""
+        kind = self._kind(data)
+        if not isinstance(kind, Tunnel):
+            return None
+        schema = kind.schema()
+        # Which connection it goes through decides nothing here, and may be told by a label.
+        over = {name: LOCAL for name in data if isinstance(schema.fields.get(name), Reference)}
+        try:
+            return kind.forward(schema.load({name: one for name, one in data.items() if name != "type"} | over))
+        except ValidationError:
+            return None
+
     def _kind(self, data: Mapping[str, Any]) -> AnyConnectionType | None:
         return next((one.type for one in self._registry if one.type.name == data.get("type")), None)
 
@@ -152,3 +167,11 @@ class Sight:
                 parts = path.split(SEPARATOR)
                 held |= {SEPARATOR.join(parts[:depth]) for depth in range(1, len(parts) + 1)}
         return held
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of the same machine reach what listens on ``address``."""
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -127,13 +127,22 @@ class Tunnels:
             if entry.tunnel is not None:
                 entry.tunnel.try_now()
 
-    def forget(self, connections: Iterable[str]) -> None:
-        """Close the tunnels of connections that were removed or changed; open those that still exist anew."""
+    def forget(self, connections: Collection[str], token: str | None = None) -> None:
+        """Close the tunnels of connections that were removed or changed; open those that still exist anew.
+
+        Where it was done with a ``token``, only those that it has toggled itself: nobody else has wanted the others as
+        they are now.
+        """
         with self._lock:
             concerned = {id: self._entries[id] for id in connections if id in self._entries}
+        if token is not None:
+            for record in self._stored(connections):
+                if record.cache.get(WANTED) and record.cache.get(BY_TOKEN) != token:
+                    self._note(record, wanted=False, token=None)
         self._end(concerned)
         for id, entry in concerned.items():
-            self._loop.work(partial(self._restart, id, entry))
+            if token is None or entry.token == token:
+                self._loop.work(partial(self._restart, id, entry))
 
     def end(self, tokens: Collection[str]) -> None:
         """Close the tunnels that were toggled with tokens of these ids."""
@@ -230,7 +239,7 @@ class Tunnels:
 
     def _resume(self) -> None:
         try:
-            records = self._stored()
+            records = self._stored(one.id for one in self._vault.connections.listed())
         except ConnmgrError as error:
             logger.warning("No tunnel is opened, for the vault cannot be read: %s", error.message)
             return
@@ -254,10 +263,11 @@ class Tunnels:
             with self._lock:
                 self._entries.setdefault(record.id, _Entry(access, None, failure=error))
 
-    def _stored(self) -> list[Connection]:
-        """Return the tunnels of the vault, without those that were changed outside of connmgr."""
+    def _stored(self, among: Iterable[str]) -> list[Connection]:
+        """Return the tunnels ``among`` the vault's connections, without those that were changed outside of connmgr."""
         kinds = {entry.type.name for entry in self._registry if isinstance(entry.type, TunnelType)}
-        ids = [one.id for one in self._vault.connections.listed() if one.type in kinds]
+        named = set(among)
+        ids = [one.id for one in self._vault.connections.listed() if one.type in kinds and one.id in named]
         found = self._vault.connections.each(ids).values() if ids else []
         return [one for one in found if not isinstance(one, IntegrityError)]
 

@@ -121,3 +121,52 @@ def test_one_request_that_waits_counts_once(own_daemon: Daemon) -> None:
 def test_a_token_for_figures_is_not_told_the_daemon_s_environment(daemon: Daemon) -> None:
     assert "environment" not in create(daemon, "metrics.read").ok("/daemon/status")
     assert daemon.client.post("/daemon/status")["environment"]["path"]
+
+
+def tunnel_through(daemon: Daemon, **data: Any) -> tuple[str, dict[str, Any]]:
+    """Store a machine that does not answer; return its uuid, and the data of a tunnel through it."""
+    web = add(daemon.client, "web1", type="ssh", host="127.0.0.1", port=1, user="ci")
+    return web, {"type": "sshLocalTunnel", "host": web, "remotePort": 80, **data}
+
+
+@pytest.mark.parametrize("more", [{"autoStart": True}, {"bindAddress": "0.0.0.0"}, {"bindAddress": "::"}])
+def test_a_tunnel_of_a_token_neither_outlives_it_nor_lets_other_machines_in(
+    own_daemon: Daemon, more: dict[str, Any]
+) -> None:
+    _, data = tunnel_through(own_daemon)
+    holder = create(own_daemon, *WRITES, "tunnel", connections=["web1", "web1/**"])
+    tunnel = holder.ok("/connection/add", name="mine", data=data, validate=False)["connection"]
+    worse = data | more
+    assert holder.refused("/connection/add", name="worse", data=worse, validate=False) == "scope_denied"
+    assert holder.refused("/connection/update", connection=tunnel, data=worse) == "scope_denied"
+    for host in (data["host"], {"storeId": data["host"]}):
+        asked = [{"name": "worse", "data": worse | {"host": host}}]
+        assert holder.refused("/connection/apply", add=asked, change=[], remove=[]) == "scope_denied"
+
+
+def test_a_tunnel_that_a_token_changes_is_not_opened_for_who_wanted_another(own_daemon: Daemon) -> None:
+    client = own_daemon.client
+    web, data = tunnel_through(own_daemon)
+    tunnel = add(client, "ours", **data)
+    holder = create(own_daemon, *WRITES, "tunnel", connections=["web1", "web1/**"])
+    changes: list[dict[str, Any]] = [
+        {"connection": tunnel, "data": data | {"remoteHost": "evil.example"}},
+        {"connection": web, "data": {"type": "ssh", "host": "127.0.0.1", "port": 2, "user": "ci"}},
+    ]
+    for change in changes:
+        client.post("/connection/toggle", connection=tunnel, state=True)
+        holder.ok("/connection/update", **change)
+        [told] = client.post("/tunnel/query", connections=[tunnel])["tunnels"]
+        assert (told["state"], told["wanted"]) == ("stopped", False)
+    holder.ok("/connection/toggle", connection=tunnel, state=True)
+    holder.ok("/connection/update", connection=tunnel, data=data)
+    [told] = client.post("/tunnel/query", connections=[tunnel])["tunnels"]
+    assert told["wanted"], "what it has toggled itself goes on"
+
+
+def test_who_is_bound_by_rules_starts_and_stops_no_container(own_daemon: Daemon) -> None:
+    container = add(own_daemon.client, "web", type="docker", host=LOCAL, containerName="web")
+    rules = [{"effect": "allow", "argv": ["/bin/true"]}]
+    for effect in ("allow", "ask"):
+        holder = create(own_daemon, "shell.any", rules=[{**rules[0], "effect": effect}])
+        assert holder.refused("/connection/toggle", connection=container, state=False) == "scope_denied"
