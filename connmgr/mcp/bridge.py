@@ -52,7 +52,7 @@ class Bridge:
         self._lent: set[Client] = set()
         self._closed = False
         self._directories: dict[Place, str] = {}
-        self._keys: dict[str, str] = {}
+        self._keys: dict[str, tuple[str, threading.Event]] = {}
         self._homes: dict[Place, str] = {}
 
     @contextlib.contextmanager
@@ -99,17 +99,24 @@ class Bridge:
         with self._lock:
             self._directories.pop(place, None)
 
-    def key_of(self, start: str) -> str:
-        """Return the key with which a job is started, the same for the same ``start`` until that is settled."""
+    def key_of(self, start: str, given_up: threading.Event) -> str:
+        """Return the key with which a job is started.
+
+        It is that of an earlier call with the same ``start`` of which nobody knows what became: ``given_up`` is set
+        when nobody waits for a call any more. Calls that go on at the same time have keys of their own.
+        """
         with self._lock:
+            left = next((key for key, one in self._keys.items() if one[0] == start and one[1].is_set()), None)
+            key = left or f"{self.session}-{secrets.token_hex(8)}"
             while len(self._keys) >= MAX_UNSETTLED:
                 del self._keys[next(iter(self._keys))]
-            return self._keys.setdefault(start, f"{self.session}-{secrets.token_hex(8)}")
+            self._keys[key] = (start, given_up)
+            return key
 
-    def settled(self, start: str) -> None:
-        """Take note that it is known what became of ``start``: the same again is another job."""
+    def settled(self, key: str) -> None:
+        """Take note that it is known what became of the start with ``key``: the same again is another job."""
         with self._lock:
-            self._keys.pop(start, None)
+            self._keys.pop(key, None)
 
     def start_shell(self, client: Client, place: Place) -> ShellInfo:
         """Start the shell of ``place``, unless it runs, and describe it.

@@ -76,7 +76,7 @@ def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) 
     ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.
     """
     fingerprint = json.dumps([place.connection, place.session, options], sort_keys=True, default=str)
-    key = call.bridge.key_of(fingerprint)
+    key = call.bridge.key_of(fingerprint, call.cancelled)
 
     def request() -> Job:
         return client.jobs.start(place.connection, session=place.session, key=key, name=call.bridge.session, **options)
@@ -86,10 +86,10 @@ def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) 
     except Unreachable as error:
         if error.sent:
             raise
-        call.bridge.settled(fingerprint)
+        call.bridge.settled(key)
         raise
     except ClientError:
-        call.bridge.settled(fingerprint)
+        call.bridge.settled(key)
         raise
-    call.bridge.settled(fingerprint)
+    call.bridge.settled(key)
     return job

@@ -50,6 +50,24 @@ def test_the_directory_stays_and_variables_do_not(daemon: Daemon, tmp_path: Path
     daemon.client.shell.stop(LOCAL_MACHINE, session="another")
 
 
+def test_calls_at_the_same_time_each_run_what_they_ask_for(daemon: Daemon, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+
+    async def work(agent: Agent) -> None:
+        jobs = []
+
+        async def once() -> None:
+            jobs.append((await agent.call("run_command", **LOCAL, command=f"echo x >>{file}"))["job"])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(once)
+        assert len(set(jobs)) == 4
+
+    run(daemon, work)
+    assert file.read_text() == "x\n" * 4
+
+
 def test_two_agents_do_not_share_a_directory(daemon: Daemon, tmp_path: Path) -> None:
     async def first(agent: Agent) -> None:
         await agent.call("run_command", **LOCAL, command=f"cd {tmp_path}")
