@@ -20,7 +20,7 @@ MAX_LINES = 400
 
 MAX_PREVIEW_LINES = 200
 MAX_CHARACTERS = 1000
-"""Of one line of a preview."""
+"""Of one line of a question."""
 
 _DECISIONS: Mapping[str, Decision] = {"once": "once", "for an hour": "grant", "deny": "deny"}
 
@@ -62,8 +62,9 @@ def decision_of(answer: ElicitResult) -> Decision | None:
 
 def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
     """Return the question whose answer is the decision; it shows what the daemon says would be done."""
-    lines = [*described(approval, f" for your approval (until {_minute(approval['expires'])})"), *_preview(call)]
-    if len(lines) > MAX_LINES:
+    asked = list(described(approval, f" for your approval (until {_minute(approval['expires'])})"))
+    lines = [*asked, *_preview(call)]
+    if len(lines) > MAX_LINES or any(len(line) > MAX_CHARACTERS for line in asked):
         return waiting(call, approval)
     return Question(approval["approval"], _indented(lines), _seconds(approval["expires"]), decides=True)
 
@@ -72,7 +73,8 @@ def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
     """Return the question whether to wait until it is decided elsewhere; ``approval`` has its id, and its end."""
     asked = {"action": call.name, "arguments": {name: one for name, one in call.arguments.items() if one is not None}}
     named = {"tokenName": call.bridge.rights.name, "asked": asked}
-    lines = [*described(named, f" for an approval (until {_minute(approval['expires'])})"), *_preview(call)]
+    told = described(named, f" for an approval (until {_minute(approval['expires'])})")
+    lines = [*map(_cut, told), *_preview(call)]
     lines[MAX_LINES:] = ["  …"] if len(lines) > MAX_LINES else []
     command = f"connmgr approve {approval['approval'][:8]}"
     end = f"\n\nIn a terminal, `{command}` shows it whole and decides. Accept here to have the agent wait for that."
@@ -85,10 +87,16 @@ def _preview(call: Call) -> Iterator[str]:
     lines = visible(call.preview).removesuffix("\n").replace("\r", "\\r").split("\n")
     yield "  change"
     for line in lines[:MAX_PREVIEW_LINES]:
-        yield f"    {line[:MAX_CHARACTERS]}{'…' if len(line) > MAX_CHARACTERS else ''}"
+        yield f"    {_cut(line)}"
     if len(lines) > MAX_PREVIEW_LINES:
         yield f"    … and {len(lines) - MAX_PREVIEW_LINES} more lines, which are not shown here"
     yield from beyond_ascii(call.preview)
+
+
+def _cut(line: str) -> str:
+    """Return a line, or its beginning and how much is missing: what is not seen must not be taken for nothing."""
+    more = len(line) - MAX_CHARACTERS
+    return line if more <= 0 else f"{line[:MAX_CHARACTERS]}… and {more} more characters, which are not shown here"
 
 
 def _indented(lines: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -267,6 +268,38 @@ def test_a_change_of_line_ends_is_shown(daemon: Daemon, deciding: Holder, tmp_pa
     run(work)
     assert "\n      -a\\x0cb\\rc\\r\n      +a\\x0cb\\rc\n       d" in person.asked[0].message
     assert file.read_bytes() == b"a\x0cb\rc\nd\n"
+
+
+def test_what_a_line_is_too_long_for_is_told_and_decided_in_a_terminal(
+    daemon: Daemon, asking: Holder, deciding: Holder
+) -> None:
+    person = Person(CLOSED)
+
+    async def work() -> None:
+        async with client_of(daemon, asking, "auto", person, deciding) as client:
+            refused(await ran(client, f"echo harmless{' ' * 3000}; echo evil"))
+
+    run(work)
+    assert re.search(r"echo harmless +… and 20\d\d more characters, which are not shown here", person.asked[0].message)
+    assert "connmgr approve" in person.asked[0].message
+    assert not person.asked[0].requested_schema["properties"]
+
+
+def test_a_path_does_not_add_lines_to_the_change_of_its_file(daemon: Daemon, deciding: Holder, tmp_path: Path) -> None:
+    rules = [{"effect": "ask", "path": "/**", "action": "fs.write"}]
+    asking = wire.create(daemon, "connection.read", "fs.read", "fs.write", rules=rules)
+    file, person = tmp_path / "a\n+harmless", Person(CLOSED)
+    file.write_text("old\n" + "x" * 2000 + "\n")
+
+    async def work() -> None:
+        async with client_of(daemon, asking, "auto", person, deciding) as client:
+            arguments = {"system": "local", "path": str(file), "old": "old\n", "new": "new\n"}
+            refused(await client.call_tool("edit_file", arguments))
+
+    run(work)
+    change = person.asked[0].message.partition("    change\n")[2]
+    assert [line[6] for line in change.splitlines()] == ["-", "+", "@", "-", "+", " "]
+    assert change.endswith("x… and 1001 more characters, which are not shown here")
 
 
 def test_an_approver_without_sight_of_the_system_leaves_it_to_others(daemon: Daemon, asking: Holder) -> None:

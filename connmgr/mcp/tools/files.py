@@ -227,7 +227,8 @@ def _encoded(text: str, name: str) -> bytes:
 def _diff(before: bytes, after: bytes, path: str) -> str:
     # Other characters that end lines elsewhere end none of a file.
     old, new = (list(io.StringIO(text.decode(), newline="\n")) for text in (before, after))
-    changed = difflib.unified_diff(old, new, fromfile=path, tofile=path, n=DIFF_LINES)
+    named = path.replace("\n", "\\n")
+    changed = difflib.unified_diff(old, new, fromfile=named, tofile=named, n=DIFF_LINES)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in changed)
 
 
