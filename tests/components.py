@@ -138,6 +138,7 @@ COMPONENTS = {
     "npm": Component.of_program("npm", "npm"),
     "ps": Component.of_program("ps", "procps"),
     "podman": Component.of_program("podman", "podman"),
+    "newuidmap": Component.of_program("newuidmap", "uidmap"),
     "docker": Component.of_program("docker", "docker-cli", "docker.io"),
     "lxc": Component.of_program("lxc-attach", "lxc"),
     "nspawn": Component.of_program("systemd-nspawn", "systemd-container"),

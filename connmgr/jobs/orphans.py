@@ -53,10 +53,10 @@ class Orphans:
         :raises connmgr.errors.ConnmgrError: what opening a link raises, or the far side cannot remove one.
         """
         age = max(math.ceil(least_age), LEAST_AGE_SECONDS)
-        found = self._reach.ask(connection, access, partial(self._found, age))
+        found = self._reach.ask(connection, access, partial(self._found, age), shared=False)
         over = [far_name(one.job) for one in found if remove and one.state != RUNNING]
         if over:
-            self._reach.ask(connection, access, lambda spool: spool.remove(over, CALL_SECONDS))
+            self._reach.ask(connection, access, lambda spool: spool.remove(over, CALL_SECONDS), shared=False)
         return [replace(one, removed=remove and one.state != RUNNING) for one in found]
 
     def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:

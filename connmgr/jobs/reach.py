@@ -50,22 +50,26 @@ class Reach:
             lease.release()
         return True
 
-    def ask(self, connection: str, access: Access, work: Callable[[Spool], Result]) -> Result:
+    def ask(self, connection: str, access: Access, work: Callable[[Spool], Result], *, shared: bool = True) -> Result:
         """As :meth:`ask_once`, and once more where the link broke: it may have been dead for long."""
         try:
-            return self.ask_once(connection, access, work)
+            return self.ask_once(connection, access, work, shared=shared)
         except (errors.ShellLost, errors.TransferFailed):
-            return self.ask_once(connection, access, work)
+            return self.ask_once(connection, access, work, shared=shared)
 
-    def ask_once(self, connection: str, access: Access, work: Callable[[Spool], Result]) -> Result:
+    def ask_once(
+        self, connection: str, access: Access, work: Callable[[Spool], Result], *, shared: bool = True
+    ) -> Result:
         """Return what ``work`` returns, called with the far side of ``connection``, over a new link if need be.
 
+        Where there is no shell its jobs are among those of its host's user; ``work`` that is about more than jobs of
+        the vault is not ``shared``.
         :raises connmgr.errors.ConnmgrError: what opening the link raises, one of :data:`UNREACHABLE` among them.
         """
         lease = self._links.lease(connection, access, OPEN_SECONDS)
         try:
             self._kept.keep(connection, lease)
-            return _worked(lease.link, work)
+            return _worked(lease.link, work, shared=shared)
         finally:
             lease.release()
 
@@ -75,7 +79,7 @@ class Reach:
         if lease is None:
             return None
         try:
-            return _worked(lease.link, work)
+            return _worked(lease.link, work, shared=True)
         except errors.ConnmgrError:
             return None
         finally:
@@ -88,7 +92,9 @@ def spool_of(link: Link) -> Spool:
     return Spool(link.transport, link.helpers) if beside is None else Spool(beside.transport, beside.helpers)
 
 
-def _worked(link: Link, work: Callable[[Spool], Result]) -> Result:
+def _worked(link: Link, work: Callable[[Spool], Result], *, shared: bool) -> Result:
+    if not shared:
+        return work(Spool(link.transport, link.helpers))
     try:
         return work(spool_of(link))
     except errors.NoShellInside:

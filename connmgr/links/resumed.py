@@ -26,16 +26,19 @@ class ResumedChannel(Channel):
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
         deadline = Deadline(timeout)
         while self._mark or self._last_line or any(self._early):
-            (stdout, stderr), self._early = self._early, (b"", b"")
-            if not (stdout or stderr):
-                try:
-                    stdout, stderr = self._channel.recv(deadline.left())
-                except EOFError:
-                    rest = self._rest()
-                    if not rest:
-                        raise
+            early, self._early = self._early, (b"", b"")
+            try:
+                # Even where there is something: the descriptor may be readable until the channel was asked.
+                stdout, stderr = self._channel.recv(0 if any(early) else deadline.left())
+            except (EOFError, OSError) as error:
+                if any(early):
+                    # It is told again at the next call.
+                    stdout, stderr = b"", b""
+                elif isinstance(error, EOFError) and (rest := self._rest()):
                     return b"", rest
-            stderr = self._past_login(stderr)
+                else:
+                    raise
+            stdout, stderr = early[0] + stdout, self._past_login(early[1] + stderr)
             if (last_line := self._last_line) is not None:
                 stderr = last_line.passed(stderr)
             if stdout or stderr or deadline.passed:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.plugin import Transport
 from tests.containers.host import ContainerHost
-from tests.plugins.places import Places
+from tests.plugins.machine import Inhabitant
+from tests.plugins.places import SSH, Places, elevate
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +31,23 @@ def ways(container_host: ContainerHost, tmp_path_factory: pytest.TempPathFactory
         places = Places(container_host.machine)
         yield places
         places.close()
+
+
+@pytest.fixture(scope="session")
+def operator(container_host: ContainerHost) -> Inhabitant:
+    """A user of the machine who may become root with a password."""
+    user = container_host.machine.add_user("/bin/sh")
+    container_host.machine.allow(f"{user.name} ALL=(ALL:ALL) ALL")
+    return user
+
+
+@pytest.fixture(params=["ssh", "sudo over ssh"])
+def far(request: pytest.FixtureRequest, container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
+    """The machine's root."""
+    if request.param == "ssh":
+        with ways.reach(SSH, container_host.machine.root) as transport:
+            yield transport
+        return
+    user: Inhabitant = request.getfixturevalue("operator")
+    with ways.reach(SSH, user) as transport:
+        yield elevate(transport, method="sudo", password=user.password)

@@ -53,6 +53,16 @@ class TestPodman(InsideConformance):
         return Podman()
 
 
+@pytest.mark.needs("sshd", "sudo")
+class TestPodmanFromAfar(TestPodman):
+    """The whole suite over ssh, and by sudo over that; test_far.py has the other types."""
+
+    @pytest.fixture
+    def via(self, container_host: ContainerHost, far: Transport) -> Transport:  # type: ignore[override]
+        container_host.has("podman")
+        return far
+
+
 @pytest.mark.needs("machine", "devices", "busybox", "podman", "docker")
 class TestDocker(InsideConformance):
     @pytest.fixture

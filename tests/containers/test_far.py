@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,8 +14,7 @@ from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import connect, run
 from connmgr_containers import Chroot, Docker, Kubernetes, Lxc, Nspawn, Podman
 from tests.containers.host import NAME, ContainerHost
-from tests.plugins.machine import Inhabitant
-from tests.plugins.places import SSH, Places, elevate, session_on
+from tests.plugins.places import session_on
 
 ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 WAIT_SECONDS = 30.0
@@ -31,26 +30,6 @@ KINDS = [
     pytest.param(Kubernetes(), marks=pytest.mark.needs("kubectl"), id="kubernetes"),
     pytest.param(Chroot(), id="chroot"),
 ]
-
-
-@pytest.fixture(scope="session")
-def operator(container_host: ContainerHost) -> Inhabitant:
-    """A user of the machine who may become root with a password."""
-    user = container_host.machine.add_user("/bin/sh")
-    container_host.machine.allow(f"{user.name} ALL=(ALL:ALL) ALL")
-    return user
-
-
-@pytest.fixture(params=["ssh", "sudo over ssh"])
-def far(request: pytest.FixtureRequest, container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
-    """The machine's root."""
-    if request.param == "ssh":
-        with ways.reach(SSH, container_host.machine.root) as transport:
-            yield transport
-        return
-    user: Inhabitant = request.getfixturevalue("operator")
-    with ways.reach(SSH, user) as transport:
-        yield elevate(transport, method="sudo", password=user.password)
 
 
 @pytest.fixture

@@ -58,3 +58,10 @@ def test_what_needs_a_shell_is_refused(daemon: Daemon, bare: str) -> None:
     assert refusal.value.code == "no_shell"
     with pytest.raises(ClientError, match="omit cwd and env"):
         start(daemon, bare, "/bin/echo", cwd="/")
+
+
+def test_jobs_of_the_host_are_not_shown_as_orphans_of_the_container(daemon: Daemon, bare: str) -> None:
+    start(daemon, bare, "/bin/echo")
+    with pytest.raises(ClientError) as refusal:
+        daemon.client.post("/job/orphans", connection=bare)
+    assert refusal.value.code == "no_shell_inside"

@@ -13,6 +13,7 @@ from tests.cli.program import CommandLine
 from tests.containers.host import NAME, ContainerHost
 from tests.daemon import Daemon
 from tests.plugins.places import Places, ssh_fields
+from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("machine", "devices", "busybox", "sshd")
 
@@ -132,3 +133,16 @@ def test_what_is_not_installed_is_named(daemon: Daemon, add: Add, host: str) -> 
 def test_a_host_without_its_daemon_says_which(daemon: Daemon, add: Add, host: str) -> None:
     with pytest.raises(ClientError, match="systemd-machined does not answer on that machine"):
         daemon.client.connection.refresh(add("machines", type="nspawnHost", host=host))
+
+
+@pytest.mark.needs("podman")
+def test_a_token_gets_what_it_may_add(container_host: ContainerHost, daemon: Daemon, add: Add, host: str) -> None:
+    container_host.has("podman")
+    holder = add("podman", type="podmanHost", host=host)
+    bounded = create(daemon, "connection.write", "shell.argv", rules=[{"effect": "allow", "argv": ["uptime"]}])
+    assert bounded.refused("/connection/refresh", connection=holder) == "scope_denied"
+    elsewhere = create(daemon, "connection.write", "shell.any", connections=["machine/podman"])
+    assert elsewhere.refused("/connection/refresh", connection=holder) == "scope_denied"
+    assert daemon.client.connection.query("machine/podman/*") == [], "nothing was added for either"
+    below = create(daemon, "connection.read", "connection.write", "shell.any", connections=["machine/podman{,/**}"])
+    assert len(below.ok("/connection/refresh", connection=holder)["added"]) == 3
