@@ -151,7 +151,10 @@ def listen(port: int) -> socket.socket:
 
     :raises OSError: the port is taken.
     """
-    return socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
+    listening = socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
+    # Taken over by each connection, where asyncio does not set it itself: an answer goes out in several pieces.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def url_of(listening: socket.socket) -> str:
