@@ -1,0 +1,60 @@
+"""A session in which an agent uses each of the tools, by whatever client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Calls a tool, which must succeed, and returns its structured content."""
+
+LOCAL = {"system": "local"}
+SCOPES = ("connection.read", "connection.write", "shell.any", "job", "fs.read", "fs.write", "terminal")
+SAVED = "tell"
+ELSEWHERE = {"toggle_state"}
+"""Tools that need more than this machine."""
+
+
+async def use_each_tool(ask: Ask, directory: Path) -> set[str]:
+    """Use the tools on this machine, with files in ``directory`` and a saved command :data:`SAVED`; return their names.
+
+    That command prints its parameter ``word``.
+    """
+    used: set[str] = set()
+
+    async def call(tool: str, /, **arguments: Any) -> dict[str, Any]:
+        used.add(tool)
+        return await ask(tool, arguments)
+
+    await _commands(call)
+    await _files(call, directory)
+    opened = await call("open_terminal", **LOCAL, argv=["cat"], wait=0)
+    typed = await call("send_keys", terminal=opened["terminal"], text="hello", keys=["enter"], contains="hello")
+    assert "hello" in typed["lines"]
+    assert (await call("read_screen", terminal=opened["terminal"]))["state"] == "running"
+    await call("close_terminal", terminal=opened["terminal"])
+    return used
+
+
+async def _commands(call: Callable[..., Awaitable[dict[str, Any]]]) -> None:
+    assert (await call("list_systems"))["systems"]
+    assert [one["name"] for one in (await call("list_commands"))["commands"]] == [SAVED]
+    assert (await call("run_saved_command", **LOCAL, name=SAVED, arguments={"word": "a b"}))["stdout"] == "a b"
+    started = await call("run_command", **LOCAL, command="read line; echo got $line; cat", openStdin=True, wait=0)
+    await call("write_stdin", job=started["job"], text="this\n")
+    assert started["job"] in {one["job"] for one in (await call("list_jobs"))["jobs"]}
+    await call("stop_job", job=started["job"])
+    ended = await call("read_job", job=started["job"], wait=20)
+    assert (ended["state"], ended["stdout"]) == ("killed", "got this\n")
+
+
+async def _files(call: Callable[..., Awaitable[dict[str, Any]]], directory: Path) -> None:
+    within, file = str(directory / "new"), str(directory / "new" / "file")
+    await call("create_directory", **LOCAL, path=within)
+    await call("write_file", **LOCAL, path=file, content="one two\n")
+    await call("edit_file", **LOCAL, path=file, old="two", new="three")
+    assert (await call("read_file", **LOCAL, path=file))["content"] == "one three\n"
+    assert [one["name"] for one in (await call("list_files", **LOCAL, path=within))["entries"]] == ["file"]
+    assert (await call("find_file", **LOCAL, pattern=f"{within}/f*"))["entries"]
+    assert (await call("get_file_info", **LOCAL, path=file))["size"] == len("one three\n")
