@@ -9,12 +9,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import anyio
+
 from connmgr.client import Client, ClientError, ShellInfo
 from connmgr.client.names import UNKNOWN, UUID, meant
 from connmgr.client.rights import Rights
 
 ANSWER_SECONDS = 40.0
 """For one answer of the daemon. A tool has told the agent something before its client gives up, often after 60."""
+
+MAX_CALLS = 32
+"""Calls of one agent that work at the same time; each has a thread."""
 
 MAX_IDLE_CLIENTS = 8
 STOP_SECONDS = 3.0
@@ -46,6 +51,7 @@ class Bridge:
     def __init__(self, client: Client) -> None:
         self.session = f"mcp-{secrets.token_hex(4)}"
         self.rights: Rights = client.token.info()
+        self.threads = anyio.CapacityLimiter(MAX_CALLS)
         self._first = client
         self._lock = threading.Lock()
         self._idle: list[Client] = []

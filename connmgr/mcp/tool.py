@@ -111,7 +111,7 @@ class Declared:
         work = partial(self.work, call, **given)
         with anyio.move_on_after(call.began + ANSWER_SECONDS - time.monotonic()):
             # Whoever no longer waits leaves the thread; it sees `cancelled` and ends.
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=call.bridge.threads)
         if call.known is None:
             raise Unreachable("There was no answer in time.", sent=True)
         return call.known

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,23 @@ def test_bytes_and_files_go_both_ways(client: Client, tmp_path: Path) -> None:
     with (tmp_path / "target").open("wb") as file:
         assert client.fs.download(LOCAL_MACHINE, tmp_path / "stream", file) == SIZE
     assert (tmp_path / "target").read_bytes() == content
+
+
+def test_a_write_replaces_what_was_read_or_nothing(client: Client, tmp_path: Path) -> None:
+    def write(content: bytes, **options: Any) -> str:
+        try:
+            client.fs.write(LOCAL_MACHINE, client.fs.blob(content), path, **options)
+        except ClientError as error:
+            return error.code
+        return ""
+
+    path = tmp_path / "file"
+    assert write(b"first", create=True) == ""
+    assert write(b"second", create=True) == "file_exists"
+    assert write(b"second", replaces=hashlib.sha256(b"first").hexdigest()) == ""
+    assert write(b"third", replaces=hashlib.sha256(b"first").hexdigest()) == "file_changed"
+    assert write(b"third", replaces="0" * 64, create=True) == write(b"third", replaces="A" * 64) == "invalid_request"
+    assert path.read_bytes() == b"second"
 
 
 def test_progress_is_told_up_to_the_end(client: Client, tmp_path: Path) -> None:
