@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PORT = 21722
 ANSWER_SECONDS = 60.0
+DECIDE_SECONDS = 5.0
+"""For an answer about an approval: it comes beside those that a call of a tool waits for."""
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
@@ -115,6 +117,6 @@ def _approver(path: str | None) -> Approver | None:
         return None
     from connmgr.mcp.approver import Approver
 
-    client = clients_by_token(ANSWER_SECONDS)(read_token(path))
+    client = clients_by_token(DECIDE_SECONDS)(read_token(path))
     click.get_current_context().call_on_close(client.close)
     return Approver(client)

@@ -7,7 +7,6 @@ Without one the person is told which command decides, and the call waits for tha
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,8 +26,6 @@ from connmgr.client import ClientError
 from connmgr.mcp.approver import Approver
 from connmgr.mcp.call import Call
 from connmgr.mcp.question import Question, deciding, decision_of, waiting
-
-logger = logging.getLogger("connmgr.mcp")
 
 REQUIRED = "approval_required"
 
@@ -115,8 +112,6 @@ class Questions:
                 answer = await session.elicit_form(question.message, question.schema, related)
                 asked.step = await self.take(question.approval, answer, decides=question.decides)
         except ClientError as error:
-            # The call may be over, and what the person has said with it.
-            logger.warning("A decision about %s could not be made: %s", question.approval, error.message)
             asked.error = error
         except (MCPError, ValidationError):
             # A client that cannot ask after all, or has gone: nothing was decided.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from connmgr.client import Client, ClientError
+
+logger = logging.getLogger("connmgr.mcp")
 
 SCOPE = "approval.decide"
 GRANT_SECONDS = 3600
@@ -29,9 +32,13 @@ class Approver:
             raise ClientError(text, "scope_denied", 0)
 
     def find(self, approval: str) -> Mapping[str, Any] | None:
-        """Return what is asked, as ``/approval/query`` describes it; None where the token does not see it."""
+        """Return what is asked, as ``/approval/query`` describes it; None where the token cannot see it, or no more."""
         with self._lock:
-            return next((one for one in self._client.approval.query() if one["approval"] == approval), None)
+            try:
+                return next((one for one in self._client.approval.query() if one["approval"] == approval), None)
+            except ClientError as error:
+                logger.warning("The token that decides cannot look at the approval %s: %s", approval, error.message)
+                return None
 
     def decide(self, approval: str, decision: Decision) -> None:
         """Decide; what is over is left as it is, since whoever asks again raises it anew.
@@ -43,5 +50,10 @@ class Approver:
             try:
                 self._client.approval.decide(approval, decision, seconds)
             except ClientError as error:
-                if error.code != OVER:
-                    raise
+                if error.code == OVER:
+                    return
+                logger.warning(
+                    "The token that decides cannot decide about the approval %s: %s", approval, error.message
+                )
+                told = f"What the person has decided could not be passed on: {error.message}"
+                raise ClientError(told, error.code, error.status, error.details) from error

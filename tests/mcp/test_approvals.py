@@ -315,6 +315,26 @@ def test_an_approver_without_sight_of_the_system_leaves_it_to_others(daemon: Dae
     assert states(daemon, asking) == ["pending"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_token_that_decides_no_more_leaves_it_to_others(daemon: Daemon, asking: Holder, mode: str) -> None:
+    former = wire.create(daemon, "approval.decide")
+
+    def revoked(_: ElicitRequestFormParams) -> ElicitResult:
+        daemon.client.token.revoke(former.id)
+        return chosen("once")
+
+    async def work() -> None:
+        person = Person(revoked, DECLINED)
+        async with client_of(daemon, asking, mode, person, former) as client:
+            told = refused(await ran(client, "echo a"))
+            assert told["message"].startswith("What the person has decided could not be passed on: ")
+            assert refused(await ran(client, "echo a"))["code"] == "approval_required"
+        assert "connmgr approve" in person.asked[1].message
+
+    run(work)
+    assert states(daemon, asking) == ["pending"]
+
+
 def test_a_token_that_the_agent_made_itself_does_not_decide(daemon: Daemon) -> None:
     scopes, rules = ("connection.read", "shell.any", "job", "approval.decide", "token.create"), [ASKS]
     asking = wire.create(daemon, *scopes, rules=rules)
