@@ -18,10 +18,9 @@ import psutil
 
 from benchmarks.daemon import temporary_daemon
 from benchmarks.openssh import ssh_connection
-from benchmarks.ssh import server
 from benchmarks.timing import interleaved, percentile, print_table, print_timings
 from tests.daemon import Daemon
-from tests.plugins.sshd import Sshd
+from tests.plugins.sshd import Sshd, privilege_separation
 from tests.ports import reserved_port
 
 REPEAT = "python -m benchmarks.tunnels"
@@ -63,7 +62,7 @@ while True:
 
 def main(megabytes: int = DEFAULT_MEGABYTES, interruptions: int = DEFAULT_INTERRUPTIONS) -> None:
     """Measure all of it."""
-    with server() as sshd, _service() as service:
+    with privilege_separation(), contextlib.closing(Sshd()) as sshd, _service() as service:
         with temporary_daemon() as daemon:
             connection = ssh_connection(daemon, sshd)
             port = _opened(daemon, connection, "measured", service)

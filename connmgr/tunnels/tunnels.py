@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from connmgr.errors import ConnmgrError, IntegrityError, NotToggleable, SecretLocked, StreamLimit
+from connmgr.errors import ConnmgrError, IntegrityError, NotToggleable, SecretLocked, Stopping, StreamLimit
 from connmgr.fields import map_secrets
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline, Forward
@@ -86,6 +86,10 @@ class Tunnels:
         if failure is not None and isinstance(failure, (*FINAL, SecretLocked)):
             self._drop(id, entry)
             raise failure
+        with self._lock:
+            closed_since = self._entries.get(id) is not entry
+        if closed_since:
+            return
         self._note(record, wanted=True, token=entry.token)
         if has_ended():
             self.stop(id)
@@ -168,6 +172,8 @@ class Tunnels:
                 entry.access, entry.token = access, None if None in (entry.token, token) else entry.token
                 entry.tunnel.try_now()
                 return entry, False
+            if self._closed:
+                raise Stopping("The daemon is stopping.")
             if len(self._entries) >= MAX_TUNNELS:
                 raise StreamLimit(f"{MAX_TUNNELS} tunnels are open; close one of them first.")
             entry = _Entry(access, token)

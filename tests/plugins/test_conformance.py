@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from connmgr.testing import ConnectionConformance, StreamConformance, WrapperConformance
+import connmgr_tunnels
+from connmgr.testing import ConnectionConformance, SchemaConformance, StreamConformance, WrapperConformance
 from connmgr_elevated import ShellEnvironment
 from connmgr_local import Local
 
@@ -32,6 +33,11 @@ class TestShellEnvironment(WrapperConformance):
     @pytest.fixture
     def data(self) -> Mapping[str, Any]:
         return {"host": LOCAL_MACHINE, "shell": "/bin/sh"}
+
+
+@pytest.mark.parametrize("kind", connmgr_tunnels.connmgr_connection_types(), ids=lambda kind: kind.name)
+class TestTunnels(SchemaConformance):
+    """Nothing runs in a tunnel; what goes through it is tested in tests/tunnels."""
 
 
 @pytest.mark.needs("root", "sudo")

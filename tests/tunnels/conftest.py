@@ -11,6 +11,7 @@ from tests.daemon import Daemon
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_data
 from tests.plugins.sshd import Sshd
+from tests.ports import reserved_port
 from tests.tunnels.services import Service, Tunnels, echo
 
 
@@ -33,6 +34,13 @@ def tunnels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tunnels]:
 def far(tunnels: Tunnels, server: Sshd) -> str:
     """The connection to the SSH server."""
     return add_ssh(tunnels.daemon, server)
+
+
+@pytest.fixture
+def own_port() -> Iterator[int]:
+    """A port on which nobody else ever listens, so that one on which nothing does is known to be closed."""
+    with reserved_port() as number:
+        yield number
 
 
 def add_ssh(daemon: Daemon, server: Sshd, **data: object) -> str:

@@ -19,7 +19,7 @@ from tests.daemon import Daemon
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
 from tests.tunnels.conftest import add_ssh
-from tests.tunnels.services import Service, Tunnels, client, echo, exactly, says
+from tests.tunnels.services import WAIT_SECONDS, Service, Tunnels, client, echo, exactly, says
 
 ON = {"address": "127.0.0.1"}
 BACK_SECONDS = 3.0
@@ -79,6 +79,30 @@ def test_a_machine_that_freezes_is_left_and_found_again(tunnels: Tunnels, own_se
     tunnels.remove(id, far)
 
 
+def test_a_link_that_takes_nothing_holds_up_no_other_tunnel(
+    tunnels: Tunnels, own_server: Sshd, far: str, echoing: Service
+) -> None:
+    frozen = add_ssh(tunnels.daemon, own_server, keepAlive=30)
+    stuck, into = tunnels.open("customService", frozen, "stuck", remotePort=echoing.port, **ON)
+    other, port = tunnels.open("customService", far, "other", remotePort=echoing.port, **ON)
+    with client(into) as flooded:
+        flooded.sendall(b"x")
+        assert exactly(flooded, 1) == b"x"
+        own_server.freeze()
+        flooded.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                flooded.send(bytes(1 << 20))
+        began = time.monotonic()
+        for _ in range(50):
+            assert says(port) == b"hello"
+        assert time.monotonic() - began < WAIT_SECONDS / 2
+        own_server.thaw()
+        flooded.settimeout(WAIT_SECONDS)
+        assert exactly(flooded, 4 << 20) == bytes(4 << 20)
+    tunnels.remove(stuck, other, frozen)
+
+
 def test_who_has_waited_ten_seconds_is_told(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
     far = add_ssh(tunnels.daemon, own_server)
     id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
@@ -91,10 +115,10 @@ def test_who_has_waited_ten_seconds_is_told(tunnels: Tunnels, own_server: Sshd, 
 
 
 def test_a_login_that_is_refused_or_another_host_key_is_not_tried_again(
-    tunnels: Tunnels, own_server: Sshd, echoing: Service
+    tunnels: Tunnels, own_server: Sshd, echoing: Service, own_port: int
 ) -> None:
     far = add_ssh(tunnels.daemon, own_server)
-    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, localPort=own_port, **ON)
     kept = own_server.authorized_keys.read_text()
     own_server.authorized_keys.write_text("")
     own_server.kill_sessions()
@@ -194,9 +218,11 @@ def test_after_a_restart_it_waits_for_who_may_open_its_secrets(
     assert says(tunnels.port(id)) == b"hello"
 
 
-def test_a_change_of_what_it_goes_through_opens_it_anew(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
+def test_a_change_of_what_it_goes_through_opens_it_anew(
+    tunnels: Tunnels, own_server: Sshd, echoing: Service, own_port: int
+) -> None:
     far = add_ssh(tunnels.daemon, own_server)
-    id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
+    id, port = tunnels.open("customService", far, remotePort=echoing.port, localPort=own_port, **ON)
     with client(port) as connected:
         connected.sendall(b"x")
         assert exactly(connected, 1) == b"x"
@@ -206,11 +232,10 @@ def test_a_change_of_what_it_goes_through_opens_it_anew(tunnels: Tunnels, own_se
         with pytest.raises(ConnectionResetError):
             connected.recv(1)
     tunnels.until(id, lambda told: told["state"] == "open")
-    assert says(tunnels.port(id)) == b"hello"
-    gone = tunnels.port(id)
+    assert says(port) == b"hello"
     tunnels.remove(far)
     with pytest.raises(ConnectionRefusedError):
-        client(gone)
+        client(port)
 
 
 def test_two_that_toggle_at_once_agree(tunnels: Tunnels, far: str, echoing: Service) -> None:

@@ -14,8 +14,8 @@ ON = {"address": "127.0.0.1"}
 
 
 @pytest.fixture
-def tunnel(tunnels: Tunnels, far: str, echoing: Service) -> Iterator[str]:
-    id = tunnels.add("customService", far, "for tokens", remotePort=echoing.port, **ON)
+def tunnel(tunnels: Tunnels, far: str, echoing: Service, own_port: int) -> Iterator[str]:
+    id = tunnels.add("customService", far, "for tokens", remotePort=echoing.port, localPort=own_port, **ON)
     yield id
     tunnels.remove(id)
 

@@ -29,8 +29,10 @@ LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 ON = {"address": "127.0.0.1"}
 
 
-def test_a_service_of_another_machine_is_a_loopback_port_here(tunnels: Tunnels, far: str, echoing: Service) -> None:
-    id, port = tunnels.open("customService", far, "db", remotePort=echoing.port, **ON)
+def test_a_service_of_another_machine_is_a_loopback_port_here(
+    tunnels: Tunnels, far: str, echoing: Service, own_port: int
+) -> None:
+    id, port = tunnels.open("customService", far, "db", remotePort=echoing.port, localPort=own_port, **ON)
     assert says(port, b"over there") == b"over there"
     told = tunnels.until(id, lambda told: told["streams"] == 0)
     assert (told["bytesIn"], told["bytesOut"]) == (10, 10)
@@ -173,9 +175,14 @@ def test_what_cannot_be_a_name_is_refused_here(tunnels: Tunnels, host: bytes) ->
 
 
 @pytest.mark.parametrize("place", ["ssh", "local"])
-def test_a_port_of_the_far_side_leads_here(tunnels: Tunnels, far: str, echoing: Service, place: str) -> None:
+def test_a_port_of_the_far_side_leads_here(
+    tunnels: Tunnels, far: str, echoing: Service, place: str, own_port: int
+) -> None:
     host = far if place == "ssh" else LOCAL
-    id, port = tunnels.open("sshRemoteTunnel", host, localPort=echoing.port)
+    free, port = tunnels.open("sshRemoteTunnel", host, localPort=echoing.port)
+    assert says(port) == b"hello"
+    tunnels.remove(free)
+    id, port = tunnels.open("sshRemoteTunnel", host, localPort=echoing.port, remotePort=own_port)
     with ExitStack() as opened:
         connections = [opened.enter_context(client(port)) for _ in range(20)]
         for number, connected in enumerate(connections):
