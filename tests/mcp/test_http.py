@@ -211,7 +211,7 @@ def test_a_signal_ends_it_while_agents_listen_and_wait(daemon: Daemon, worker: H
         message = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}
         with bridge.asking("GET", own) as listening, bridge.asking("POST", own, message) as waiting:
             deadline = time.monotonic() + 20
-            while not [one for one in daemon.client.jobs.query() if one.command == command]:
+            while "running" not in [one.state for one in daemon.client.jobs.query() if one.command == command]:
                 assert time.monotonic() < deadline, "the call has started no job"
                 time.sleep(0.02)
             bridge.process.send_signal(number)
