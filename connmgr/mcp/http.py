@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.http import TOKEN_PREFIX
 from connmgr.mcp.agents import Agent, Agents, Build, TooManyAgentsError
+from connmgr.mcp.callers import Caller
 from connmgr.mcp.server import build
 
 HOST = "127.0.0.1"
@@ -180,6 +181,7 @@ async def serve(
             uvicorn.Config(
                 App(agents, listening.getsockname()[1], only),
                 lifespan="off",
+                http=Caller,
                 ws="none",
                 log_config=None,
                 access_log=False,
