@@ -141,6 +141,8 @@ COMPONENTS = {
     "newuidmap": Component.of_program("newuidmap", "uidmap"),
     "docker": Component.of_program("docker", "docker-cli", "docker.io"),
     "lxc": Component.of_program("lxc-attach", "lxc"),
+    # Not every release of Debian has it, and a package that none has would end the installation.
+    "lxd": Component(lambda: program("lxd") is not None, (), "the program lxd is not installed; Debian 12 has it"),
     "nspawn": Component.of_program("systemd-nspawn", "systemd-container"),
     "kubectl": Component(speaks_websockets, (), "kubectl 1.31 or newer, which speaks WebSockets, is not installed"),
     "postgres": Component(

@@ -17,6 +17,10 @@ from connmgr_containers.words import spelled
 _ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
+# As Docker does: what does not stop by itself is ended.
+_STOP = f'"$@" --timeout={STOP_SECONDS} 2>/dev/null || exec "$@" --force'
+
+
 class InstanceSchema(ContainerSchema):
     """The fields of an instance."""
 
@@ -58,8 +62,9 @@ class Incus(Switched):
         return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
-        stop = ["stop", f"--timeout={STOP_SECONDS}"]
-        return [*self.client(data), *(["start"] if state else stop), data["containerName"]]
+        if state:
+            return [*self.client(data), "start", data["containerName"]]
+        return ["/bin/sh", "-c", _STOP, "sh", *self.client(data), "stop", data["containerName"]]
 
     @classmethod
     def client(cls, data: Mapping[str, Any]) -> list[str]:

@@ -42,6 +42,21 @@ lxc.init.cmd = /bin/sleep 100000
 lxc.signal.halt = SIGKILL
 lxc.mount.auto = proc:rw
 """
+_METADATA = "architecture: x86_64\ncreation_date: 1\n"
+_IMAGE = """
+set -e
+mkdir -p /run/image/rootfs
+tar -C {root} --exclude='./dev/*' --exclude='./proc/*' -c . | tar -C /run/image/rootfs -x
+mkdir -p /run/image/rootfs/sbin
+printf '#!/bin/sh\\nexec sleep 100000\\n' >/run/image/rootfs/sbin/init
+chmod +x /run/image/rootfs/sbin/init
+tar -C /run/image -cf /run/image.tar metadata.yaml rootfs
+{client} storage create default dir
+{client} profile device add default root disk path=/ pool=default
+{client} image import /run/image.tar --alias box
+{client} init box {name} --config security.privileged=true </dev/null
+{client} init box idle --config security.privileged=true --config 'raw.lxc=lxc.signal.halt=SIGKILL' </dev/null
+"""
 _SERVE = "nohup podman system service --time 0 unix:///run/docker.sock >/dev/null 2>&1 </dev/null &"
 _NSPAWN = (
     "nohup systemd-nspawn --register=no --keep-unit --quiet --machine={name} --directory={root} sleep 100000 "
@@ -106,6 +121,23 @@ class ContainerHost:
         self.machine.write(f"/var/lib/lxc/{self.name}/config", _LXC_CONF.format(root=self.root))
         self.machine.write(f"/var/lib/lxc/{self.idle}/config", _LXC_CONF.format(root=self.root))
         self.machine.run("lxc-start", "--name", self.name)
+
+    def _start_lxd(self) -> None:
+        self._start_instances("lxd", "lxc")
+
+    def _start_incus(self) -> None:
+        self._start_instances("incusd", "incus")
+
+    def _start_instances(self, daemon: str, client: str) -> None:
+        for directory in ("/var/lib/lxd", "/var/lib/incus", "/var/log/lxd", "/var/log/incus", "/var/cache"):
+            self.machine.run("/bin/sh", "-c", f"! test -d {directory} || mount -t tmpfs -o mode=0711 tmpfs {directory}")
+        # Nothing is asked of other machines, as the daemon would by itself.
+        alone = "HTTPS_PROXY=http://127.0.0.1:1 HTTP_PROXY=http://127.0.0.1:1"
+        self.machine.run("/bin/sh", "-c", f"{alone} nohup {daemon} --group root >/run/{daemon}.log 2>&1 </dev/null &")
+        self.machine.run(daemon, "waitready", "--timeout=20")
+        self.machine.write("/run/image/metadata.yaml", _METADATA)
+        self.machine.run("/bin/sh", "-c", _IMAGE.format(root=self.root, client=client, name=self.name))
+        self.machine.run(client, "start", self.name)
 
     def _start_nspawn(self) -> None:
         self.machine.run("/bin/sh", "-c", _NSPAWN.format(root=self.root, name=self.name))

@@ -106,6 +106,13 @@ class TestKubernetes(InsideConformance):
         return {"host": ON, "context": "test", "namespace": "shop", "pod": "web", "container": "nginx"}
 
 
+@pytest.mark.needs("machine", "devices", "busybox", "lxd")
+class TestLxd(InsideConformance):
+    @pytest.fixture
+    def kind(self) -> Lxd:
+        return Lxd()
+
+
 OTHERS = [
     Incus(),
     Lxd(),

@@ -12,7 +12,7 @@ from connmgr.engine.frame import Command
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import connect, run
-from connmgr_containers import Chroot, Docker, Kubernetes, Lxc, Nspawn, Podman
+from connmgr_containers import Chroot, Docker, Kubernetes, Lxc, Lxd, Nspawn, Podman
 from tests.containers.host import NAME, ContainerHost
 from tests.plugins.places import session_on
 
@@ -26,6 +26,7 @@ KINDS = [
     pytest.param(Podman(), marks=pytest.mark.needs("podman"), id="podman"),
     pytest.param(Docker(), marks=pytest.mark.needs("podman", "docker"), id="docker"),
     pytest.param(Lxc(), marks=pytest.mark.needs("lxc"), id="lxc"),
+    pytest.param(Lxd(), marks=pytest.mark.needs("lxd"), id="lxd"),
     pytest.param(Nspawn(), marks=pytest.mark.needs("nspawn"), id="nspawn"),
     pytest.param(Kubernetes(), marks=pytest.mark.needs("kubectl"), id="kubernetes"),
     pytest.param(Chroot(), id="chroot"),

@@ -10,7 +10,7 @@ import pytest
 from connmgr.errors import NoShellInside, OperationError, RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Transport, ValidationError, Wrapper
 from connmgr.testing import connect, run
-from connmgr_containers import Chroot, Docker, Incus, Kubernetes, Lxc, Nspawn, Podman
+from connmgr_containers import Chroot, Docker, Incus, Kubernetes, Lxc, Lxd, Nspawn, Podman
 from tests.containers.host import ContainerHost
 from tests.plugins.places import LOCAL, Places
 
@@ -85,6 +85,13 @@ def test_a_cluster_says_what_is_wrong_with_a_pod(container_host: ContainerHost, 
 def test_lxc_says_that_a_container_does_not_run(container_host: ContainerHost, local: Transport) -> None:
     container_host.has("lxc")
     assert refused(Lxc(), local, containerName=container_host.idle).message.endswith("is not running.")
+
+
+@pytest.mark.needs("lxd")
+def test_lxd_says_what_is_wrong_with_an_instance(container_host: ContainerHost, local: Transport) -> None:
+    container_host.has("lxd")
+    assert refused(Lxd(), local, containerName="nobody").message == "There is no instance nobody in that project."
+    assert "is not running" in refused(Lxd(), local, containerName="idle").message
 
 
 @pytest.mark.needs("nspawn")

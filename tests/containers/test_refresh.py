@@ -98,6 +98,7 @@ def test_containers_come_and_go_below_their_host(
     [
         pytest.param("dockerHost", "docker", marks=pytest.mark.needs("podman", "docker")),
         pytest.param("lxcHost", "lxc", marks=pytest.mark.needs("lxc")),
+        pytest.param("lxdHost", "lxd", marks=pytest.mark.needs("lxd")),
         pytest.param("kubernetesCluster", "kubernetes", marks=pytest.mark.needs("kubectl")),
     ],
 )

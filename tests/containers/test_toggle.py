@@ -9,7 +9,7 @@ import pytest
 from connmgr.errors import OperationError, RuntimeUnreachable
 from connmgr.plugin import Toggled, Transport
 from connmgr.testing import connect, run
-from connmgr_containers import Docker, Incus, Lxc, Podman
+from connmgr_containers import Docker, Incus, Lxc, Lxd, Podman
 from tests.containers.host import ContainerHost
 from tests.plugins.places import LOCAL, Places
 
@@ -31,6 +31,7 @@ def local(container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
     [
         pytest.param(Podman(), marks=pytest.mark.needs("podman"), id="podman"),
         pytest.param(Docker(), marks=pytest.mark.needs("podman", "docker"), id="docker"),
+        pytest.param(Lxd(), marks=pytest.mark.needs("lxd"), id="lxd"),
         pytest.param(Lxc(), marks=pytest.mark.needs("lxc"), id="lxc"),
     ],
 )
