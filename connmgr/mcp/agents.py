@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from mcp.server.mcpserver import MCPServer
 from starlette.types import Receive, Scope, Send
 
-from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.mcp.bridge import Bridge
 
 IDLE_SECONDS = 30 * 60.0
@@ -24,6 +24,9 @@ CHECK_SECONDS = 30.0
 MAX_AGENTS = 128
 MAX_AGENTS_OF_TOKEN = 16
 """Far fewer than the sessions that the daemon gives a token."""
+
+MAX_REQUESTS_OF_TOKEN = 64
+"""Under way at once, those that listen included; each call of a tool has a thread, of which all agents share some."""
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
@@ -54,6 +57,11 @@ class Agent:
     @property
     def idle(self) -> bool:
         return not self._requests
+
+    @property
+    def under_way(self) -> int:
+        """How many of its requests are not answered yet."""
+        return len(self._requests)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; the answer may lack its end, or be none, when the agent is ended meanwhile."""
@@ -113,6 +121,11 @@ class Agents:
         self._tasks = tasks
         self._agents: set[Agent] = set()
 
+    def under_way(self, token: str) -> int:
+        """Return how many requests that show ``token`` are not answered yet."""
+        owner = _owner(token)
+        return sum(agent.under_way for agent in self._agents if agent.owner == owner)
+
     async def of_session(self, token: str, session: str) -> Agent | None:
         """Return the agent with the id ``session`` if it has shown ``token``, else None.
 
@@ -155,7 +168,11 @@ class Agents:
 
     def _made(self, token: str) -> tuple[Bridge, MCPServer]:
         bridge = Bridge(self._client(token))
-        return bridge, self._build(bridge)
+        try:
+            return bridge, self._build(bridge)
+        except BaseException:
+            bridge.close()
+            raise
 
     def end(self, agent: Agent) -> None:
         """Cancel an agent's requests, and let its session go; what it has started on machines runs on."""
@@ -179,12 +196,12 @@ class Agents:
             agent.checked = now
             try:
                 await anyio.to_thread.run_sync(agent.accepted)
-            except Unreachable:
-                # Its tools tell so, and the daemon may be back for the next call.
-                return agent
-            except ClientError:
+            except AccessDenied:
                 self.end(agent)
                 raise
+            except ClientError:
+                # Its tools tell so, and the next call may find the daemon back.
+                return agent
         return agent
 
     def _shared(self, owner: bytes) -> Agent | None:

@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.http import TOKEN_PREFIX
-from connmgr.mcp.agents import Agent, Agents, Build, TooManyAgentsError
+from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agent, Agents, Build, TooManyAgentsError
 from connmgr.mcp.callers import Caller
 from connmgr.mcp.server import build
 
@@ -34,7 +34,7 @@ MAX_THREADS = 256
 """Tool calls that may wait for the daemon at once, each in a thread."""
 
 CLOSING_SECONDS = 5
-RETRY_SECONDS = 5
+RETRY = {"Retry-After": "5"}
 
 
 class _Reply:
@@ -88,6 +88,8 @@ class App:
         token = _token(request.headers.get("authorization"))
         if token is None or not hmac.compare_digest(token.encode(), (self._only or token).encode()):
             return _unauthorized("Show a token of connmgr: `Authorization: Bearer cmgr_…`.")
+        if self._agents.under_way(token) >= MAX_REQUESTS_OF_TOKEN:
+            return _refused(429, "too_many_requests", "Too many requests are under way.", RETRY)
         # Later versions of the protocol have no sessions.
         sessions = request.headers.get(VERSION_HEADER, HANDSHAKE_PROTOCOL_VERSIONS[0]) in HANDSHAKE_PROTOCOL_VERSIONS
         session = request.headers.get(MCP_SESSION_ID_HEADER) if sessions else None
@@ -99,10 +101,10 @@ class App:
                 agent = await self._agents.of_token(token)
             else:
                 agent = await self._agents.of_session(token, session)
-        except Unreachable as error:
-            return _refused(503, error.code, error.message, {"Retry-After": str(RETRY_SECONDS)})
-        except ClientError as error:
+        except AccessDenied as error:
             return _unauthorized(error.message)
+        except ClientError as error:
+            return _refused(error.status if error.status >= 400 else 503, error.code, error.message, RETRY)
         except TooManyAgentsError:
             return _refused(503, "session_limit", "Too many sessions are in use: end one first.")
         if agent is None:

@@ -13,7 +13,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.mcp import agents
-from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, Agent, Agents
+from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_REQUESTS_OF_TOKEN, Agent, Agents
 from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
@@ -150,6 +150,26 @@ def test_a_token_has_so_many_sessions_and_its_oldest_idle_one_makes_room(bridge:
         listening.enter_context(bridge.asking("GET", bearer(holder, last)))
         assert bridge.ask("POST", bearer(holder), INITIALIZE).status == 503
         assert bridge.ask("POST", bearer(other, kept), LIST_TOOLS).status == 200, "another token's sessions stay"
+
+
+def test_a_token_has_so_many_requests_under_way(bridge: HttpBridge, daemon: Daemon, worker: Holder) -> None:
+    holder = wire.create(daemon, *WORKER)
+    own = bearer(holder, bridge.initialize(holder))
+    call = {"name": "run_command", "arguments": {"system": "local", "command": "sleep 100", "wait": 40}}
+    with ExitStack() as waiting:
+        for number in range(MAX_REQUESTS_OF_TOKEN):
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
+            assert waiting.enter_context(bridge.asking("POST", own, message)).status == 200
+        answer = bridge.ask("POST", own, LIST_TOOLS)
+        assert (answer.status, answer.headers["retry-after"]) == (429, "5")
+        assert bridge.ask("POST", bearer(worker), INITIALIZE).status == 200, "another token has nothing to do with it"
+    daemon.client.token.revoke(holder.id)
+
+
+def test_a_used_up_quota_is_no_wrong_token(bridge: HttpBridge, daemon: Daemon) -> None:
+    holder = wire.create(daemon, *WORKER, quotaPerDay=1)
+    answer = bridge.ask("POST", bearer(holder), INITIALIZE)
+    assert (answer.status, b"quota_exceeded" in answer.body) == (429, True)
 
 
 def test_a_revoked_token_begins_no_session(bridge: HttpBridge, daemon: Daemon) -> None:
