@@ -101,12 +101,16 @@ class HttpBridge:
     def asking(
         self, method: str, headers: Mapping[str, str], message: Any = None, path: str | None = None
     ) -> Iterator[HTTPResponse]:
-        """Send one request, and yield its answer, of which the status and headers are read."""
+        """Send one request, and yield its answer, of which the status and headers are read.
+
+        A ``message`` that is no bytes is sent as JSON.
+        """
         parts = urlsplit(self.url)
         own = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
         connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
         with closing(connection):
-            connection.request(method, path or parts.path, None if message is None else json.dumps(message), own)
+            body = message if message is None or isinstance(message, bytes) else json.dumps(message)
+            connection.request(method, path or parts.path, body, own)
             with connection.getresponse() as answer:
                 yield answer
 

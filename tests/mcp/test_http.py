@@ -13,7 +13,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.mcp import agents
-from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_REQUESTS_OF_TOKEN, Agent, Agents
+from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agent, Agents
 from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
@@ -131,6 +131,20 @@ def test_other_paths_and_methods_are_nothing(bridge: HttpBridge, worker: Holder)
     assert bridge.ask("GET", {}, path="/.well-known/oauth-protected-resource").status == 404
     assert bridge.ask("PUT", bearer(worker), INITIALIZE).status == 405
     assert bridge.ask("POST", bearer(worker, "unknown"), LIST_TOOLS).status == 404
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b"\xff\xfe", 10_000 * b"[", b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}']
+)
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28", "9999"])
+def test_what_is_malformed_is_refused(bridge: HttpBridge, worker: Holder, version: str, body: bytes) -> None:
+    answer = bridge.ask("POST", {**bearer(worker), "MCP-Protocol-Version": version}, body)
+    assert answer.status == 400, answer.body
+
+
+def test_a_body_that_is_too_large_is_refused(bridge: HttpBridge, worker: Holder) -> None:
+    assert bridge.ask("POST", bearer(worker), b" " * (MAX_BODY_BYTES + 1)).status == 413
+    assert bridge.ask("POST", bearer(worker), INITIALIZE).status == 200
 
 
 def test_a_session_that_was_deleted_is_gone(bridge: HttpBridge, worker: Holder) -> None:
