@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,8 @@ def _load() -> None:
     :raises Failure: it is not installed.
     """
     gc.disable()
+    # Pydantic would look for some in every installed distribution.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         import connmgr.mcp.server  # noqa: F401 - loaded for its callers
         from connmgr.mcp.log import log_to_stderr
