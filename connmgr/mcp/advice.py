@@ -20,7 +20,8 @@ NEXT: Mapping[str, str] = {
     "unknown_terminal": "Open one with open_terminal. One that has ended is kept for five minutes.",
     "unknown_blob": "Repeat the call.",
     "no_shell": "Repeat the call: it starts the shell.",
-    "no_such_directory": "Name another. Where you named none, yours is gone: the next begins in the home directory.",
+    "no_such_directory": "Make it with create_directory, or name another. Where you named none for a command, yours is "
+    "gone: the next command begins in the home directory.",
     "job_running": "Stop it first with stop_job, or wait for its end with read_job.",
     "job_finished": "It has ended: read_job tells how.",
     "stdin_closed": "It takes no input: only run_command with openStdin lets a command have input later.",

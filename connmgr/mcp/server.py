@@ -47,20 +47,20 @@ class Server(MCPServer):
             lifespan=lambda _: questions(approver),
             log_level="WARNING",
         )
-        self._resources = Resources(bridge)
+        self._readable = Resources(bridge)
         actions = bridge.rights.actions
         if "connection.info" in actions:
-            self.resource(f"{SCHEME}://system/{{system}}", name="system", mime_type=JSON)(self._resources.system)
+            self.resource(f"{SCHEME}://system/{{system}}", name="system", mime_type=JSON)(self._readable.system)
         if "job.output" in actions:
-            self.resource(f"{SCHEME}://job/{{job}}/stdout", name="stdout")(self._resources.stdout)
-            self.resource(f"{SCHEME}://job/{{job}}/stderr", name="stderr")(self._resources.stderr)
+            self.resource(f"{SCHEME}://job/{{job}}/stdout", name="stdout")(self._readable.stdout)
+            self.resource(f"{SCHEME}://job/{{job}}/stderr", name="stderr")(self._readable.stderr)
         for prompt in prompts():
             self.add_prompt(prompt)
 
     async def list_resources(self) -> list[Resource]:
         """List the systems as resources; what they are is read when one of them is."""
         try:
-            return await anyio.to_thread.run_sync(self._resources.listed)
+            return await anyio.to_thread.run_sync(self._readable.listed)
         except ResourceError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from error
 

@@ -15,7 +15,10 @@ OF_EVERY_REQUEST = {
     *("scope_denied", "policy_denied", "approval_required", "approval_denied", "quota_exceeded", "body_too_large"),
     *("internal", "stopping", "busy", "vault_unavailable", "token_limit"),
 }
-OF_THE_TOOLS = {"invalid_arguments", "unreachable", "text_not_found", "text_not_unique", "not_text", "file_too_large"}
+OF_THE_TOOLS = {
+    *("invalid_arguments", "unreachable", "text_not_found", "text_not_unique", "not_text"),
+    "file_too_large",
+}
 
 NOT_FOR_AGENTS = {"token_limit"}
 """What only those meet who administer the daemon."""
