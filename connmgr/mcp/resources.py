@@ -41,8 +41,7 @@ class Facts(BaseModel):
     type: str
     usage: str | None
     runs_over: list[str] = Field(serialization_alias="runsOver", description="The systems that it runs in.")
-    user: str | None = Field(description="Who logs in, where that is stored.")
-    host: str | None = Field(description="The host that is stored for it.")
+    hosts: list[str] = Field(description="The hosts that its links lead to, in the order in which they are dialled.")
     os: str | None = None
     os_type: str | None = Field(default=None, serialization_alias="osType")
     shell: str | None = Field(default=None, description="The language of commands.")
@@ -94,7 +93,7 @@ class Resources:
             raise ResourceError(" ".join(told).strip()) from error
 
     def _facts(self, client: Client, id: str) -> Facts:
-        [found] = client.connection.info([id])
+        found, hosts = _described(client, id)
         facts = Facts(
             id=found.id,
             name=visible(found.path),
@@ -102,8 +101,7 @@ class Resources:
             type=found.type,
             usage=found.usage,
             runs_over=[visible("/".join(found.name[:count])) for count in range(1, len(found.name))],
-            user=_text(found, "user"),
-            host=_text(found, "host"),
+            hosts=hosts,
         )
         if found.usage != "shell" or "shell.start" not in self._bridge.rights.actions:
             return facts
@@ -122,9 +120,11 @@ def _told(shell: ShellInfo) -> dict[str, str]:
     }
 
 
-def _text(found: Connection, name: str) -> str | None:
-    value = found.data.get(name)
-    return visible(value) if isinstance(value, str) else None
+def _described(client: Client, id: str) -> tuple[Connection, list[str]]:
+    """Return a connection, and the hosts that its links lead to, each with who logs in there."""
+    [info] = client.post("/connection/info", connections=[id], dialled=True)["infos"]
+    dialled = info["dialled"].get("hosts", ())
+    return Connection.read(info), [visible(f"{one['user']}@{one['host']}:{one['port']}") for one in dialled]
 
 
 def _uuid(text: str) -> str:

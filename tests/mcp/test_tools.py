@@ -179,7 +179,7 @@ def test_a_system_that_cannot_be_reached_is_described_with_the_reason(own_daemon
     async def work(agent: Agent) -> None:
         [facts] = (await agent.client.read_resource(f"connmgr://system/{system}")).contents
         told = json.loads(facts.text)  # type: ignore[union-attr]
-        assert (told["user"], told["host"], told["os"]) == ("me", "127.0.0.1", None)
+        assert (told["hosts"], told["os"]) == ([f"me@127.0.0.1:{closed_port}"], None)
         assert told["error"].startswith("host_refused: ")
         assert await agent.refused("run_command", system="web", command="true") == "host_refused"
 
