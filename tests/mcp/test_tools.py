@@ -161,6 +161,8 @@ def test_systems_and_jobs_are_resources(daemon: Daemon, mode: str) -> None:
         [facts] = (await agent.client.read_resource(local.uri)).contents
         told = json.loads(facts.text)  # type: ignore[union-attr]
         assert (told["name"], told["type"], told["osType"], told["error"]) == ("local machine", "local", "linux", None)
+        systems = (await agent.call("list_systems", filter="local"))["systems"]
+        assert [(one["name"], one["os"]) for one in systems] == [("local machine", told["os"])]
         ran = await agent.call("run_command", **LOCAL, command="echo out; printf 'e\\033rr' >&2")
         for stream, text in (("stdout", "out\n"), ("stderr", "e\\x1brr")):
             [output] = (await agent.client.read_resource(f"connmgr://job/{ran['job']}/{stream}")).contents

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from connmgr.client import Client
-from connmgr.client.names import escape
+from connmgr.client import Client, ClientError, Name
+from connmgr.client.names import UNKNOWN, escape
 from connmgr.client.patience import may_pass
 from connmgr.mcp.shown import visible
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
 from connmgr.mcp.tool import System as Named
 
-MAX_LISTED = 500
+MAX_LISTED = 300
 TUNNEL = "tunnel"
 
 
@@ -26,7 +27,10 @@ class System(BaseModel):
     category: str = Field(description="The category that it is in.")
     type: str = Field(description="How it is reached: ssh, shellEnvironment, …")
     usage: str = Field(description="shell: commands run there; tunnel: it is started and stopped; or command, group.")
-    running: bool | None = Field(description="Of a tunnel, whether it is open; null where that is not known.")
+    os: str | None = Field(description="Its operating system, as it was last seen; null: it was not used yet.")
+    running: bool | None = Field(
+        description="Of a tunnel, whether it is open, of a container, whether it ran when it was last seen; else null."
+    )
 
 
 class Systems(BaseModel):
@@ -42,20 +46,38 @@ def list_systems(
     """List the systems that you may use, with the names that other tools take as `system`."""
     with call.client() as client:
         names = client.connection.names(f"**{escape(filter)}**" if filter else "*")
-        open_ones = _open_tunnels(call, client, [one.id for one in names if one.usage == TUNNEL])
-    found = [
-        System(
-            id=one.id,
-            name=visible(one.path),
-            category=visible("/".join(one.category)),
-            type=one.type,
-            usage=one.usage,
-            running=open_ones.get(one.id),
-        )
-        for one in names
-        if one.usage is not None
-    ]
-    return Systems(systems=found[:MAX_LISTED], omitted=max(0, len(found) - MAX_LISTED))
+        usable = [one for one in names if one.usage is not None]
+        listed = usable[:MAX_LISTED]
+        states = _states(call, client, [one.id for one in listed])
+        tunnels = _open_tunnels(call, client, [one.id for one in listed if one.usage == TUNNEL])
+    systems = [_system(one, states.get(one.id, {}), tunnels.get(one.id)) for one in listed]
+    return Systems(systems=systems, omitted=len(usable) - len(listed))
+
+
+def _system(found: Name, state: Mapping[str, Any], is_open: bool | None) -> System:
+    seen, running = state.get("osName"), state.get("running")
+    return System(
+        id=found.id,
+        name=visible(found.path),
+        category=visible("/".join(found.category)),
+        type=found.type,
+        usage=str(found.usage),
+        os=visible(seen) if isinstance(seen, str) else None,
+        running=running if isinstance(running, bool) else is_open,
+    )
+
+
+def _states(call: Call, client: Client, systems: list[str]) -> dict[str, dict[str, Any]]:
+    """Return what was last seen of each system, where the token may know."""
+    if not systems or "connection.info" not in call.bridge.rights.actions:
+        return {}
+    try:
+        return {one.id: one.state for one in client.connection.info(systems)}
+    except ClientError as error:
+        # One of them was removed in between.
+        if error.code != UNKNOWN:
+            raise
+        return {}
 
 
 class Toggled(BaseModel):
