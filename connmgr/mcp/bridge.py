@@ -25,6 +25,7 @@ MAX_IDLE_CLIENTS = 8
 STOP_SECONDS = 3.0
 """For all shells together, when the agent has gone."""
 
+UNSETTLED_SECONDS = 300.0
 MAX_UNSETTLED = 100
 """Starts of jobs whose answers were lost."""
 
@@ -38,6 +39,15 @@ class Place:
 
     connection: str
     session: str
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A job that is to be started, whose call began at a time.monotonic()."""
+
+    start: str
+    given_up: threading.Event
+    began: float
 
 
 class Bridge:
@@ -58,7 +68,7 @@ class Bridge:
         self._lent: set[Client] = set()
         self._closed = False
         self._directories: dict[Place, str] = {}
-        self._keys: dict[str, tuple[str, threading.Event]] = {}
+        self._keys: dict[str, _Start] = {}
         self._homes: dict[Place, str] = {}
 
     @contextlib.contextmanager
@@ -109,14 +119,16 @@ class Bridge:
         """Return the key with which a job is started.
 
         It is that of an earlier call with the same ``start`` of which nobody knows what became: ``given_up`` is set
-        when nobody waits for a call any more. Calls that go on at the same time have keys of their own.
+        when nobody waits for a call any more. Calls that go on at the same time have keys of their own, and after
+        :data:`UNSETTLED_SECONDS` the same is meant anew.
         """
         with self._lock:
-            left = next((key for key, one in self._keys.items() if one[0] == start and one[1].is_set()), None)
-            key = left or f"{self.session}-{secrets.token_hex(8)}"
+            since = time.monotonic() - UNSETTLED_SECONDS
+            left = (key for key, one in self._keys.items() if one.start == start and one.given_up.is_set())
+            key = next((one for one in left if self._keys[one].began > since), f"{self.session}-{secrets.token_hex(8)}")
             while len(self._keys) >= MAX_UNSETTLED:
                 del self._keys[next(iter(self._keys))]
-            self._keys[key] = (start, given_up)
+            self._keys[key] = _Start(start, given_up, time.monotonic())
             return key
 
     def settled(self, key: str) -> None:

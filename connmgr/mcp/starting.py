@@ -91,5 +91,7 @@ def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) 
     except ClientError:
         call.bridge.settled(key)
         raise
-    call.bridge.settled(key)
+    if not call.cancelled.is_set():
+        call.bridge.settled(key)
+    # Else nobody was told of the job.
     return job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import anyio
 import pytest
 
-from connmgr.client import LOCAL_MACHINE
+from connmgr.client import LOCAL_MACHINE, Client
+from connmgr.mcp import bridge as bridges
 from connmgr.mcp import call as calls
 from connmgr.mcp import following
+from connmgr.mcp.bridge import Bridge
 from tests.daemon import Daemon
 from tests.mcp.agent import MODES
-from tests.mcp.near import Agent, run
+from tests.mcp.near import EVERYTHING, Agent, run
 from tests.rights import wire
 
 LOCAL = {"system": "local machine"}
@@ -77,6 +80,26 @@ def test_two_agents_do_not_share_a_directory(daemon: Daemon, tmp_path: Path) -> 
         assert (await agent.call("run_command", **LOCAL, command="pwd"))["stdout"] != f"{tmp_path}\n"
 
     run(daemon, first)
+
+
+def test_the_same_command_is_found_again_only_if_nobody_was_told_of_it(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = wire.create(daemon, *EVERYTHING)
+    bridge = Bridge(Client(daemon.url, api_key=holder.secret, foreign=True))
+    goes_on, given_up = threading.Event(), threading.Event()
+    given_up.set()
+    lost = bridge.key_of("a", given_up)
+    assert bridge.key_of("b", given_up) != lost
+    assert bridge.key_of("a", goes_on) == lost
+    assert bridge.key_of("a", goes_on) != lost, "the one before goes on"
+    again = bridge.key_of("c", given_up)
+    bridge.settled(again)
+    assert bridge.key_of("c", given_up) != again
+    old = bridge.key_of("d", given_up)
+    monkeypatch.setattr(bridges, "UNSETTLED_SECONDS", 0.0)
+    assert bridge.key_of("d", given_up) != old, "it is meant anew"
+    bridge.close()
 
 
 def test_the_shells_of_an_agent_go_with_it_and_its_jobs_stay(daemon: Daemon) -> None:
