@@ -80,6 +80,9 @@ class Jobs(Group):
         fields |= what_runs(command, argv, saved) | given(tellDirectory=tell_directory)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
+        elif isinstance(stdin, str) and stdin != OPEN.value:
+            # Who approves it reads it.
+            fields["stdin"] = stdin
         elif stdin is not None:
             fields |= _encoded(stdin=stdin)
         answer = self._post("/job/start", connection=connection, **fields)

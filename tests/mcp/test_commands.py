@@ -199,6 +199,8 @@ def test_input_is_given_at_once_or_later(daemon: Daemon) -> None:
         json = '{"a": [1, null]}'
         for text in ("lines\nof ü\n", json, "null", "[]"):
             assert (await agent.call("run_command", **LOCAL, argv=["cat"], stdin=text))["stdout"] == text
+        deaf = await agent.call("run_command", **LOCAL, argv=["echo", "deaf"], stdin="x", openStdin=True)
+        assert (deaf["exitCode"], deaf["stdout"]) == (0, "deaf\n")
         fed = await agent.call("run_command", **LOCAL, argv=["cat"], stdin="first\n", openStdin=True, wait=0)
         assert await agent.call("write_stdin", job=fed["job"], text="second\n", eof=True) == {"bytes": 7}
         assert (await agent.call("read_job", job=fed["job"], wait=20))["stdout"] == "first\nsecond\n"
@@ -263,5 +265,20 @@ def test_a_token_of_rules_runs_what_they_allow(daemon: Daemon) -> None:
         assert (await agent.call("run_command", **LOCAL, argv=["/bin/echo", "$x"]))["stdout"] == "$x\n"
         assert await agent.refused("run_command", **LOCAL, argv=["/bin/cat", "/etc/passwd"]) == "policy_denied"
         assert await agent.refused("run_command", **LOCAL, command="echo a; id") == "scope_denied"
+
+    run(daemon, work, holder=holder)
+
+
+def test_who_approves_a_command_reads_its_input(daemon: Daemon) -> None:
+    holder = wire.create(daemon, "connection.read", "shell.any", "job", rules=[{"effect": "ask", "text": "."}])
+    command = {**LOCAL, "command": "cat", "stdin": "drop it\n"}
+
+    async def work(agent: Agent) -> None:
+        assert await agent.refused("run_command", **command) == "approval_required"
+        [asked] = [one for one in daemon.client.approval.query() if one["token"] == holder.id]
+        assert (asked["asked"]["command"], asked["asked"]["stdin"]) == ("cat", "drop it\n")
+        daemon.client.approval.decide(asked["approval"], "once")
+        assert (await agent.call("run_command", **command))["stdout"] == "drop it\n"
+        assert await agent.refused("run_command", **{**command, "stdin": "other\n"}) == "approval_required"
 
     run(daemon, work, holder=holder)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from connmgr.client import Client, ClientError
-from connmgr.client.jobs import OPEN
+from connmgr.client.jobs import OPEN, Job
 from connmgr.mcp.bridge import Place
-from connmgr.mcp.following import Following, Ran
+from connmgr.mcp.following import ENDED, MIN_BYTES, Following, Ran
 from connmgr.mcp.starting import path_in, start
 from connmgr.mcp.tool import Call, Session, System, tool
 
@@ -99,9 +99,9 @@ def run(
         raise
     following = Following(call, client, job, most)
     call.known = following.shown()
-    if opened and given:
-        job.input(given)
     try:
+        if opened and given:
+            _feed(job, given)
         following.wait(wait)
         directory = following.last.directory if moves else None
         call.bridge.ended_in(place, directory)
@@ -109,3 +109,12 @@ def run(
     except ClientError as error:
         told = f"{error.message} The command is the job {job.id}."
         raise ClientError(told, error.code, error.status, error.details, error.retry_after) from error
+
+
+def _feed(job: Job, text: str) -> None:
+    try:
+        job.input(text)
+    except ClientError:
+        # Where it has ended without reading, what it printed tells more.
+        if job.output(max_bytes=MIN_BYTES).state not in ENDED:
+            raise
