@@ -67,10 +67,11 @@ def mcp(
 
     from connmgr.mcp.bridge import Bridge
     from connmgr.mcp.server import build
+    from connmgr.mcp.stdio import serve
 
     bridge = Bridge(connect(offers_start=False, timeout=ANSWER_SECONDS))
     context.call_on_close(bridge.close)
-    anyio.run(build(bridge, _approver(approver_token_file)).run_stdio_async)
+    anyio.run(serve, build(bridge, _approver(approver_token_file)))
 
 
 mcp.add_command(install)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import anyio
@@ -14,9 +17,14 @@ from mcp.shared.exceptions import MCPError
 
 from tests.daemon import Daemon
 from tests.mcp.agent import MODES, agent, run
+from tests.mcp.bridge import INITIALIZE
 from tests.mcp.patience import ended, job_of, outlasted
 from tests.rights import wire
 from tests.rights.wire import Holder
+from tests.spawner import PROGRAM
+
+SECONDS = 60.0
+END_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -60,5 +68,49 @@ def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, work
         async with agent(daemon, worker) as client:
             told = await ended(client, await job_of(client, command))
             assert (told["exitCode"], told["stdout"]) == (7, "before\nopened\nafter\n")
+
+    run(work)
+
+
+def test_a_bridge_ends_with_its_client_and_loses_nothing_either(daemon: Daemon, worker: Holder, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = f"echo before; cat {gate}; exit 7"
+    call = {"name": "run_command", "arguments": {"system": "local", "command": command, "wait": 45}}
+    messages = [
+        INITIALIZE,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+    ]
+    client = subprocess.Popen(
+        [str(PROGRAM), "--url", daemon.url, "mcp"],
+        env={**daemon.environment, "CONNMGR_TOKEN": worker.secret},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write("".join(f"{json.dumps(message)}\n" for message in messages).encode())
+        client.stdin.flush()
+        deadline = time.monotonic() + SECONDS
+        while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
+            assert time.monotonic() < deadline, "the job was not started"
+            time.sleep(0.05)
+        # What the system does with the pipes of a client that is killed.
+        client.stdin.close()
+        client.stdout.close()
+        began = time.monotonic()
+        client.wait(SECONDS)
+        assert time.monotonic() - began < END_SECONDS
+        assert client.stderr is not None
+        assert (client.returncode, client.stderr.read().decode()) == (0, "")
+    gate.write_text("opened\n")
+
+    async def work() -> None:
+        async with agent(daemon, worker) as client:
+            told = await ended(client, await job_of(client, command))
+            assert (told["exitCode"], told["stdout"]) == (7, "before\nopened\n")
 
     run(work)
