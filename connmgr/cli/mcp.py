@@ -71,7 +71,7 @@ def mcp(
 
     bridge = Bridge(connect(offers_start=False, timeout=ANSWER_SECONDS))
     context.call_on_close(bridge.close)
-    anyio.run(serve, build(bridge, _approver(approver_token_file)))
+    anyio.run(serve, build(bridge, _approver(approver_token_file)), bridge.close)
 
 
 mcp.add_command(install)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from connmgr.client import LOCAL_MACHINE
 from tests.daemon import Daemon
 from tests.mcp.agent import MODES, agent, run
 from tests.mcp.bridge import INITIALIZE
@@ -72,7 +74,26 @@ def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, work
     run(work)
 
 
-def test_a_bridge_ends_with_its_client_and_loses_nothing_either(daemon: Daemon, worker: Holder, tmp_path: Path) -> None:
+def kill(client: subprocess.Popen[bytes]) -> None:
+    """Do what the system does with the pipes of a client that is killed."""
+    assert client.stdin is not None
+    assert client.stdout is not None
+    client.stdin.close()
+    client.stdout.close()
+
+
+ENDS: dict[str, tuple[Callable[[subprocess.Popen[bytes]], None], int]] = {
+    "client": (kill, 0),
+    "SIGINT": (lambda client: client.send_signal(signal.SIGINT), -signal.SIGINT),
+    "SIGTERM": (lambda client: client.send_signal(signal.SIGTERM), -signal.SIGTERM),
+}
+"""What a bridge ends by, and its exit code then."""
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_bridge_ends_while_a_call_waits_and_loses_nothing_either(
+    daemon: Daemon, worker: Holder, tmp_path: Path, what: str
+) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = f"echo before; cat {gate}; exit 7"
@@ -82,6 +103,7 @@ def test_a_bridge_ends_with_its_client_and_loses_nothing_either(daemon: Daemon, 
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
     ]
+    before = {one.status.session for one in daemon.client.shell.list(LOCAL_MACHINE)}
     client = subprocess.Popen(
         [str(PROGRAM), "--url", daemon.url, "mcp"],
         env={**daemon.environment, "CONNMGR_TOKEN": worker.secret},
@@ -89,23 +111,23 @@ def test_a_bridge_ends_with_its_client_and_loses_nothing_either(daemon: Daemon, 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    end, code = ENDS[what]
     with client:
         assert client.stdin is not None
-        assert client.stdout is not None
+        assert client.stderr is not None
         client.stdin.write("".join(f"{json.dumps(message)}\n" for message in messages).encode())
         client.stdin.flush()
         deadline = time.monotonic() + SECONDS
         while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
             assert time.monotonic() < deadline, "the job was not started"
             time.sleep(0.05)
-        # What the system does with the pipes of a client that is killed.
-        client.stdin.close()
-        client.stdout.close()
-        began = time.monotonic()
-        client.wait(SECONDS)
-        assert time.monotonic() - began < END_SECONDS
-        assert client.stderr is not None
-        assert (client.returncode, client.stderr.read().decode()) == (0, "")
+        end(client)
+        try:
+            client.wait(END_SECONDS)
+        finally:
+            client.kill()
+        assert (client.returncode, client.stderr.read().decode()) == (code, "")
+    assert {one.status.session for one in daemon.client.shell.list(LOCAL_MACHINE)} <= before, "a shell is left"
     gate.write_text("opened\n")
 
     async def work() -> None:
