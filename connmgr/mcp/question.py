@@ -44,10 +44,9 @@ class Question:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The form, as JSON Schema."""
-        if not self.decides:
-            return {"type": "object", "properties": {}}
-        return Verdict.model_json_schema()
+        """The form, as JSON Schema with the members that the protocol has for one."""
+        whole = Verdict.model_json_schema() if self.decides else {"type": "object", "properties": {}}
+        return {name: whole[name] for name in ("type", "properties", "required") if name in whole}
 
 
 def decision_of(answer: ElicitResult) -> Decision | None:

@@ -74,6 +74,7 @@ def test_a_person_approves_once_then_for_an_hour(daemon: Daemon, asking: Holder,
     assert "\"echo 'a  b'\"" in first.message
     assert first.message.startswith('"agent" asks for your approval (until ')
     assert 'job.start on "local machine"' in first.message
+    assert set(first.requested_schema) == {"type", "properties", "required"}
     assert first.requested_schema["properties"]["decision"]["enum"] == ["once", "for an hour", "deny"]
     assert second.message.splitlines()[1:] == first.message.splitlines()[1:]
     entries = daemon.client.audit.query(token=asking.id)
