@@ -39,7 +39,9 @@ class TcpStream(Stream):
         return bytes(piece)
 
     def _next(self, size: int) -> bytes:
-        came = self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience())
+        # Who waits for the descriptor leaves the reading of the link to its own thread.
+        waits = self._readiness is None or self._timeout != 0
+        came = waits and self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience())
         with self._lock:
             data = self._taken(STDOUT, size)
             if self._readiness is not None and not (self._arrived[STDOUT] or self._ended):
