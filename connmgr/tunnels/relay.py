@@ -10,8 +10,8 @@ from connmgr.errors import HostRefused, TransportUnsupported
 from connmgr.plugin import Channel, Deadline, Transport
 
 READ_SECONDS = 1.0
-PROGRAMS = ("nc", "socat", "bash", "python3")
-"""What can relay, in the order in which it is looked for."""
+PROGRAMS = ("python3", "bash", "socat", "nc")
+"""What can relay, in the order in which it is looked for: the first ones pass on more of how streams end."""
 
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
 """Names and addresses that none of the programs takes for an option, or for more than a host."""

@@ -46,6 +46,10 @@ class Service:
         """End it with all connections."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End all connections."""
         for connected in list(self._connected):
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)

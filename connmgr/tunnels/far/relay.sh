@@ -2,24 +2,28 @@
 case $2 in *:*) bracketed="[$2]";; *) bracketed=$2;; esac
 case $1 in
   nc)
-    # The nc of OpenBSD ends what it sends with its input only when it is told to.
+    # The nc of OpenBSD ends what it sends with its input only when it is told to, and itself never before that.
     if nc -h 2>&1 | grep '^[[:space:]]*-N' >/dev/null; then exec nc -N "$2" "$3"; fi
     exec nc "$2" "$3";;
-  # Where one direction has ended, the other may take a day.
-  socat) exec socat -t 86400 STDIO "TCP:$bracketed:$3,nodelay";;
-  bash) exec bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1; cat <&3 & cat >&3; wait' bash "$2" "$3";;
+  # Where one direction has ended, the other has a second: no longer does who waits for the end wait.
+  socat) exec socat -t 1 STDIO "TCP:$bracketed:$3,nodelay";;
+  # It cannot end one direction alone: where the input ends, the connection waits for the other side to do so.
+  bash) exec bash -c '
+exec 3<>"/dev/tcp/$1/$2" 4<&0 || exit 1
+cat <&4 >&3 4<&- &
+cat <&3
+kill "$!" 2>/dev/null
+exit 0
+' bash "$2" "$3";;
+  # Each line is a statement: what is sent has no indentation.
   python3) exec python3 -c '
-import os, socket, sys, threading
+import collections, os, socket, sys, threading
 there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-def send():
-    while data := os.read(0, 65536):
-        there.sendall(data)
-    there.shutdown(socket.SHUT_WR)
-threading.Thread(target=send, daemon=True).start()
-while data := there.recv(65536):
-    while data:
-        data = data[os.write(1, data):]
+each = lambda take, read: collections.deque(map(take, iter(lambda: read(65536), b"")), 0)
+ended = lambda: (each(there.sendall, lambda size: os.read(0, size)), there.shutdown(socket.SHUT_WR))
+threading.Thread(target=ended, daemon=True).start()
+each(lambda data: (sys.stdout.buffer.write(data), sys.stdout.flush()), there.recv)
 os._exit(0)
 ' "$2" "$3";;
 esac

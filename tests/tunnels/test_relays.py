@@ -1,0 +1,92 @@
+"""The programs that dial on a far side: each that is here carries what a stream would."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from connmgr.errors import HostRefused, TransportUnsupported
+from connmgr.plugin import Channel, Deadline
+from connmgr.tunnels.relay import PROGRAMS, Relay, find_relay
+from connmgr_local.transport import LocalTransport
+from tests.components import program
+from tests.tunnels.services import WAIT_SECONDS, Service, echo, last_word
+
+HERE = [name for name in PROGRAMS if program(name)]
+Open = Callable[[int], Channel]
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTransport]:
+    with closing(LocalTransport()) as transport:
+        yield transport
+
+
+def _read(channel: Channel) -> bytes:
+    """Return what comes to the end."""
+    told, deadline = b"", Deadline(WAIT_SECONDS)
+    with suppress(EOFError):
+        while not deadline.passed:
+            told += channel.recv(deadline.left())[0]
+        pytest.fail(f"it did not end after {told[-100:]!r}")
+    return told
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_every_byte_goes_both_ways_and_the_end_too(local: LocalTransport, name: str) -> None:
+    data = os.urandom(200_000)
+    with closing(Service(echo)) as service:
+        channel = Relay(name).dial(local, "127.0.0.1", service.port, WAIT_SECONDS)
+        channel.sendall(data, WAIT_SECONDS)
+        came = b""
+        while len(came) < len(data):
+            came += channel.recv(WAIT_SECONDS)[0]
+        assert came == data
+        if name != "nc":
+            service.hang_up()
+            assert _read(channel) == b""
+        channel.close()
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if name != "bash"])
+def test_the_end_of_what_is_sent_is_passed_on(local: LocalTransport, name: str) -> None:
+    with closing(Service(last_word)) as service:
+        channel = Relay(name).dial(local, "localhost", service.port, WAIT_SECONDS)
+        channel.sendall(b"x" * 1000, WAIT_SECONDS)
+        channel.shutdown_write()
+        assert _read(channel) == b"1000 bytes"
+        assert channel.exit_status(WAIT_SECONDS) == 0
+        channel.close()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_cannot_be_reached_is_a_status(local: LocalTransport, name: str, closed_port: int) -> None:
+    channel = Relay(name).dial(local, "127.0.0.1", closed_port, WAIT_SECONDS)
+    assert _read(channel) == b""
+    assert channel.exit_status(WAIT_SECONDS) != 0
+    channel.close()
+
+
+def test_the_first_that_is_there_is_taken(local: LocalTransport) -> None:
+    assert find_relay(local, WAIT_SECONDS).program == HERE[0]
+
+
+def test_a_machine_without_any_says_what_it_needs(local: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(TransportUnsupported, match="python3, bash, socat, nc"):
+        find_relay(local, WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_name_is_no_word_of_a_shell(local: LocalTransport, tmp_path: Path, name: str) -> None:
+    host = f"$(touch${{IFS}}{tmp_path}/made)"
+    with suppress(HostRefused):
+        channel = Relay(name).dial(local, host, 1, WAIT_SECONDS)
+        assert _read(channel) == b""
+        assert channel.exit_status(WAIT_SECONDS) != 0
+        channel.close()
+    assert not list(tmp_path.iterdir())
