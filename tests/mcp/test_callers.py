@@ -17,9 +17,7 @@ BEGUN = b"GET / HTTP/1.1\r\nHost: here\r\nX: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    "said", [b"", b"GET", BEGUN, WHOLE + BEGUN]
-)
+@pytest.mark.parametrize("said", [b"", b"GET", BEGUN, WHOLE + BEGUN])
 def test_who_asks_nothing_is_closed(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "HEADER_SECONDS", 0.1)
     asyncio.run(asyncio.wait_for(_closed(said), WAIT_SECONDS))
