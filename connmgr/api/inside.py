@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,8 +41,9 @@ def look_inside(id: str) -> Inside:
         raise
     below = _below(record)
     (_, categories) = in_categories(lambda: [record])
-    additions = [_addition(record, child, tuple(categories[record.category])) for child in children]
-    running = _stored(additions, [child.running for child in children])
+    running, strangers = _met(record, below.values(), children)
+    additions = [_addition(record, child, tuple(categories[record.category])) for child in strangers]
+    running |= _stored(additions, [child.running for child in strangers])
     new = [one for one in running if one not in below]
     gone = [one for one in below.values() if "running" in one.state and one.id not in running]
     states = {one: {**_seen(below.get(one)), "running": is_running} for one, is_running in running.items()}
@@ -63,6 +64,36 @@ def _below(record: Connection) -> dict[str, Connection]:
         for id, one in above.items()
         if isinstance(one, Connection) and len(one.path) == depth and record.id in one.data.values()
     }
+
+
+def _met(
+    record: Connection, below: Iterable[Connection], children: Sequence[Child]
+) -> tuple[dict[str, bool], list[Child]]:
+    """Return whether those of the connections ``below`` run that lead to ``children``, and which of these have none.
+
+    One that somebody has changed, as to log in as another user, leads to the same place still.
+    """
+    kind = services().registry.get(record.type)
+    chosen = set(kind.schema().fields) - {kind.via}
+    places: dict[frozenset[tuple[str, Any]], list[str]] = {}
+    shapes = {(child.type, frozenset(child.data) | chosen) for child in children}
+    for one in below:
+        for type, names in shapes:
+            if one.type == type:
+                places.setdefault(_place(type, names, one.data), []).append(one.id)
+    running: dict[str, bool] = {}
+    strangers: list[Child] = []
+    for child in children:
+        met = places.get(_place(child.type, frozenset(child.data) | chosen, child.data))
+        if met is None:
+            strangers.append(child)
+        else:
+            running |= dict.fromkeys(met, child.running)
+    return running, strangers
+
+
+def _place(type: str, names: Iterable[str], data: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset({("type", type), *((name, str(data[name])) for name in names if data.get(name))})
 
 
 def _seen(one: Connection | None) -> Mapping[str, Any]:

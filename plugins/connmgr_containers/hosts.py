@@ -27,7 +27,7 @@ class Host(Wrapper):
         listings = [self._listed(transport, argv, deadline) for argv in self.listing(data)]
         try:
             return list(self.found(data, *listings))
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise RuntimeUnreachable(f"{self.program} lists what it has in a form that is not known.") from error
 
     @abstractmethod

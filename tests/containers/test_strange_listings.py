@@ -1,0 +1,88 @@
+"""A refresh of a host whose runtime, a script of the test's, lists what it likes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import ClientError
+from tests.api.wire import LOCAL
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+
+
+class Runtime:
+    """A daemon on whose machine ``docker`` lists what it is told, and a connection to its containers."""
+
+    def __init__(self, daemon: Daemon, listing: Path) -> None:
+        self.client = daemon.client
+        self._listing = listing
+        self.host: str = self._add("containers", type="dockerHost", host=LOCAL)
+
+    def _add(self, name: str, **data: Any) -> str:
+        return str(self.client.post("/connection/add", name=name, data=data, validate=False)["connection"])
+
+    def lists(self, text: str) -> tuple[list[str], list[str]]:
+        """Refresh the host where the program prints ``text``."""
+        self._listing.write_text(text)
+        return self.client.connection.refresh(self.host)
+
+    def has(self, *names: str) -> tuple[list[str], list[str]]:
+        """Refresh the host where these containers run."""
+        return self.lists("".join(json.dumps({"Names": one, "State": "running"}) + "\n" for one in names))
+
+    def add(self, name: str, **data: Any) -> str:
+        """Store a container by hand."""
+        return self._add(name, type="docker", host=self.host, **data)
+
+    def state(self, id: str) -> Any:
+        """Return what is known of a container."""
+        [info] = self.client.post("/connection/info", connections=[id])["infos"]
+        return info["state"]
+
+
+@pytest.fixture
+def runtime(start_daemon: StartDaemon, tmp_path: Path) -> Runtime:
+    program, listing = tmp_path / "docker", tmp_path / "listing"
+    program.write_text(f"#!/bin/sh\nexec cat {listing}\n")
+    program.chmod(0o755)
+    daemon = start_daemon(environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    return Runtime(daemon, listing)
+
+
+def test_what_somebody_has_changed_of_a_container_stays_a_connection_to_it(runtime: Runtime) -> None:
+    [web], _ = runtime.has("web")
+    changed = {"type": "docker", "host": runtime.host, "containerName": "web", "user": "www-data"}
+    runtime.client.post("/connection/update", connection=web, name="site", data=changed)
+    by_hand = runtime.add("again", containerName="web", workdir="/srv")
+    elsewhere = runtime.add("elsewhere", containerName="web", context="other")
+    assert runtime.has("web") == ([], [])
+    assert [runtime.state(one) for one in (web, by_hand, elsewhere)] == [{"running": True}, {"running": True}, {}]
+    [stored] = runtime.client.post("/connection/info", connections=[web])["infos"]
+    assert (stored["name"][-1], stored["rawData"]["user"]) == ("site", "www-data")
+    added, gone = runtime.has("db")
+    assert (len(added), sorted(gone)) == (1, sorted([web, by_hand]))
+
+
+def test_no_name_is_an_option_a_path_or_a_line(runtime: Runtime) -> None:
+    for name in ("--privileged", "-H", "a b", "a\nb", "a/b", "../a", "a\x1b[2Jb", "\u202eweb", "", "a\0b"):
+        with pytest.raises(ClientError) as refusal:
+            runtime.has(name)
+        assert not {"\x1b", "\u202e", "\n", "\0"} & set(str(refusal.value))
+    assert len(runtime.client.connection.names()) == 2, "one was stored"
+
+
+def test_what_is_no_listing_is_told(runtime: Runtime) -> None:
+    for listing in ("[" * 100_000, '{"Names":"a","State":' + "[" * 100_000, '{"Names":7,"State":1}', "x"):
+        with pytest.raises(ClientError, match="docker lists what it has in a form that is not known"):
+            runtime.lists(listing)
+
+
+def test_there_are_not_more_than_can_be_shown(runtime: Runtime) -> None:
+    with pytest.raises(ClientError, match="more than 10,000 systems inside"):
+        runtime.has(*map(str, range(20_000)))
+    assert len(runtime.client.connection.names()) == 2, "some were stored"
