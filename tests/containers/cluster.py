@@ -108,6 +108,7 @@ class Served(NamedTuple):
 class _Handler(BaseHTTPRequestHandler):
     served: Served
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Say nothing."""
