@@ -104,34 +104,37 @@ class Splice:
         self._out = _Direction(near, far, traffic.went)
         self._in = _Direction(far, near, traffic.came)
         self._intact, self._ended = intact, ended
-        self._closed = self._called = self._going_on = False
+        self._closed = self._going_on = False
+        self._due: set[End] = set()
         traffic.went(len(early))
         self._out.carry(early)
-        near.begin(self._go_on)
-        far.begin(self._go_on)
-        self._go_on()
+        near.begin(lambda: self._go_on(near))
+        far.begin(lambda: self._go_on(far))
+        self._go_on(near, far)
 
     @property
     def closed(self) -> bool:
         """Whether it has ended."""
         return self._closed
 
-    def _go_on(self) -> None:
+    def _go_on(self, *ready: End) -> None:
         # An end may call while it is being read or written; what it calls for is looked at afterwards.
-        self._called = True
+        self._due.update(ready)
         if self._going_on:
             return
         self._going_on = True
-        while self._called and not self._closed:
-            self._called = False
-            self._pass_on()
+        while self._due and not self._closed:
+            due, self._due = self._due, set()
+            self._pass_on(due)
         self._going_on = False
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, due: set[End]) -> None:
         try:
             # In this order: a read that finds nothing ends the news that writing may go on.
-            self._in.go_on()
-            self._out.go_on()
+            if self._far in due or self._in.writes:
+                self._in.go_on()
+            if self._near in due or self._out.writes:
+                self._out.go_on()
         except (OSError, EOFError):
             self.close(reset=True)
             return

@@ -344,10 +344,13 @@ class Tunnel:
             connected = socket.create_connection(self._to or ("", 0), DIAL_SECONDS)
         except (OSError, UnicodeError) as error:
             stream.close()
-            told = getattr(error, "strerror", None) or str(error)
-            self._status = replace(self._status, last_error=(errors.HostRefused.code, told))
+            told = errors.HostRefused.code, getattr(error, "strerror", None) or str(error)
+            self._loop.call(lambda: self._note_fault(told))
             return
         self._loop.call(partial(self._join_here, way, connected, stream))
+
+    def _note_fault(self, told: tuple[str, str]) -> None:
+        self._status = replace(self._status, last_error=told)
 
     def _join_here(self, way: Way, connected: socket.socket, stream: ByteStream) -> None:
         near, far = SocketEnd(self._loop, connected), end_of(self._loop, stream)
