@@ -7,30 +7,27 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
 from connmgr import errors
 from connmgr.errors import ConnmgrError, ShellLost
-from connmgr.plugin import ByteStream, Channel, Listener
+from connmgr.plugin import ByteStream, Channel
 from connmgr.streams.loop import Loop, Timer
 from connmgr.tunnels.door import Door
 from connmgr.tunnels.ends import End, SocketEnd, end_of
+from connmgr.tunnels.far_port import FarPort
 from connmgr.tunnels.splice import Splice, Traffic
+from connmgr.tunnels.status import CONNECTING, FAILED, OPEN, RETRYING, STOPPED, Status
 from connmgr.tunnels.waiting import Client, Waiting
-from connmgr.tunnels.way import DIAL_SECONDS, Way
-
-STOPPED, CONNECTING, OPEN, RETRYING, FAILED = "stopped", "connecting", "open", "retrying", "failed"
+from connmgr.tunnels.way import Way
 
 MAX_STREAMS = 2048
 """Streams of one tunnel; further clients wait at its port."""
 
 MAX_DIALS = 32
 """Streams of one tunnel that are being opened at a time."""
-
-ACCEPT_SECONDS = 1.0
-"""The thread of a far port looks this often whether it is still wanted."""
 
 LEAST_DELAY_SECONDS, MOST_DELAY_SECONDS = 1.0, 60.0
 """Bounds of the pause between attempts to open the way. Once more at once where it was open before."""
@@ -45,25 +42,6 @@ FINAL = (
     errors.IntegrityError,
 )
 """What is not tried again: it may lock an account, help who is in between, or be for a person to change."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """What a tunnel is doing; ``address`` is where it listens, times are aware and in UTC."""
-
-    state: str
-    address: tuple[str, int] | None = None
-    since: datetime | None = None
-    retries: int = 0
-    next_retry: datetime | None = None
-    last_error: tuple[str, str] | None = None
-    """The code and the message of what went wrong last."""
-
-    relay: str | None = None
-    streams: int = 0
-    waiting: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
 
 
 class Tunnel:
@@ -175,7 +153,7 @@ class Tunnel:
         self._way, self.failure = way, None
         self._status = Status(OPEN, way.address, _now(), relay=way.relay.program if way.relay else None)
         if way.listener is not None:
-            threading.Thread(target=self._accept, args=(way, way.listener), name="tunnel port", daemon=True).start()
+            FarPort(self._loop, way.listener, self._to or ("", 0), partial(self._take_here, way))
         self._serve()
 
     def _failed(self, error: ConnmgrError) -> None:
@@ -324,41 +302,16 @@ class Tunnel:
 
     # What comes from the far side.
 
-    def _accept(self, way: Way, listener: Listener) -> None:
-        """Take the connections to the port of the far side, in a thread of its own, until the way is lost or closed."""
-        while self._way is way and not self._stopped:
-            try:
-                stream = listener.accept(ACCEPT_SECONDS)
-            except TimeoutError:
-                continue
-            except (OSError, EOFError):
-                return
-            if len(self._streams) + self._dialling >= MAX_STREAMS:
-                stream.close()
-            else:
-                self._loop.work(partial(self._dial_here, way, stream))
-
-    def _dial_here(self, way: Way, stream: ByteStream) -> None:
-        """Open the connection on this side for ``stream``, in a thread that may wait."""
-        try:
-            connected = socket.create_connection(self._to or ("", 0), DIAL_SECONDS)
-        except (OSError, UnicodeError) as error:
-            stream.close()
-            told = errors.HostRefused.code, getattr(error, "strerror", None) or str(error)
-            self._loop.call(lambda: self._note_fault(told))
-            return
-        self._loop.call(partial(self._join_here, way, connected, stream))
-
-    def _note_fault(self, told: tuple[str, str]) -> None:
-        self._status = replace(self._status, last_error=told)
-
-    def _join_here(self, way: Way, connected: socket.socket, stream: ByteStream) -> None:
-        near, far = SocketEnd(self._loop, connected), end_of(self._loop, stream)
-        if self._stopped or way is not self._way:
-            near.close(reset=True)
-            far.close()
+    def _take_here(self, way: Way, connected: socket.socket | None, stream: ByteStream, fault: str) -> None:
+        """Join a stream of the far side's port with the connection on this side, if there is one."""
+        if connected is None:
+            self._status = replace(self._status, last_error=(errors.HostRefused.code, fault))
+        elif self._stopped or way is not self._way or len(self._streams) >= MAX_STREAMS:
+            connected.close()
         else:
-            self._join(near, far, b"", way)
+            self._join(SocketEnd(self._loop, connected), end_of(self._loop, stream), b"", way)
+            return
+        self._loop.work(stream.close)
 
 
 def _release(way: Way | None, done: threading.Event) -> None:

@@ -18,7 +18,8 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.streams.loop import Loop
 from connmgr.tunnels.door import Door
-from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, Status, Tunnel
+from connmgr.tunnels.status import FAILED, STOPPED, Status
+from connmgr.tunnels.tunnel import FINAL, Tunnel
 from connmgr.tunnels.way import Way, open_way
 from connmgr.vault import Connection, Vault
 from connmgr.vault.wellknown import LOCAL
