@@ -1,7 +1,7 @@
 """The programs that tests drive for real: how to see whether one is here, and which system package brings it.
 
 Run as a program by any Python 3, it prints the packages of those that are missing, one a line, alternatives joined
-by ``|``.
+by ``|``; an empty one at the end says that it goes without.
 """
 
 from __future__ import annotations
@@ -97,11 +97,15 @@ def speaks_websockets() -> bool:
 
 @dataclass(frozen=True)
 class Component:
-    """Something of the system that a test needs; ``packages`` are Debian's names for it, newest first."""
+    """Something of the system that a test needs; ``packages`` are Debian's names for it, newest first.
+
+    An ``optional`` one is not to be had on every system: what needs it is skipped there, also in CI.
+    """
 
     present: Callable[[], bool]
     packages: tuple[str, ...]
     hint: str
+    optional: bool = False
 
     @classmethod
     def of_program(cls, name: str, *packages: str) -> Component:
@@ -141,10 +145,13 @@ COMPONENTS = {
     "newuidmap": Component.of_program("newuidmap", "uidmap"),
     "docker": Component.of_program("docker", "docker-cli", "docker.io"),
     "lxc": Component.of_program("lxc-attach", "lxc"),
-    # Not every release of Debian has it, and a package that none has would end the installation.
-    "lxd": Component(lambda: program("lxd") is not None, (), "the program lxd is not installed; Debian 12 has it"),
+    "lxd": Component(
+        lambda: program("lxd") is not None, ("lxd", ""), "the program lxd is not installed; Debian 12 has it", True
+    ),
     "nspawn": Component.of_program("systemd-nspawn", "systemd-container"),
-    "kubectl": Component(speaks_websockets, (), "kubectl 1.31 or newer, which speaks WebSockets, is not installed"),
+    "kubectl": Component(
+        speaks_websockets, (), "kubectl 1.31 or newer, which speaks WebSockets, is not installed", True
+    ),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),
@@ -169,6 +176,11 @@ def missing(names: tuple[str, ...]) -> str | None:
         if not component.present():
             return f"needs {name}: {component.hint}"
     return None
+
+
+def may_be_skipped(reason: str) -> bool:
+    """Whether what :func:`missing` said is of a component that not every system has."""
+    return any(component.optional and f"needs {name}: " in reason for name, component in COMPONENTS.items())
 
 
 if __name__ == "__main__":
