@@ -2,64 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+import socket
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
+
+from tests.mcp.agent import TIMEOUT
 
 HOST = "127.0.0.1"
 END_OF_HEAD = b"\r\n\r\n"
 BLOCK_BYTES = 1 << 16
 
 
-class BearingProxy:
-    """Listens on a port of its own for the server at ``url``, and shows ``token`` there; a context."""
+class BearingProxy(ThreadingTCPServer):
+    """Listens on a port of its own for the server at ``url``, and shows ``token`` there; a context.
+
+    Its end waits for its clients to go.
+    """
+
+    request_queue_size = 64
 
     def __init__(self, url: str, token: str) -> None:
+        super().__init__((HOST, 0), _Connection)
         self._parts = urlsplit(url)
         self._token = token
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="bearing proxy")
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="bearing proxy")
+        self.port = self.socket.getsockname()[1]
+        self.url = f"http://localhost:{self.port}{self._parts.path}"
 
     def __enter__(self) -> BearingProxy:
         self._thread.start()
-        started = asyncio.start_server(self._serve, HOST, 0)
-        self._server = asyncio.run_coroutine_threadsafe(started, self._loop).result()
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://localhost:{self.port}{self._parts.path}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.shutdown()
         self._thread.join()
-        self._loop.close()
+        self.server_close()
 
-    async def _close(self) -> None:
-        self._server.close()
-        # What was accepted just before begins a task of its own in the loop's next turn.
-        await asyncio.sleep(0)
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0)
+    def connect(self) -> socket.socket:
+        """Return a connection to the server."""
+        return socket.create_connection((self._parts.hostname, self._parts.port or 0), TIMEOUT)
 
-    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        # Cancelled at the end; asyncio would report that as an error of this callback.
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError), closing(to_client):
-            head = await client.readuntil(END_OF_HEAD)
-            server, to_server = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-            with closing(to_server):
-                to_server.write(self._shown(head))
-                asking = asyncio.create_task(_pass_on(client, to_server))
-                try:
-                    await _pass_on(server, to_client)
-                finally:
-                    asking.cancel()
-
-    def _shown(self, head: bytes) -> bytes:
+    def shown(self, head: bytes) -> bytes:
         """Return the head of a request, the only one of its connection, as the server is to see it."""
         own, theirs = str(self.port).encode(), str(self._parts.port).encode()
         lines = head.split(b"\r\n")
@@ -69,8 +55,40 @@ class BearingProxy:
         return b"\r\n".join([lines[0], *named, *added]) + END_OF_HEAD
 
 
-async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+class _Connection(BaseRequestHandler):
+    server: BearingProxy
+    request: socket.socket
+
+    def handle(self) -> None:
+        self.request.settimeout(TIMEOUT)
+        with suppress(OSError):
+            head, rest = self._head()
+            if not head:
+                return
+            with self.server.connect() as server:
+                server.sendall(self.server.shown(head) + rest)
+                asking = threading.Thread(target=_pass_on, args=(self.request, server))
+                asking.start()
+                _pass_on(server, self.request)
+                asking.join()
+
+    def _head(self) -> tuple[bytes, bytes]:
+        """Read the head of a request, and what has come of its body; nothing where the client has gone."""
+        received = b""
+        while END_OF_HEAD not in received:
+            block = self.request.recv(BLOCK_BYTES)
+            if not block:
+                return b"", b""
+            received += block
+        head, _, rest = received.partition(END_OF_HEAD)
+        return head + END_OF_HEAD, rest
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    """Pass on what comes until either side has gone, and let the other go then."""
     with suppress(OSError):
-        while block := await source.read(BLOCK_BYTES):
-            target.write(block)
-            await target.drain()
+        while block := source.recv(BLOCK_BYTES):
+            target.sendall(block)
+    for one in (source, target):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
