@@ -23,12 +23,14 @@ _AS_ROOT = ["HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", f"PATH={
 # lxc-attach makes a terminal inside and has the outer one turn newlines into two characters: both would.
 _ONE_NEWLINE = 'stty -onlcr; exec "$@"'
 
-# machined knows every machine that registered; of one that did not, its parent's words tell.
+# machined knows every machine that registered; of one that did not, its parent's words tell, if that is root's: others
+# may call a process so, and would be handed what is typed.
 _NSPAWN = r"""
 leader=$(machinectl show --property=Leader --value -- "$1" 2>/dev/null)
 for entry in ${leader:+none} /proc/[0-9]*; do
   [ -z "$leader" ] || break
-  read -r comm 2>/dev/null <"$entry/comm" && [ "$comm" = systemd-nspawn ] || continue
+  [ -O "$entry" ] && read -r comm 2>/dev/null <"$entry/comm" && [ "$comm" = systemd-nspawn ] || continue
+  case $(readlink "$entry/exe") in */bin/systemd-nspawn|*"/bin/systemd-nspawn (deleted)") ;; *) continue;; esac
   words=" $(tr '\0' ' ' <"$entry/cmdline")"
   case $words in *" --machine=$1 "*|*" -M $1 "*|*" -M$1 "*|*" --machine $1 "*) ;; *) continue;; esac
   read -r leader _ <"/proc/${entry#/proc/}/task/${entry#/proc/}/children"

@@ -117,3 +117,17 @@ def test_what_is_not_installed_is_named(local: Transport) -> None:
 def test_a_name_that_would_be_another_word_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         Podman().schema().load({"host": ON, "containerName": name})
+
+
+@pytest.mark.needs("nspawn")
+def test_a_process_that_calls_itself_nspawn_is_not_entered(local: Transport, container_host: ContainerHost) -> None:
+    machine = container_host.machine
+    machine.run("sh", "-c", "cp /bin/sh /run/systemd-nspawn")
+    words = "nohup /run/systemd-nspawn -c 'sleep 100; :' --machine=decoy >/run/decoy.log 2>&1 </dev/null & echo $!"
+    decoy = machine.run("sh", "-c", words).strip()
+    try:
+        machine.run("sh", "-c", f'until [ "$(cat /proc/{decoy}/task/{decoy}/children)" ]; do sleep 0.1; done')
+        error = refused(Nspawn(), local, containerName="decoy")
+        assert "is not running" in error.message
+    finally:
+        machine.run("sh", "-c", f"kill $(cat /proc/{decoy}/task/{decoy}/children) {decoy}")
