@@ -19,6 +19,16 @@ def name(value: str) -> None:
         raise ValidationError("Not a name: letters, digits and . _ - : @, the first a letter or digit.")
 
 
+def instance(value: str) -> None:
+    """Refuse what is no name of an instance: one with a colon would be that of another server.
+
+    :raises ValidationError: it is none.
+    """
+    name(value)
+    if ":" in value:
+        raise ValidationError("Not the name of an instance: a colon names a remote. Run over a host of that server.")
+
+
 def absolute(value: str) -> None:
     """Refuse a path that is not absolute.
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child
-from connmgr_containers.fields import HostSchema, optional
+from connmgr.plugin import Child, Text
+from connmgr_containers.fields import HostSchema, instance, optional
 from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Switched, on_terminal, reason
 from connmgr_containers.systems import STOP_SECONDS, ContainerSchema
@@ -24,6 +24,7 @@ _STOP = f'"$@" --timeout={STOP_SECONDS} 2>/dev/null || exec "$@" --force'
 class InstanceSchema(ContainerSchema):
     """The fields of an instance."""
 
+    containerName = Text(required=True, validate=instance, metadata={"description": "The container's name."})
     project = optional("The project that it belongs to; the client's default otherwise.")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from connmgr.errors import RuntimeUnreachable
-from connmgr.plugin import Child
+from connmgr.plugin import Child, ValidationError
 from connmgr.testing import MemoryTransport, Process
-from connmgr_containers import Incus, IncusHost, LxdHost, NspawnHost
+from connmgr_containers import Incus, IncusHost, Lxd, LxdHost, NspawnHost
 
 ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 WAIT_SECONDS = 10.0
@@ -41,6 +41,12 @@ def test_instances_of_a_project(kind: IncusHost, program: str) -> None:
         Child("web", kind.inner.name, {"containerName": "web", "project": "shop"}, True),
         Child("db", kind.inner.name, {"containerName": "db", "project": "shop"}, False),
     ]
+
+
+@pytest.mark.parametrize("kind", [Incus(), Lxd()])
+def test_an_instance_is_of_the_host_that_it_runs_over(kind: Incus) -> None:
+    with pytest.raises(ValidationError, match="a colon names a remote"):
+        kind.schema().load({"host": ON, "containerName": "production:web"})
 
 
 def test_machines_that_run_and_images_that_do_not() -> None:
