@@ -28,6 +28,16 @@ def test_a_database_answers_through_a_service(tunnels: Tunnels, far: str, postgr
     with psycopg.connect(moved, connect_timeout=20) as connected:
         rows = connected.execute("SELECT repeat('x', 1000), n FROM generate_series(1, 5000) AS n").fetchall()
     assert [number for _, number in rows] == list(range(1, 5001))
+    psql = [
+        "psql",
+        "--no-psqlrc",
+        "--tuples-only",
+        "--no-align",
+        "--command",
+        "SELECT sum(n) FROM generate_series(1, 5000) AS n",
+    ]
+    told = subprocess.run([*psql, moved], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert told.stdout == "12502500\n"
     assert tunnels.until(id, lambda told: not told["streams"])["bytesIn"] > 5_000_000
     tunnels.remove(id)
 
