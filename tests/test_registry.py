@@ -19,7 +19,12 @@ from tests.conftest import StartDaemon
 from tests.daemon import clean_environment
 from tests.plugins.strangers import SOUND, install
 
-BUNDLED = {"local", "shellEnvironment", "ssh"}
+BUNDLED = {
+    *("local", "shellEnvironment", "ssh"),
+    *("customService", "sshDynamicTunnel", "sshLocalTunnel", "sshRemoteTunnel"),
+    *("chroot", "docker", "incus", "kubernetes", "lxc", "lxd", "nspawn", "podman"),
+    *("dockerHost", "incusHost", "kubernetesCluster", "lxcHost", "lxdHost", "nspawnHost", "podmanHost"),
+}
 
 
 def without(statement: str, replacement: str = "") -> str:
@@ -47,8 +52,11 @@ BROKEN = {
     "hook raises": (without("[Sound()]", "1 / 0"), "ZeroDivisionError"),
     "hook returns nothing": (without("return [Sound()]", "return"), "offers no types"),
     "hook returns no list": (without("[Sound()]", "Sound()"), "not iterable"),
-    "a class for a type": (without("[Sound()]", "[Sound]"), "not an instance of ConnectionType or Wrapper"),
-    "a string for a type": (without("[Sound()]", "['sound']"), "not an instance of ConnectionType or Wrapper: 'sound'"),
+    "a class for a type": (without("[Sound()]", "[Sound]"), "not an instance of ConnectionType, Wrapper or Tunnel"),
+    "a string for a type": (
+        without("[Sound()]", "['sound']"),
+        "not an instance of ConnectionType, Wrapper or Tunnel: 'sound'",
+    ),
     "no open": (without("def open", "def opens"), "open"),
     "no name": (without('name = "NAME"'), "Sound.name is None"),
     "a number for a name": (without('name = "NAME"', "name = 7"), "Sound.name is 7"),
@@ -215,7 +223,7 @@ def test_names_that_differ_in_case_alone_are_one(site: Path) -> None:
 
 
 def test_an_unknown_type_is_an_error_that_names_those_that_are_there() -> None:
-    with pytest.raises(UnknownType, match=r"nonesuch \(installed: local, shellEnvironment, ssh\)"):
+    with pytest.raises(UnknownType, match=r"nonesuch \(installed: chroot, .*, ssh, .*\)"):
         Registry.load().get("nonesuch")
 
 

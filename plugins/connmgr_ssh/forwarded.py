@@ -13,34 +13,15 @@ from paramiko.message import Message
 
 from connmgr.errors import OperationError
 from connmgr.plugin import Deadline
+from connmgr_ssh.requests import GlobalRequests, Reply
 from connmgr_ssh.stream import packed
 from connmgr_ssh.tcp import TcpStream
 
 MAX_UNACCEPTED = 128
 """Streams that wait to be accepted; further ones are refused."""
 
-
 CANCEL_SECONDS = 5.0
 """Longest time to wait until a port is not listened on any more."""
-
-
-class Reply:
-    """The answer to a global request, which whoever reads from the link calls with the message, None for a refusal."""
-
-    def __init__(self, when_granted: Callable[[Message], None]) -> None:
-        self._when_granted = when_granted
-        self._settled = threading.Event()
-        self.granted = False
-
-    def __call__(self, message: Message | None) -> None:
-        if message is not None:
-            self.granted = True
-            self._when_granted(message)
-        self._settled.set()
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the answer; return whether it came."""
-        return self._settled.wait(timeout)
 
 
 class FarListener:
@@ -103,9 +84,47 @@ class FarListener:
                 self._cancel(self.port, request, Deadline(CANCEL_SECONDS))
 
 
-def forward_request(host: str, port: int) -> Message:
-    """Return the message that asks to listen on ``host:port``."""
-    return _request(b"tcpip-forward", host, port)
+class FarPorts:
+    """The ports of the far side that a link listens on."""
+
+    def __init__(self, requests: GlobalRequests) -> None:
+        self._requests = requests
+        self._listeners: dict[int, FarListener] = {}
+
+    def listen(self, host: str, port: int, deadline: Deadline) -> FarListener | None:
+        """Have the far side listen on ``host:port``, 0 for a free port; return None where it refuses or is gone.
+
+        :raises TimeoutError: it did not answer in time.
+        :raises EOFError | OSError: the connection is gone.
+        """
+        found: list[FarListener] = []
+
+        def granted(answer: Message) -> None:
+            # Connections may come right behind the answer.
+            found.append(FarListener(host, port or answer.get_int(), self._cancel))
+            self._listeners[found[0].port] = found[0]
+
+        reply = Reply(granted)
+        self._requests.ask(_request(b"tcpip-forward", host, port), deadline, reply)
+        if not reply.wait(deadline.left()):
+            raise TimeoutError("The far side did not answer.")
+        return found[0] if reply.granted else None
+
+    def taking(self, port: int) -> FarListener | None:
+        """Return what accepts the streams of a port, if it takes one more."""
+        listener = self._listeners.get(port)
+        return listener if listener is not None and listener.takes_more else None
+
+    def end(self) -> None:
+        """Note that the link is gone."""
+        for listener in list(self._listeners.values()):
+            listener.end()
+
+    def _cancel(self, port: int, message: Message, deadline: Deadline) -> None:
+        self._listeners.pop(port, None)
+        reply = Reply()
+        self._requests.ask(message, deadline, reply)
+        reply.wait(deadline.left())
 
 
 def refused(host: str, port: int, name: str) -> OperationError:

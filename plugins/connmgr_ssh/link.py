@@ -20,8 +20,9 @@ from paramiko.ssh_exception import SSHException
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
-from connmgr_ssh.forwarded import FarListener, Reply, forward_request
+from connmgr_ssh.forwarded import FarPorts
 from connmgr_ssh.packets import Packets, Payload
+from connmgr_ssh.requests import GlobalRequests
 from connmgr_ssh.stream import PACKET_BYTES, STDERR, STDOUT, WINDOW_BYTES, Stream, packed
 from connmgr_ssh.tcp import TcpStream
 from connmgr_ssh.wire import MAX_SILENCES, Wire
@@ -104,10 +105,8 @@ class Link(paramiko.Transport):
         self._soon: deque[tuple[Message, Stream]] = deque()
         self._one_waits = threading.Lock()
         self._held_up: set[Stream] = set()
-        # Global requests are answered in their order, and answers do not tell which one they are for.
-        self._ordering = threading.Lock()
-        self._replies: deque[Reply | None] = deque()
-        self._listeners: dict[int, FarListener] = {}
+        self._requests = GlobalRequests(self.post)
+        self.ports = FarPorts(self._requests)
         self._packets = cast(Packets, self.packetizer)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
@@ -169,11 +168,8 @@ class Link(paramiko.Transport):
             # A channel may have been opened after paramiko notified the others, and before the link became inactive.
             for stream in list(self._channels.values()):
                 stream._unlink()
-            for listener in list(self._listeners.values()):
-                listener.end()
-            for reply in list(self._replies):
-                if reply is not None:
-                    reply(None)
+            self.ports.end()
+            self._requests.end()
             self.wire.release()
             self.reading.close()
 
@@ -362,13 +358,8 @@ class Link(paramiko.Transport):
         """Ask a silent peer for a sign of life, or give it up."""
         if self.wire.silences >= MAX_SILENCES:
             raise EOFError
-        if self.authenticated and self.clear_to_send.is_set() and self._ordering.acquire(blocking=False):
-            try:
-                self._replies.append(None)
-                if not self._packets.try_send(Message(KEEP_ALIVE)):
-                    self._replies.pop()
-            finally:
-                self._ordering.release()
+        if self.authenticated and self.clear_to_send.is_set():
+            self._requests.ask_at_once(lambda: self._packets.try_send(Message(KEEP_ALIVE)))
 
     def answers(self, timeout: float) -> bool:
         """Whether the peer is there; where a sign of life is overdue, it has ``timeout`` seconds to give one."""
@@ -380,60 +371,18 @@ class Link(paramiko.Transport):
                 # paramiko sets it at the answer, and at the end of the link.
                 self.completion_event = heard = threading.Event()
                 with suppress(OSError, EOFError):
-                    self._ask(Message(KEEP_ALIVE), None, deadline)
+                    self._requests.ask(Message(KEEP_ALIVE), deadline)
                     heard.wait(deadline.left())
             return self.active and not self.wire.overdue
         finally:
             self._asking.release()
 
-    def _ask(self, message: Message, reply: Reply | None, deadline: Deadline) -> None:
-        """Send a global request; ``reply`` is called with its answer."""
-        with self._ordering:
-            self._replies.append(reply)
-            try:
-                self.post(message, deadline)
-            except BaseException:
-                self._replies.pop()
-                raise
-
-    def listen(self, host: str, port: int, deadline: Deadline) -> FarListener | None:
-        """Have the far side listen on ``host:port``, 0 for a free port; return None where it refuses.
-
-        :raises TimeoutError: it did not answer in time.
-        :raises EOFError | OSError: the connection is gone.
-        """
-        found: list[FarListener] = []
-
-        def granted(answer: Message) -> None:
-            # Connections may come right behind the answer.
-            found.append(FarListener(host, port or answer.get_int(), self._cancel_port))
-            self._listeners[found[0].port] = found[0]
-
-        reply = Reply(granted)
-        self._ask(forward_request(host, port), reply, deadline)
-        if not reply.wait(deadline.left()):
-            raise TimeoutError("The far side did not answer.")
-        if not self.active:
-            raise EOFError
-        return found[0] if reply.granted else None
-
-    def _cancel_port(self, port: int, message: Message, deadline: Deadline) -> None:
-        self._listeners.pop(port, None)
-        reply = Reply(lambda _: None)
-        self._ask(message, reply, deadline)
-        reply.wait(deadline.left())
-
-    def _answered(self, answer: Message | None) -> None:
-        reply = self._replies.popleft() if self._replies else None
-        if reply is not None:
-            reply(answer)
-
     def _parse_request_success(self, m: Message) -> None:
-        self._answered(m)
+        self._requests.answered(m)
         super()._parse_request_success(m)  # type: ignore[misc]
 
     def _parse_request_failure(self, m: Message) -> None:
-        self._answered(None)
+        self._requests.answered(None)
         super()._parse_request_failure(m)  # type: ignore[misc]
 
     def _parse_channel_open(self, m: Message) -> None:
@@ -443,8 +392,8 @@ class Link(paramiko.Transport):
             super()._parse_channel_open(m)  # type: ignore[misc]
             return
         m.get_binary()
-        listener = self._listeners.get(m.get_int())
-        if listener is None or not listener.takes_more:
+        listener = self.ports.taking(m.get_int())
+        if listener is None:
             reason = struct.pack(">II", number, common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
             self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_FAILURE]) + reason + packed(b"") + packed(b"")))
             return

@@ -79,8 +79,9 @@ class SshTransport(Transport):
         deadline = Deadline(timeout)
         self._refuse_when_lost()
         with mapped(self._name, f"listening on {host}:{port}", deadline):
-            listener = self._link.listen(host, port, deadline)
+            listener = self._link.ports.listen(host, port, deadline)
         if listener is None:
+            self._refuse_when_lost()
             raise refused(host, port, self._name)
         return listener
 

@@ -279,7 +279,7 @@ class TestFields:
             (("ssh", "web", "host=x", "connectTimeout=1e999"), "'1e999' is not a value of the kind number"),
             (
                 ("telnet", "web", "host=x"),
-                "No connection type is called 'telnet'; there are local, shellEnvironment, ssh.",
+                "No connection type is called 'telnet'; there are chroot, customService, docker, dockerHost, ",
             ),
             (("ssh",), "TYPE and NAME are needed"),
         ],

@@ -21,6 +21,9 @@ def bare(container_host: ContainerHost, ways: Places, daemon: Daemon) -> Iterato
     container_host.has("podman")
     host = daemon.client.connection.add("machine", {"type": "ssh", **ssh_fields(ways.sshd, "root")})
     yield daemon.client.connection.add("bare", {"type": "podman", "host": host, "containerName": "bare"})
+    # Other tests list all that the machine's root keeps.
+    for job in daemon.client.jobs.query("machine/bare"):
+        daemon.client.post("/job/remove", job=job.id, force=True)
     daemon.client.connection.remove([host])
 
 

@@ -36,8 +36,16 @@ def worker(daemon: Daemon) -> Holder:
 
 def bridge() -> psutil.Process:
     """Return the process of the server that a client of this process has started."""
-    [one] = [one for one in psutil.Process().children(recursive=True) if "mcp" in one.cmdline()]
+    [one] = [one for one in psutil.Process().children(recursive=True) if "mcp" in _words(one)]
     return one
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        # It has ended, as others that this process has started before may have.
+        return []
 
 
 @pytest.mark.parametrize("mode", MODES)

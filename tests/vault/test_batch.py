@@ -26,6 +26,7 @@ class Held:
     sealed: dict[str, Any]
     references: list[str] = field(default_factory=list)
     parent: str | None = None
+    folder: str | None = None
 
     @property
     def fingerprint(self) -> bytes:
