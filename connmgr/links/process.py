@@ -18,6 +18,21 @@ Open = Callable[[Transport, float], Channel]
 """Opens a channel within a number of seconds."""
 
 
+def answering(links: LinkTable, connection: str, access: Access, deadline: Deadline) -> Lease:
+    """Lease a link of the connection whose far side answers: one that owes a sign of life and gives none is retired.
+
+    :raises connmgr.errors.ConnmgrError: what leasing raises.
+    """
+    while True:
+        lease = links.lease(connection, access, deadline.left(LEAST_SECONDS))
+        with ExitStack() as cleanup:
+            cleanup.callback(lease.release)
+            if lease.opener or lease.link.first.answers(deadline.within(PROBE_SECONDS).left()):
+                cleanup.pop_all()
+                return lease
+            lease.link.retire()
+
+
 def start_over(links: LinkTable, connection: str, access: Access, open: Open, timeout: float) -> tuple[Lease, Channel]:
     """Return what ``open`` returns within ``timeout`` seconds, and the lease of the link that carries it.
 
@@ -26,12 +41,9 @@ def start_over(links: LinkTable, connection: str, access: Access, open: Open, ti
     """
     deadline = Deadline(timeout)
     while True:
-        lease = links.lease(connection, access, deadline.left(LEAST_SECONDS))
+        lease = answering(links, connection, access, deadline)
         with ExitStack() as cleanup:
             cleanup.callback(lease.release)
-            if not lease.opener and not lease.link.first.answers(deadline.within(PROBE_SECONDS).left()):
-                lease.link.retire()
-                continue
             try:
                 channel = open(lease.link.transport, deadline.left(LEAST_SECONDS))
             except ShellLost:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from connmgr.errors import ShellLost
 from connmgr.links.link import Lease
-from connmgr.links.process import PROBE_SECONDS
+from connmgr.links.process import PROBE_SECONDS, answering
 from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Forward, Listener
 from connmgr.secrets.principals import Access
@@ -74,19 +74,15 @@ def open_way(
     :raises connmgr.errors.ConnmgrError: what leasing a link raises.
     """
     deadline = Deadline(timeout)
-    while True:
-        lease = links.lease(connection, access, deadline.left(LEAST_SECONDS))
-        with ExitStack() as cleanup:
-            cleanup.callback(lease.release)
-            if not lease.opener and not lease.link.first.answers(deadline.within(PROBE_SECONDS).left()):
-                lease.link.retire()
-                continue
-            transport = lease.link.transport
-            way = Way(lease)
-            if listens_far:
-                listener = transport.listen_tcp(forward.host, forward.port, timeout=deadline.left(1.0))
-                way = Way(lease, None, listener, (forward.host, listener.port))
-            elif not transport.carries_streams:
-                way = Way(lease, find_relay(transport, deadline.left(1.0)))
-            cleanup.pop_all()
-            return way
+    lease = answering(links, connection, access, deadline)
+    with ExitStack() as cleanup:
+        cleanup.callback(lease.release)
+        transport = lease.link.transport
+        way = Way(lease)
+        if listens_far:
+            listener = transport.listen_tcp(forward.host, forward.port, timeout=deadline.left(1.0))
+            way = Way(lease, None, listener, (forward.host, listener.port))
+        elif not transport.carries_streams:
+            way = Way(lease, find_relay(transport, deadline.left(1.0)))
+        cleanup.pop_all()
+        return way
