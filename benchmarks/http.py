@@ -1,6 +1,7 @@
 """A bare request to the daemon beside the least Flask application under waitress, which answers the same body.
 
-Run it with ``python -m benchmarks.http``. CPU is that of the server's process alone.
+Run it with ``python -m benchmarks.http``. CPU is that of the server's process alone, in user and system mode. The two
+take turns of a few milliseconds, and each ratio is the median over all turns: what else the machine does meets both.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import json
 import selectors
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from statistics import median
-
-import psutil
+from typing import NamedTuple
 
 from benchmarks.daemon import temporary_daemon
-from benchmarks.timing import interleaved, print_table
+from benchmarks.timing import print_table
 
 REPEAT = "python -m benchmarks.http"
-CALLS = 1000
+ROUNDS = 300
+CALLS = 20
 FLOOR = "least Flask application"
+BARE = "bare request"
 
 LEAST = """
 import flask, sys
@@ -41,6 +45,25 @@ server.run()
 """
 
 
+class Server(NamedTuple):
+    """A process that answers, and a request to it."""
+
+    pid: int
+    call: Callable[[], object]
+
+    def cpu(self) -> float:
+        """Return the seconds of CPU that the process has taken."""
+        # The clock of clock_getcpuclockid(3), which Python does not have: CPUCLOCK_SCHED of the process.
+        return time.clock_gettime(~self.pid << 3 | 2)
+
+
+class Turn(NamedTuple):
+    """Seconds of one call in one turn of a server."""
+
+    wall: float
+    cpu: float
+
+
 def main() -> None:
     """Measure wall time and the server's CPU time of one request on a connection that is kept alive."""
     with temporary_daemon() as daemon:
@@ -49,34 +72,48 @@ def main() -> None:
         token = _token(address, daemon.auth_file.read_text())
         with _least(json.dumps(answer)) as (floor, port):
             servers = {
-                FLOOR: (psutil.Process(floor), _request(f"127.0.0.1:{port}", None)),
-                "bare request": (psutil.Process(daemon.pid), _request(address, token)),
+                FLOOR: Server(floor, _request(f"127.0.0.1:{port}", None)),
+                BARE: Server(daemon.pid, _request(address, token)),
             }
-            taken = interleaved({name: call for name, (_, call) in servers.items()}, calls=200)
-            cpu = {name: _cpu(process, call) for name, (process, call) in servers.items()}
+            taken = turns(servers, ROUNDS)
     rows = [
         (
             name,
-            f"{median(taken[name]) * 1e3:.3f}",
-            f"{median(taken[name]) / median(taken[FLOOR]):.2f}",
-            f"{cpu[name] * 1e3:.3f}",
-            f"{cpu[name] / cpu[FLOOR]:.2f}",
+            *(f"{median(turn.wall for turn in of_server) * 1e3:.3f}", f"{ratio(taken, name, FLOOR, 'wall'):.2f}"),
+            *(f"{median(turn.cpu for turn in of_server) * 1e3:.3f}", f"{ratio(taken, name, FLOOR, 'cpu'):.2f}"),
         )
-        for name in servers
+        for name, of_server in taken.items()
     ]
     heads = ("", "median ms", f"x {FLOOR}", "CPU ms", f"x {FLOOR}")
     print_table("A request that does nothing, keep-alive", heads, rows, repeat=REPEAT)
 
 
-def _cpu(process: psutil.Process, call: Callable[[], object]) -> float:
-    """Return the seconds of CPU that ``process`` needs for one ``call``: the median of several rounds."""
-    rounds = []
-    for _ in range(5):
-        before = sum(process.cpu_times()[:2])
-        for _ in range(CALLS):
-            call()
-        rounds.append((sum(process.cpu_times()[:2]) - before) / CALLS)
-    return median(rounds)
+def ratio(taken: Mapping[str, list[Turn]], name: str, base: str, what: str) -> float:
+    """Return the ratio of ``name`` to ``base`` in ``what``, ``wall`` or ``cpu``: the median over all turns."""
+    pairs = zip(taken[name], taken[base], strict=True)
+    return median(getattr(one, what) / getattr(other, what) for one, other in pairs)
+
+
+def turns(servers: Mapping[str, Server], rounds: int) -> dict[str, list[Turn]]:
+    """Send each server :data:`CALLS` requests a turn, ``rounds`` times in turns, and return its turns."""
+    walls: dict[str, list[float]] = {name: [] for name in servers}
+    # From the beginning of a turn to that of the next: some work follows the answer.
+    clocks: dict[str, list[float]] = {name: [] for name in servers}
+    for _ in range(rounds + 1):
+        for name, server in servers.items():
+            clocks[name].append(server.cpu())
+            walls[name].append(median(_seconds(server.call) for _ in range(CALLS)))
+    taken = {}
+    for name, marks in clocks.items():
+        cpu = [(after - before) / CALLS for before, after in pairwise(marks)]
+        taken[name] = [Turn(*both) for both in zip(walls[name], cpu, strict=False)]
+    return taken
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
 
 
 def _request(address: str, token: str | None) -> Callable[[], object]:

@@ -11,27 +11,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
 from benchmarks.daemon import temporary_daemon
 from benchmarks.files import Files
+from benchmarks.http import Server, Turn, ratio, turns
 from benchmarks.ssh import add, server
-from benchmarks.timing import interleaved, print_table
+from benchmarks.timing import print_table
 from connmgr.client import Client
 from tests.daemon import Daemon
 
 SIZE = 100_000_000
 REPEAT = "python -m benchmarks.private_parts"
 START = "import sys; from connmgr.__main__ import main; sys.argv[0] = 'connmgr'; main()"
+ROUNDS = 60
+AS_IT_IS = "as it is"
 KEEPING = "waitress keeps a client's thread"
+SENDING = "waitress's buffers are sent by the answering thread"
 READING = "a waiting thread reads from the ssh link"
 SEALING = "AES-GCM without paramiko's packet layer"
 
 WITHOUT = {
-    KEEPING: "from connmgr.daemon.channel import Channel; Channel._next_arrives = lambda self: False",
+    KEEPING: "from connmgr.daemon import receiving; receiving.ReceivingChannel._next_arrives = lambda self: False",
+    SENDING: "from waitress.channel import HTTPChannel; from connmgr.daemon.sending import SendingChannel as Channel; "
+    "Channel.write_soon, Channel._send_header = HTTPChannel.write_soon, lambda self: None",
     READING: "from connmgr_ssh.reading import Reading; Reading._read = lambda self, ready, seconds: ready()",
     SEALING: "import connmgr_ssh.packets as packets; packets._aead = lambda options, iv: None",
 }
@@ -41,15 +47,17 @@ def main() -> None:
     """Measure a bare request, a command over ssh, and a large file over ssh, with and without each part."""
     with ExitStack() as stack:
         sshd = stack.enter_context(server())
-        daemons = {"as it is": stack.enter_context(temporary_daemon())}
+        daemons = {AS_IT_IS: stack.enter_context(temporary_daemon())}
         for name, patch in WITHOUT.items():
             program = (sys.executable, "-c", f"{patch}; {START}")
             daemons[f"without: {name}"] = stack.enter_context(temporary_daemon(program=program))
         connections = {name: add(daemon, sshd) for name, daemon in daemons.items()}
         for name, daemon in daemons.items():
             daemon.client.post("/shell/start", connection=connections[name])
-        bare = interleaved({name: _bare(daemon) for name, daemon in daemons.items()}, calls=200)
-        command = interleaved({name: _true(daemon, connections[name]) for name, daemon in daemons.items()}, calls=200)
+        bare = turns({name: Server(each.pid, _bare(each)) for name, each in daemons.items()}, ROUNDS)
+        command = turns(
+            {name: Server(each.pid, _true(each, connections[name])) for name, each in daemons.items()}, ROUNDS
+        )
         clients = {name: _requests_a_second(daemon) for name, daemon in daemons.items()}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # The server's user is another one.
@@ -58,15 +66,24 @@ def main() -> None:
     rows = [
         (
             name,
-            f"{median(bare[name]) * 1e3:.2f}",
+            *_beside(bare, name),
             f"{clients[name]:.0f}",
-            f"{median(command[name]) * 1e3:.2f}",
+            *_beside(command, name),
             *(f"{speed:.0f}" for speed in files[name]),
         )
         for name in daemons
     ]
-    heads = ("", "bare ms", "16 clients /s", "ssh true ms", "write MB/s", "read MB/s")
+    heads = (
+        *("", "bare ms", "x", "CPU ms", "x", "16 clients /s"),
+        *("ssh true ms", "x", "CPU ms", "x", "write MB/s", "read MB/s"),
+    )
     print_table(f"Private parts of libraries; {SIZE // 10**6} MB over ssh", heads, rows, repeat=REPEAT)
+
+
+def _beside(taken: Mapping[str, list[Turn]], name: str) -> Iterator[str]:
+    for what in ("wall", "cpu"):
+        yield f"{median(getattr(turn, what) for turn in taken[name]) * 1e3:.2f}"
+        yield f"{ratio(taken, name, AS_IT_IS, what):.2f}"
 
 
 def _write_and_read(

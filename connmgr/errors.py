@@ -105,18 +105,25 @@ ConnmgrError
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
 class ConnmgrError(Exception):
     """Base of every error raised on purpose: a message for a person and a stable ``code`` for a program.
 
-    ``status`` is the HTTP status of the answer. ``details`` holds further JSON members of the error object: never a
-    secret, a path of the daemon or a traceback.
+    ``code`` is the name of the class in lower case with underscores, unless the class says another one; a subclass in
+    another module has its parent's. ``status`` is the HTTP status of the answer. ``details`` holds further JSON members
+    of the error object: never a secret, a path of the daemon or a traceback.
     """
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
+
+    def __init_subclass__(cls, status: int | None = None) -> None:
+        if cls.__module__ == __name__ and "code" not in vars(cls):
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.status = status or cls.status
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -124,11 +131,10 @@ class ConnmgrError(Exception):
         self.details = details
 
 
-class RequestError(ConnmgrError):
+class RequestError(ConnmgrError, status=400):
     """The request is at fault; repeating it unchanged fails again."""
 
     code = "invalid_request"
-    status = 400
 
 
 class InvalidRequest(RequestError):
@@ -138,26 +144,17 @@ class InvalidRequest(RequestError):
 class BadFrame(RequestError):
     """A client of a stream sent what is no frame, or more than its window allows."""
 
-    code = "bad_frame"
 
-
-class UpgradeRequired(RequestError):
+class UpgradeRequired(RequestError, status=426):
     """The endpoint is a WebSocket, and the request asks for none, or not as RFC 6455 has it."""
-
-    code = "upgrade_required"
-    status = 426
 
 
 class InvalidCredential(RequestError):
     """The handshake's API key or auth file content is wrong."""
 
-    code = "invalid_credential"
-
 
 class UnknownConnection(RequestError):
     """No connection has this uuid."""
-
-    code = "unknown_connection"
 
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown connection: {uuid}")
@@ -166,8 +163,6 @@ class UnknownConnection(RequestError):
 class UnknownCategory(RequestError):
     """No category has this uuid."""
 
-    code = "unknown_category"
-
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown category: {uuid}")
 
@@ -175,55 +170,37 @@ class UnknownCategory(RequestError):
 class UnknownType(RequestError):
     """No installed plugin offers this connection type."""
 
-    code = "unknown_type"
-
 
 class UnknownPrincipal(RequestError):
     """A principal to seal a secret to does not exist."""
-
-    code = "unknown_principal"
 
 
 class ConnectionCycle(RequestError):
     """A connection would run over itself."""
 
-    code = "connection_cycle"
-
 
 class ProtectedEntry(RequestError):
     """A root category, the default category or the local machine cannot be removed."""
-
-    code = "protected_entry"
 
 
 class NotToggleable(RequestError):
     """The connection leads to nothing that could be started and stopped."""
 
-    code = "not_toggleable"
-
 
 class PortInUse(RequestError):
     """Another program listens on the port that a tunnel is to listen on."""
-
-    code = "port_in_use"
 
 
 class NoShell(RequestError):
     """No shell runs on the connection."""
 
-    code = "no_shell"
-
 
 class NoSuchDirectory(RequestError):
     """The far side cannot enter the requested working directory."""
 
-    code = "no_such_directory"
-
 
 class UnknownJob(RequestError):
     """No job has this uuid, or no longer."""
-
-    code = "unknown_job"
 
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown job: {uuid}")
@@ -232,19 +209,13 @@ class UnknownJob(RequestError):
 class JobRunning(RequestError):
     """The operation is for a job that has ended, and this one runs."""
 
-    code = "job_running"
-
 
 class JobFinished(RequestError):
     """The operation is for a job that runs, and this one has ended."""
 
-    code = "job_finished"
-
 
 class UnknownTerminal(RequestError):
     """No terminal has this uuid, or no longer."""
-
-    code = "unknown_terminal"
 
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown terminal: {uuid}")
@@ -253,25 +224,17 @@ class UnknownTerminal(RequestError):
 class TerminalEnded(RequestError):
     """The program of the terminal has ended, or the terminal was closed."""
 
-    code = "terminal_ended"
-
 
 class StdinClosed(RequestError):
     """The job takes no input: it was started without, its input was ended, or it reads none any more."""
-
-    code = "stdin_closed"
 
 
 class OutputGone(RequestError):
     """What the far side kept of the job was removed or replaced there."""
 
-    code = "output_gone"
-
 
 class UnknownBlob(RequestError):
     """No blob of the caller has this uuid; it may have expired."""
-
-    code = "unknown_blob"
 
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown blob: {uuid}")
@@ -280,47 +243,35 @@ class UnknownBlob(RequestError):
 class BlobQuotaExceeded(RequestError):
     """The daemon has no room for another blob of this size."""
 
-    code = "blob_quota_exceeded"
-
 
 class NoSuchFile(RequestError):
     """There is no file at the path."""
-
-    code = "no_such_file"
 
 
 class WrongFileType(RequestError):
     """The operation does not apply to a directory, a device or another kind of file."""
 
-    code = "wrong_file_type"
-
 
 class FileExists(RequestError):
     """Something exists at the path."""
-
-    code = "file_exists"
 
 
 class FileChanged(RequestError):
     """The file at the path is not the one that was to be replaced."""
 
-    code = "file_changed"
-
 
 class DirectoryNotEmpty(RequestError):
     """Removing a directory that is not empty requires ``recursive``."""
-
-    code = "directory_not_empty"
 
 
 class ArchiveRefused(RequestError):
     """The archive is malformed, or would write elsewhere than into its directory; nothing of it was written."""
 
-    code = "archive_refused"
-
 
 class ValidationFailed(RequestError):
     """A connection to validate could not be opened; ``code`` is its cause's."""
+
+    code = "invalid_request"
 
     def __init__(self, cause: ConnmgrError) -> None:
         super().__init__(cause.message, **cause.details)
@@ -330,37 +281,25 @@ class ValidationFailed(RequestError):
 class SecretLocked(RequestError):
     """The session may not open a secret that the request needs."""
 
-    code = "secret_locked"
-
 
 class UnlockFailed(RequestError):
     """Unknown vault user or wrong passphrase; clients cannot tell which."""
-
-    code = "unlock_failed"
 
 
 class CategoryExists(RequestError):
     """A category would move beside another one of the same name."""
 
-    code = "category_exists"
-
 
 class UserExists(RequestError):
     """A vault user of this name exists already."""
-
-    code = "user_exists"
 
 
 class UnknownUser(RequestError):
     """No vault user has this name."""
 
-    code = "unknown_user"
-
 
 class UnknownApproval(RequestError):
     """No approval has this uuid, or it has expired or was used up."""
-
-    code = "unknown_approval"
 
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown approval, or one that is over: {uuid}")
@@ -369,8 +308,6 @@ class UnknownApproval(RequestError):
 class UnknownCommand(RequestError):
     """No command is saved under this name."""
 
-    code = "unknown_command"
-
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown saved command: {name}")
 
@@ -378,237 +315,153 @@ class UnknownCommand(RequestError):
 class CommandExists(RequestError):
     """A command is saved under this name already; ``replace`` puts another one in its place."""
 
-    code = "command_exists"
-
 
 class VaultLocked(RequestError):
     """The vault has users, and only a session that has unlocked one may do this."""
-
-    code = "vault_locked"
 
 
 class LastPrincipal(RequestError):
     """Removing the user would make stored secrets unreadable for everyone; ``force`` removes it."""
 
-    code = "last_principal"
 
-
-class NotAuthenticated(RequestError):
+class NotAuthenticated(RequestError, status=401):
     """The request carries no bearer token."""
 
-    code = "not_authenticated"
-    status = 401
 
-
-class InvalidToken(RequestError):
+class InvalidToken(RequestError, status=403):
     """The bearer token is unknown or expired."""
 
-    code = "invalid_token"
-    status = 403
 
-
-class TokenExpired(RequestError):
+class TokenExpired(RequestError, status=403):
     """The token was created for a time that is over."""
 
-    code = "token_expired"
-    status = 403
 
-
-class TokenRevoked(RequestError):
+class TokenRevoked(RequestError, status=403):
     """The token, or the one that it was created with, was revoked."""
 
-    code = "token_revoked"
-    status = 403
 
-
-class ScopeDenied(RequestError):
+class ScopeDenied(RequestError, status=403):
     """The token is not for this: it lacks a scope, or is used from elsewhere."""
 
-    code = "scope_denied"
-    status = 403
 
-
-class PolicyDenied(RequestError):
+class PolicyDenied(RequestError, status=403):
     """A rule of the token, or a plugin that decides who may do what, refuses the request.
 
     ``details["rule"]`` is the number of the rule in its token, from 0, or its name; null where no rule allows it.
     """
 
-    code = "policy_denied"
-    status = 403
 
-
-class ApprovalRequired(RequestError):
+class ApprovalRequired(RequestError, status=403):
     """A rule of the token asks for an approval; ``details`` have its id as ``approval``, and when it ``expires``."""
 
-    code = "approval_required"
-    status = 403
 
-
-class ApprovalDenied(RequestError):
+class ApprovalDenied(RequestError, status=403):
     """What the token asked for was denied; ``details`` have the ``approval``."""
 
-    code = "approval_denied"
-    status = 403
 
-
-class QuotaExceeded(RequestError):
+class QuotaExceeded(RequestError, status=429):
     """The token has had its requests of the day, or has too many under way."""
-
-    code = "quota_exceeded"
-    status = 429
 
 
 class UnknownToken(RequestError):
     """No token has this uuid, or it was not created with the caller's."""
 
-    code = "unknown_token"
-
     def __init__(self, uuid: str) -> None:
         super().__init__(f"Unknown token: {uuid}")
 
 
-class ForbiddenOrigin(RequestError):
+class ForbiddenOrigin(RequestError, status=403):
     """A web page of another origin sent the request."""
 
-    code = "forbidden_origin"
-    status = 403
 
-
-class NotFound(RequestError):
+class NotFound(RequestError, status=404):
     """No such endpoint."""
 
-    code = "not_found"
-    status = 404
 
-
-class MethodNotAllowed(RequestError):
+class MethodNotAllowed(RequestError, status=405):
     """The endpoint does not answer this HTTP method."""
 
-    code = "method_not_allowed"
-    status = 405
 
-
-class BodyTooLarge(RequestError):
+class BodyTooLarge(RequestError, status=413):
     """The request body exceeds the daemon's limit."""
 
-    code = "body_too_large"
-    status = 413
 
-
-class UnsupportedMediaType(RequestError):
+class UnsupportedMediaType(RequestError, status=415):
     """The request body is not ``application/json``."""
 
-    code = "unsupported_media_type"
-    status = 415
 
-
-class MisdirectedRequest(RequestError):
+class MisdirectedRequest(RequestError, status=421):
     """The Host header names an address of another server (DNS rebinding)."""
 
-    code = "misdirected_request"
-    status = 421
 
-
-class HeadersTooLarge(RequestError):
+class HeadersTooLarge(RequestError, status=431):
     """The header of the request exceeds the daemon's limit."""
-
-    code = "headers_too_large"
-    status = 431
 
 
 class OperationError(ConnmgrError):
     """The operation could not be carried out."""
 
+    code = "internal"
+
 
 class HostUnresolved(OperationError):
     """The host name has no address."""
-
-    code = "host_unresolved"
 
 
 class HostRefused(OperationError):
     """The host refused the TCP connection, or closed it before the protocol began."""
 
-    code = "host_refused"
-
 
 class HostUnreachable(OperationError):
     """No route leads to the host."""
-
-    code = "host_unreachable"
 
 
 class ConnectTimeout(OperationError):
     """The far side did not answer in time while a link was opened."""
 
-    code = "connect_timeout"
-
 
 class HostKeyUnknown(OperationError):
     """The host's key is unknown; the message gives its fingerprint and how to accept it."""
-
-    code = "host_key_unknown"
 
 
 class HostKeyChanged(OperationError):
     """The host's key differs from the known one, or is revoked."""
 
-    code = "host_key_changed"
-
 
 class AuthFailed(OperationError):
     """The far side refused every credential offered."""
-
-    code = "auth_failed"
 
 
 class ElevationFailed(OperationError):
     """The elevation program did not grant the other identity, for another reason than the password."""
 
-    code = "elevation_failed"
-
 
 class TransportUnsupported(OperationError):
     """The transport does not offer what a connection needs, such as a TCP stream."""
-
-    code = "transport_unsupported"
 
 
 class ChannelRefused(OperationError):
     """The far side opens no further channel on this link (sshd's MaxSessions); another link may be opened."""
 
-    code = "channel_refused"
-
 
 class UnsupportedShell(OperationError):
     """The far side's shell cannot host a session (nologin, restricted or menu shells)."""
-
-    code = "unsupported_shell"
 
 
 class ShellStartFailed(OperationError):
     """The shell could not be started, for a reason without a class of its own."""
 
-    code = "shell_start_failed"
-
 
 class RuntimeUnreachable(OperationError):
     """The program that leads into a container is missing on its host, or does not reach what it asks."""
-
-    code = "runtime_unreachable"
 
 
 class NoShellInside(OperationError):
     """The system inside has no ``/bin/sh``, as images of a single program."""
 
-    code = "no_shell_inside"
-
 
 class ShellLost(OperationError):
     """The shell died or its link broke; start it again. ``sent`` is false if nothing of a command went there."""
-
-    code = "shell_lost"
 
     def __init__(self, message: str, *, sent: bool = True, **details: Any) -> None:
         super().__init__(message, **details)
@@ -618,13 +471,9 @@ class ShellLost(OperationError):
 class ShellStopped(OperationError):
     """The shell was stopped while the command ran or waited."""
 
-    code = "shell_stopped"
-
 
 class CommandTimeout(OperationError):
     """The command ran longer than its timeout and was killed; carries its output, cut if ``truncated``."""
-
-    code = "command_timeout"
 
     def __init__(self, message: str, stdout: bytes | bytearray, stderr: bytes | bytearray, *, truncated: bool) -> None:
         super().__init__(message)
@@ -636,49 +485,33 @@ class CommandTimeout(OperationError):
 class CommandCancelled(OperationError):
     """The client went away, and the command was killed."""
 
-    code = "command_cancelled"
-
 
 class PermissionDenied(OperationError):
     """The far side denies the session's user access to the file."""
-
-    code = "permission_denied"
 
 
 class NoSpace(OperationError):
     """The far side's disk or quota is full; nothing was changed."""
 
-    code = "no_space"
-
 
 class TransferFailed(OperationError):
     """A file was not transferred completely."""
-
-    code = "transfer_failed"
 
 
 class FileOperationFailed(OperationError):
     """The far side could not work on the file, for a reason without a class of its own."""
 
-    code = "file_operation_failed"
-
 
 class TarMissing(OperationError):
     """The far side has no ``tar``; single files go without it."""
-
-    code = "tar_missing"
 
 
 class RecordingFailed(OperationError):
     """The recording of a terminal cannot be written; the terminal was not opened."""
 
-    code = "recording_failed"
-
 
 class BackupFailed(OperationError):
     """A backup of the vault cannot be written or restored."""
-
-    code = "backup_failed"
 
 
 class IntegrityError(OperationError):
@@ -693,11 +526,10 @@ class InternalError(OperationError):
     code = "internal"
 
 
-class Unavailable(ConnmgrError):
+class Unavailable(ConnmgrError, status=503):
     """The daemon cannot do this now; the same request may succeed after ``retry_after`` seconds."""
 
     code = "busy"
-    status = 503
     retry_after: int = 1
 
 
@@ -708,49 +540,33 @@ class Busy(Unavailable):
 class ShellBusy(Unavailable):
     """Other commands held the session until this request's deadline."""
 
-    code = "shell_busy"
-
 
 class TokenLimit(Unavailable):
     """As many tokens as allowed are kept."""
-
-    code = "token_limit"
 
 
 class JobLimit(Unavailable):
     """As many jobs as allowed are under way."""
 
-    code = "job_limit"
-
 
 class TerminalLimit(Unavailable):
     """As many terminals as allowed are open."""
-
-    code = "terminal_limit"
 
 
 class StreamLimit(Unavailable):
     """As many streams as allowed are open."""
 
-    code = "stream_limit"
-
 
 class SessionLimit(Unavailable):
     """The connection has as many shells as it may have."""
-
-    code = "session_limit"
 
 
 class TemporaryLimit(Unavailable):
     """There are as many temporary connections as there may be."""
 
-    code = "temporary_limit"
-
 
 class UnlockThrottled(Unavailable):
     """Too many failed unlocks; wait ``retry_after`` seconds before the next."""
-
-    code = "unlock_throttled"
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
@@ -760,20 +576,16 @@ class UnlockThrottled(Unavailable):
 class VaultUnavailable(Unavailable):
     """The vault's database does not answer, or cannot be written to."""
 
-    code = "vault_unavailable"
-
 
 class AuditUnavailable(Unavailable):
     """The audit trail cannot be written, and without it nothing may be done."""
-
-    code = "audit_unavailable"
 
 
 class Stopping(Unavailable):
     """The daemon is shutting down."""
 
-    code = "stopping"
-
 
 class StartupError(ConnmgrError):
     """The daemon cannot start safely; the message is the one line that the user sees."""
+
+    code = "internal"

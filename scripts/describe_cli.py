@@ -34,29 +34,29 @@ SECTIONS = {
 
         `exec`, `shell`, `cp`, `info`, `disconnect` and `trust` also take the address of a machine to which no
         connection is stored: `deploy@web.example` or `ssh://deploy@web.example:2222`, for `cp` with `:path` behind it.
-        The daemon keeps a connection to it in its memory, until a minute after its shell has ended. Host keys are
-        checked, and all else is, as for a stored one. It has no jobs. `connmgr exec --store` stores it.
+        The daemon keeps a connection to it in its memory, until a minute after its shell has ended. This connection
+        works like a stored one, host key checks included, but has no jobs. `connmgr exec --store` stores it.
 
         A GLOB matches whole names, with the category or without it: `web*` and `customers/web*` match
         `customers/web1`. `*` stands for any characters within one segment, and `**` for any across segments:
-        `fleet/*` matches what is in the category `fleet` itself, `fleet/**` also what is in the categories below it
-        and what runs in its connections. There are `?`, `[abc]`, `[!abc]` and `{a,b}` too. Quote a GLOB, so that your
-        own shell leaves it alone.
+        `fleet/*` matches the connections in the category `fleet` itself, `fleet/**` also those in the categories below
+        it, and those that run in its connections. `?`, `[abc]`, `[!abc]` and `{a,b}` work too. Quote a GLOB, so that
+        your own shell does not expand it.
 
         `connmgr ls` and `connmgr exec --all` take several GLOBs, and `--category`, `--type`, `--failed` and `--limit`
-        narrow down what these match. A GLOB that matches nothing is an error, and then nothing runs at all.
+        narrow down their matches. A GLOB that matches nothing is an error, and then nothing runs at all.
         """,
     "Secrets": """
         `connmgr add ssh web host=web.example --secret password < password-file`
 
-        Passwords, passphrases and keys never stand on the command line, which every user of the machine can read.
+        Never write passwords, passphrases and keys on the command line, which every user of the machine can read.
         connmgr asks for them on the terminal without showing them, or reads them from standard input.
 
         If the vault has users, a session must unlock one to read secrets. Each command is a session of its own.
-        `connmgr vault unlock USER` begins a session that later commands continue, in any terminal, until `connmgr
-        vault lock` or the end of the daemon. Its token is in the file `session` beside the auth file. Only you can
-        read the file, and every program of yours can use it. `connmgr --unlock USER exec web -- id` unlocks for one
-        command, and keeps nothing.
+        `connmgr vault unlock USER` begins a session that later commands continue, in any terminal, until `connmgr vault
+        lock` or the end of the daemon. Its token is in the file `session` beside the auth file. Only you can read the
+        file, and every program of yours can use it. `connmgr --unlock USER exec web -- id` unlocks for one command
+        only.
         """,
     "Running commands": """
         `connmgr exec web -- ls -l /srv` runs a command in the shell of a connection. It starts a missing shell and

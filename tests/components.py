@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,14 +48,11 @@ def private_mounts() -> bool:
 
 
 @cache
-def makes_devices() -> bool:
-    """Return whether this process may make device files; root of a user namespace may not."""
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            os.mknod(Path(directory, "null"), stat.S_IFCHR, os.makedev(1, 3))
-        except PermissionError:
-            return False
-    return True
+def makes_cgroups() -> bool:
+    """Return whether this process may make a control group; root of a user namespace may not."""
+    script = "mount -t cgroup2 cgroup2 /mnt && mkdir /mnt/tests-$$ && rmdir /mnt/tests-$$"
+    argv = ["unshare", "--mount", "--propagation", "private", "--cgroup", "/bin/sh", "-c", script]
+    return private_mounts() and subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
 
 
 def sees_descriptors() -> bool:
@@ -160,7 +155,7 @@ COMPONENTS = {
         private_mounts, (), f"mounts in a namespace of one's own need root with CAP_SYS_ADMIN; {ROOTLESS}"
     ),
     "mounts": Component(lambda: bool(mount_words()), (), "mounts need root with CAP_SYS_ADMIN or user namespaces"),
-    "devices": Component(makes_devices, (), "device files are made by root of the whole system alone"),
+    "cgroups": Component(makes_cgroups, (), "control groups are made by root of the whole system alone"),
     "descriptors": Component(sees_descriptors, (), "what a daemon holds open is seen with CAP_SYS_PTRACE alone"),
     "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pkgutil
 import tempfile
@@ -34,7 +35,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon_program() -> tuple[str, ...]:
-    """How :func:`start_daemon` starts the program; a module that is about the process itself says so."""
+    """How :func:`start_daemon` starts the program; tests that are about the process itself say so."""
     return ()
 
 
@@ -67,6 +68,15 @@ def own_daemon(start_daemon: StartDaemon) -> Daemon:
     return start_daemon()
 
 
+@pytest.fixture
+def ssh_home(tmp_path: Path) -> Iterator[Path]:
+    """A home directory for whose SSH configuration every host is this machine."""
+    from tests.transcripts import home_with_hosts
+
+    with home_with_hosts(tmp_path / "home") as home:
+        yield home
+
+
 @pytest.fixture(scope="session")
 def closed_port() -> Iterator[int]:
     """A port of 127.0.0.1 on which nothing listens."""
@@ -88,6 +98,17 @@ WORKERS_PER_CORE = 2
 def pytest_xdist_auto_num_workers() -> int:
     """Return how many workers ``-n auto`` starts: more than cores, since many tests wait for a deadline to pass."""
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage, and never look at what was collected: it lives as long as the process."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

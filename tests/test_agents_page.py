@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 from tests.conftest import StartDaemon
 from tests.mcp.agent import TIMEOUT
 from tests.mcp.person import Person, chosen
-from tests.transcripts import home_with_hosts, typed
+from tests.transcripts import typed
 
 PAGE = Path(__file__).parent.parent / "docs" / "AGENTS.md"
 BLOCK = re.compile(r"^```(console|json|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -31,13 +30,6 @@ VARIABLE = {
     r"until \d{2}:\d{2} UTC": "until TIME",
 }
 """What differs from run to run."""
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A home directory whose SSH configuration names the machines of the page, all of them this one."""
-    with home_with_hosts(tmp_path / "home") as home:
-        yield home
 
 
 def _comparable(text: str, home: Path) -> list[str]:
@@ -97,9 +89,9 @@ def _part(told: Any, expected: Any) -> Any:
 
 @pytest.mark.needs("bash", "linux", "sshd")
 def test_the_page_is_what_happens(
-    home: Path, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ssh_home: Path, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = start_daemon(home=home, environment={"SHELL": "/bin/bash"})
+    daemon = start_daemon(home=ssh_home, environment={"SHELL": "/bin/bash"})
     for name in HOSTS:
         daemon.client.connection.add(name, {"type": "ssh", "host": name})
     for variable, value in daemon.environment.items():
@@ -109,17 +101,17 @@ def test_the_page_is_what_happens(
     assert {kind for kind, _ in blocks} == {"console", "json", "text"}
 
     async def work() -> None:
-        async with aclosing(Agent(home, daemon.environment)) as agent:
+        async with aclosing(Agent(ssh_home, daemon.environment)) as agent:
             for kind, text in blocks:
                 if kind == "console":
                     await agent.aclose()
                     shown = await anyio.to_thread.run_sync(typed, text, tmp_path)
-                    assert _comparable(shown, home) == _comparable(text, home)
+                    assert _comparable(shown, ssh_home) == _comparable(text, ssh_home)
                 elif kind == "json":
                     await agent.follow(text)
                 else:
                     asked = agent.person.asked.pop(0)
-                    assert _comparable(asked.message, home) == _comparable(text, home)
+                    assert _comparable(asked.message, ssh_home) == _comparable(text, ssh_home)
             assert not agent.person.asked
 
     anyio.run(work)

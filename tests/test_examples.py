@@ -101,7 +101,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "22-connection-query.sh": lambda answers: len(answers[0]["found"]) == 1,
     "23-connection-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["example shell"],
     "24-connection-update.sh": nothing,
-    "25-connection-refresh.sh": lambda answers: answers == [{"added": [], "gone": []}],
+    "25-connection-refresh.sh": lambda answers: answers == [{"added": [], "gone": [], "skipped": []}],
     "28-connection-toggle.sh": nothing,
     "29-connection-browse.sh": lambda answers: answers == [{}],
     "29-connection-terminal.sh": lambda answers: answers == [{}],

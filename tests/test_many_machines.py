@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +10,8 @@ import pytest
 
 from connmgr.client import ROOT_CATEGORY, Client
 from tests.conftest import StartDaemon
-from tests.transcripts import home_with_hosts, typed
+from tests.transcripts import home_with_hosts, sit_down, transcripts, typed
 
-PAGE = Path(__file__).parent.parent / "docs" / "MANY_MACHINES.md"
-TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PLACES = {"web1": "eu", "web2": "eu", "web3": "us", "db": "us"}
 
 VARIABLE = {r" +[\d.]+ s  ": "  … s  ", r"in [\d.]+ s: ": "in … s: ", r"\S+:\d+ refused": "… refused"}
@@ -58,12 +54,6 @@ def test_the_page_is_what_a_terminal_shows(
 ) -> None:
     daemon = start_daemon(home=home, environment={"SHELL": "/bin/bash"})
     _store(daemon.client)
-    for variable, value in daemon.environment.items():
-        monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
-    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
-    blocks = TRANSCRIPT.findall(PAGE.read_text())
-    assert blocks
-    for text in blocks:
+    sit_down(daemon, monkeypatch)
+    for text in transcripts("MANY_MACHINES.md"):
         assert _comparable(typed(text, tmp_path)) == _comparable(text)

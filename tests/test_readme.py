@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import doctest
-import getpass
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,7 @@ import pytest
 from connmgr.paths import DEFAULT_PORT
 from tests.conftest import StartDaemon
 from tests.daemon import READY
-from tests.plugins import users
-from tests.plugins.sshd import Sshd, privilege_separation
-from tests.transcripts import typed
+from tests.transcripts import home_with_hosts, sit_down, typed
 
 README = Path(__file__).parent.parent / "README.md"
 SESSION = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -58,32 +53,11 @@ def _python(text: str, names: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def login() -> Iterator[str]:
-    """Whom to log in as: a throw-away user, whose home takes what the session leaves, where the tests run as root."""
-    if os.geteuid() != 0:
-        yield getpass.getuser()
-        return
-    user = users.create()
-    yield user.name
-    users.remove(user)
-
-
-@pytest.fixture
-def hosts(tmp_path: Path, login: str) -> Iterator[Path]:
+def hosts(tmp_path: Path) -> Iterator[Path]:
     """A home directory whose SSH configuration names the machines of the README, which all are this one."""
-    home = tmp_path / "home"
-    (home / ".ssh").mkdir(mode=0o700, parents=True)
-    with privilege_separation():
-        server = Sshd(user=login)
-        (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
-        config = home / ".ssh" / "config"
-        config.write_text(
-            f"Host web1 web2 db\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n"
-            f"  IdentityFile {server.client_key}\nHost db\n  ProxyJump web1\n"
-        )
-        config.chmod(0o600)
+    jump = "Host web1 web2\nHost db\n  ProxyJump web1\n"
+    with home_with_hosts(tmp_path / "home", jump, "web1 web2 db") as home:
         yield home
-        server.close()
 
 
 @pytest.mark.needs("bash", "linux", "sshd")
@@ -91,11 +65,7 @@ def test_the_first_session_goes_as_it_is_written(
     hosts: Path, start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = start_daemon(home=hosts, environment={"SHELL": "/bin/bash"})
-    for variable, value in daemon.environment.items():
-        monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
-    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
+    sit_down(daemon, monkeypatch)
     blocks = SESSION.findall(README.read_text())
     assert {language for language, _ in blocks} == {"console", "python"}
     names: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,18 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartDaemon
-from tests.transcripts import home_with_hosts, typed
+from tests.transcripts import sit_down, transcripts, typed
 
-PAGE = Path(__file__).parent.parent / "docs" / "TUNNELS.md"
-TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PORT = 8017
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A home directory whose SSH configuration names the machine of the page, which is this one."""
-    with home_with_hosts(tmp_path / "home") as home:
-        yield home
 
 
 @pytest.fixture
@@ -58,18 +48,12 @@ def _wait_for(url: str) -> None:
 
 @pytest.mark.needs("bash", "curl", "linux", "sshd")
 def test_the_page_is_what_a_terminal_shows(
-    home: Path, start_daemon: StartDaemon, web_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ssh_home: Path, start_daemon: StartDaemon, web_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = start_daemon(home=home, environment={"SHELL": "/bin/bash"})
+    daemon = start_daemon(home=ssh_home, environment={"SHELL": "/bin/bash"})
     daemon.client.connection.add("web1", {"type": "ssh", "host": "web1"})
-    for variable, value in daemon.environment.items():
-        monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CONNMGR_PORT", daemon.url.rpartition(":")[2])
-    monkeypatch.setenv("CONNMGR_AUTH_FILE", str(daemon.auth_file))
-    blocks = TRANSCRIPT.findall(PAGE.read_text())
-    assert blocks
-    for text in blocks:
+    sit_down(daemon, monkeypatch)
+    for text in transcripts("TUNNELS.md"):
         shown = "".join(line for line in typed(text, tmp_path).splitlines(keepends=True) if not _is_added(line))
         assert shown == text
 

@@ -11,8 +11,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.cli.program import CommandLine
+from tests.daemon import Daemon
 from tests.plugins import users
 from tests.plugins.sshd import Sshd, privilege_separation
+
+DOCS = Path(__file__).parent.parent / "docs"
+TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def transcripts(page: str) -> list[str]:
+    """Return what ``page`` of the documentation shows of a terminal; there is at least one block."""
+    blocks = TRANSCRIPT.findall((DOCS / page).read_text())
+    assert blocks, page
+    return blocks
+
+
+def sit_down(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have :func:`typed` type as the user who has started ``daemon``."""
+    for name, value in CommandLine(daemon).environment.items():
+        monkeypatch.setenv(name, value)
 
 
 def typed(text: str, directory: Path) -> str:
@@ -26,15 +46,15 @@ def typed(text: str, directory: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     return finished.stdout
 
 
 @contextmanager
-def home_with_hosts(home: Path, config: str = "") -> Iterator[Path]:
-    """Make ``home`` a home directory for whom every host is this machine, unless the SSH ``config`` says otherwise."""
+def home_with_hosts(home: Path, config: str = "", hosts: str = "*") -> Iterator[Path]:
+    """Make ``home`` a home directory for whom ``hosts`` are this machine, unless the SSH ``config`` says otherwise."""
     user = users.create() if os.geteuid() == 0 else None
     (home / ".ssh").mkdir(mode=0o700, parents=True)
     with privilege_separation():
@@ -42,7 +62,7 @@ def home_with_hosts(home: Path, config: str = "") -> Iterator[Path]:
         (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
         file = home / ".ssh" / "config"
         file.write_text(
-            f"{config}Host *\n  HostName 127.0.0.1\n  Port {server.port}\n"
+            f"{config}Host {hosts}\n  HostName 127.0.0.1\n  Port {server.port}\n"
             f"  User {server.user}\n  IdentityFile {server.client_key}\n"
         )
         file.chmod(0o600)

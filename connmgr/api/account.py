@@ -1,4 +1,4 @@
-"""What is known of a request while it is answered: for its log line, its entry in the audit trail, and the counts."""
+"""The facts of a request, collected while it is answered: for the log, the audit trail and the counts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import flask
 
 from connmgr.api.auth import Caller
+from connmgr.api.parking import TURNS, Turns
 from connmgr.errors import TokenRevoked
 
 Piece = TypeVar("Piece")
@@ -19,44 +20,57 @@ Piece = TypeVar("Piece")
 
 @dataclass
 class Account:
-    """One request: ``about`` is what it says that it is about, ``details`` are names and numbers of how it went.
+    """One request: ``about`` names its subjects, ``details`` has names and numbers of how it went.
 
-    Neither holds what the request carried: no secret, no content of a file, no output.
+    Neither contains the request's payload: no secret, no file content, no output.
     """
 
     id: str
     began: float
+    environ: dict[str, Any]
+    """The request itself, as WSGI has it."""
+
+    turns: Turns
     action: str | None = None
     audited: bool = False
     about: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     authority: dict[str, Any] = field(default_factory=dict)
-    """By what it was done, or refused: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""
+    """What allowed or refused it: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""
 
     parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
-    """What it did to a connection or a category each, with details, for an entry of its own in the audit trail."""
+    """Its effects on single connections and categories, with details; each gets its own entry in the audit trail."""
 
     begun: int | None = None
-    """The number of the entry of the audit trail that said that it begins."""
+    """The number of the audit trail's entry on its beginning."""
 
     held: ExitStack = field(default_factory=ExitStack)
-    """What is held until it is answered: until the answer is sent, where that is streamed."""
+    """Context managers to close when the answer is sent."""
 
     client: str | None = None
     caller: Caller | None = None
     code: str | None = None
 
 
-def begin() -> None:
-    """Open the account of a request."""
-    # No secret; and random bytes of the system's would cost a switch of threads.
-    flask.g.account = Account(f"{random.getrandbits(32):08x}", time.perf_counter())
+def begin() -> Account:
+    """Open the account of a request, and return it."""
+    # Each use of Flask's request costs three calls.
+    environ = flask.request.environ
+    turns = environ.get(TURNS) or Turns(resumes=False)
+    # The id is no secret, and asking the system for random bytes would cost a switch of threads.
+    known = flask.g.account = Account(f"{random.getrandbits(32):08x}", time.perf_counter(), environ, turns)
+    return known
 
 
 def account() -> Account:
     """Return the account of the request that is being answered."""
     found: Account = flask.g.account
     return found
+
+
+def turns() -> Turns:
+    """Return the turns of the request that is being answered."""
+    return account().turns
 
 
 def detail(**details: Any) -> None:
@@ -77,7 +91,7 @@ def caller() -> Caller:
 
 
 def require_valid() -> None:
-    """Raise :class:`TokenRevoked` if the caller's token is not valid any more, as it was when the request came."""
+    """Raise :class:`TokenRevoked` if the caller's token became invalid after the request came."""
     if caller().ended:
         raise TokenRevoked("The token is not valid any more.")
 

@@ -9,26 +9,25 @@ from typing import Any
 import flask
 
 LINES = "application/x-ndjson"
-"""The media type of values that come one a line."""
+"""The media type of one JSON value per line."""
 
 PIECE_CHARACTERS = 32 * 1024
-"""Beyond so many, lines that came together are sent apart."""
+"""Characters of lines that are sent together at most."""
 
-# Made once: making it takes longer than encoding.
+# Created once: creating it takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def as_json(value: Any, status: int = 200) -> flask.Response:
-    """Return the response that has ``value`` for its body, and a newline, as a terminal wants one."""
+    """Return the response with ``value`` as its body, and a newline for terminals."""
     return flask.Response(encoded(value) + "\n", status=status, mimetype="application/json")
 
 
 def as_lines(bursts: Iterable[Iterable[Any]]) -> flask.Response:
-    """Return the response that sends each value as a line of JSON, as soon as its burst comes.
+    """Return the response that sends each value as a line of JSON, the lines of a burst together.
 
-    The lines of a burst are sent together, since each sending costs the daemon and the client a system call. They are
-    encoded while they are sent, outside of the request: ``bursts`` need no context of Flask's, and raise nothing, since
-    the status is sent already. A generator is closed with the response, also if the client leaves.
+    ``bursts`` are read after the status is sent and outside Flask's request context: they must not raise. They are
+    closed with the response, also if the client leaves.
     """
     response = flask.Response(_pieces(bursts), mimetype=LINES)
     close = getattr(bursts, "close", None)

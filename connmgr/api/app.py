@@ -72,7 +72,7 @@ GROUPS = tuple(
 
 
 class Application(flask.Flask):
-    """Flask, for views that are all plain functions: it would look at each one again for every request."""
+    """Flask for plain functions as views, without its check of every view on every request."""
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
@@ -81,17 +81,17 @@ class Application(flask.Flask):
 def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     """Return the WSGI application over ``services``, which answers requests that are sent to one of ``addresses``."""
     app = Application("connmgr.api", static_folder=None)
-    app.config.update(MAX_CONTENT_LENGTH=services.settings.max_body, PROVIDE_AUTOMATIC_OPTIONS=False)
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.merge_slashes = False
     app.extensions[EXTENSION] = services
     app.register_error_handler(Exception, errors.answer)
 
     def admit() -> None:
-        begin()
-        refusal: Refusal | None = flask.request.environ.get(REFUSAL)
+        environ = begin().environ
+        refusal: Refusal | None = environ.get(REFUSAL)
         if refusal is not None and not refusal.header_read:
             raise refusal.error
-        addresses.check(flask.request, browsers=not services.settings.no_auth)
+        addresses.check(environ, browsers=not services.settings.no_auth)
         if services.stopping():
             raise Stopping("The daemon is stopping.")
 
@@ -101,7 +101,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         for endpoint in group.endpoints:
             app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
             if isinstance(endpoint, StreamEndpoint):
-                # Flask finds no other rule for a request that asks for a WebSocket.
+                # Flask matches requests for a WebSocket with such rules only.
                 app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
     return app
 

@@ -10,8 +10,9 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api.account import caller, detail, part
-from connmgr.api.connection import SSH
-from connmgr.api.connection_data import ConnectionData, changed_fields
+from connmgr.api.category import ADD as ADD_CATEGORY
+from connmgr.api.connection import REMOVE, SSH
+from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
 from connmgr.api.connection_schemas import DATA
 from connmgr.api.group import Group
 from connmgr.api.removal import end_what_runs, see_off
@@ -19,11 +20,12 @@ from connmgr.api.schemas import Id, Members
 from connmgr.api.services import services
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Boolean, Length, Schema, Text
+from connmgr.rights.action import Action
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Applied, Batch, Change, held
 
 MAX_ENTRIES = 20_000
-"""Entries of each list in a request: nobody else changes the vault until all are stored."""
+"""Most entries of each list in a request: other changes of the vault wait until all are stored."""
 
 MAX_DEPTH = 32
 """Segments of a category's path."""
@@ -43,14 +45,14 @@ class CategoryPath(fields.List):  # type: ignore[type-arg]
 class EntryToAdd(Schema):
     label = Text(
         validate=Length(1, 255),
-        metadata={"description": "By which entries after this one refer to it, in place of its uuid."},
+        metadata={"description": "A name by which later entries refer to this one in place of a uuid."},
     )
-    name = Text(required=True, validate=Length(0, 255), metadata={"description": "Its name, as in `/connection/add`."})
+    name = Text(required=True, validate=Length(0, 255), metadata={"description": "The name, as in `/connection/add`."})
     data = Members(
         keys=Text(),
         required=True,
         metadata={
-            "description": f'{DATA["description"]} Where a connection is meant, `{{"label": …}}` stands for an '
+            "description": f'{DATA["description"]} `{{"label": …}}` in place of a connection refers to an '
             "entry of `add`."
         },
     )
@@ -74,10 +76,10 @@ def _list(kind: Any, description: str) -> Any:
 
 
 class ApplyRequest(Schema):
-    categories = _list(CategoryPath(), "Paths of categories, from below the root. Those that are missing are made.")
-    add = _list(fields.Nested(EntryToAdd), "Connections to add, after what they refer to.")
+    categories = _list(CategoryPath(), "Paths of categories, without the root. Missing ones are created.")
+    add = _list(fields.Nested(EntryToAdd), "Connections to add, each after the entries that it refers to.")
     change = _list(fields.Nested(EntryToChange), "Connections to change.")
-    remove = _list(Id(), "Connections to remove, with all that run over them.")
+    remove = _list(Id(), "Connections to remove, together with all connections over them.")
 
     @validates_schema
     def labels_are_unique(self, data: Mapping[str, Any], **_: Any) -> None:
@@ -87,8 +89,8 @@ class ApplyRequest(Schema):
 
 
 class Outcome(Schema):
-    connection = Id(required=True, metadata={"description": "Its uuid, or that of an equivalent connection."})
-    added = Boolean(required=True, metadata={"description": "Whether it was added; an equivalent one is not."})
+    connection = Id(required=True, metadata={"description": "The uuid of the new connection, or of an equivalent one."})
+    added = Boolean(required=True, metadata={"description": "False if an equivalent connection existed."})
 
 
 class ApplyResponse(Schema):
@@ -96,7 +98,7 @@ class ApplyResponse(Schema):
         fields.Nested(Outcome), required=True, metadata={"description": "One for each entry of `add`, in their order."}
     )
     removed = fields.List(
-        Id(), required=True, metadata={"description": "All connections that were removed, those over others included."}
+        Id(), required=True, metadata={"description": "All removed connections, including those over others."}
     )
 
 
@@ -132,12 +134,12 @@ class ApplyResponse(Schema):
     },
 )
 def apply(request: dict[str, Any]) -> dict[str, Any]:
-    """Add, change and remove many connections at once, and make the categories that they need.
+    """Add, change and remove many connections at once, and create the categories that they need.
 
-    All of it is stored in one step, or nothing. What it does is asked of plugins that authorise, and recorded in the
-    audit trail, for each connection and category as if it were asked alone: `connection.add`, `connection.update`,
-    `connection.remove`, `category.add`. Connections are added, changed and removed as by those endpoints; none is
-    opened first. New data stops the shells of a connection, and of those over it.
+    Either all changes are stored, in one step, or none. Connections are added, changed and removed as by
+    `/connection/add`, `/connection/update` and `/connection/remove`, but none is opened first. New data stops the
+    shells of a connection and of all connections over it. Authorising plugins and the audit trail see each change as an
+    action of its own: `connection.add`, `connection.update`, `connection.remove`, `category.add`.
     """
     found = services()
     if found.authorisation.concerns(caller()):
@@ -182,7 +184,7 @@ def _batch(request: Mapping[str, Any], stored: Mapping[str, Connection]) -> Batc
 
 
 def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) -> None:
-    """Give the audit trail an entry for each connection and category, but for what ``see_off`` tells."""
+    """Give the audit trail an entry for each connection and category that ``see_off`` does not record."""
     for path, id in applied.made.items():
         part({"category": id}, added=True, name="/".join(path))
     for one, (id, new) in zip(batch.additions, applied.added, strict=True):
@@ -196,10 +198,10 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
     detail(added=len(fresh), changed=len(batch.changes), removed=len(applied.removed.connections))
 
 
-def _asked(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the action that each part of a request would be alone, and the fields that tell what it is about.
+def _asked(request: Mapping[str, Any]) -> Iterator[tuple[Action, dict[str, Any]]]:
+    """Yield each part of a request as a single action, with the fields that name its subjects.
 
-    Of a category that is missing that is the nearest one above it, of a label what its entry runs over.
+    A missing category is replaced by the nearest existing one above it, a label by what its entry runs over.
     """
     entries = [*request["add"], *request["change"]]
     paths = [
@@ -210,11 +212,11 @@ def _asked(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in every:
         if path not in known:
             known[path] = known[path[:-1]]
-            yield "category.add", {"parent": known[path]}
+            yield ADD_CATEGORY, {"parent": known[path]}
     authorisation = services().authorisation
     reached: dict[str, frozenset[str]] = {}
     places: dict[str, str] = {}
-    for action, some in (("connection.add", request["add"]), ("connection.update", request["change"])):
+    for action, some in ((ADD, request["add"]), (UPDATE, request["change"])):
         for entry in some:
             about = {name: entry[name] for name in ("connection", "name", "data") if name in entry}
             about["connections"] = list({id for label in _labels(entry.get("data")) for id in reached.get(label, ())})
@@ -225,7 +227,7 @@ def _asked(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                 reached[entry["label"]] = authorisation.subjects(about).connections
                 places[entry["label"]] = authorisation.sight.place(entry["name"], entry["data"], places)
     if request["remove"]:
-        yield "connection.remove", {"connections": request["remove"]}
+        yield REMOVE, {"connections": request["remove"]}
 
 
 def _labels(data: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``/approval``: what tokens may do once somebody has approved it."""
+"""``/approval``: requests of tokens that need somebody's approval."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.errors import UnknownApproval
 from connmgr.fields import Integer, List, OneOf, Range, Schema, Text
-from connmgr.rights.approvals import MAX_GRANT_SECONDS, MINUTES, PENDING, STATES, VERDICTS, Approval, shown
+from connmgr.rights.approval import PENDING, STATES, VERDICTS, Approval, shown
+from connmgr.rights.approvals import MAX_GRANT_SECONDS, MINUTES
 
 APPROVAL = "c8a3a5d4-3f0e-4b1a-9d53-5d1d9e0b6c11"
 
 group = Group(
     "approval",
-    "What a rule of a token asks about is answered `approval_required`, and waits here for a decision about just that: "
-    "the same token, connections, words or text, directory, variables and input. Daemons that share a vault share its "
-    "approvals.",
+    "A rule of a token may ask for an approval. The request is then answered `approval_required`, and waits "
+    "here for a decision. The decision holds for exactly this request: the same token, connections, words or "
+    "text, directory, variables and input. Daemons that share a vault share its approvals.",
 )
 
 
@@ -37,23 +38,23 @@ class ApprovalInfo(Schema):
     state = fields.String(
         required=True,
         metadata={
-            "description": "`pending`; `once`: approved for one request; `granted`: for the same again; `denied`; "
-            "`used`: the one request came.",
+            "description": "`pending`; `once`: approved for one request; `granted`: approved repeatedly; `denied`; "
+            "`used`: the one request was sent.",
             "enum": STATES,
         },
     )
     token = fields.String(required=True, metadata={"format": "uuid", "description": "The token that asks."})
-    tokenName = fields.String(required=True, metadata={"description": "What it is called."})
+    tokenName = fields.String(required=True, metadata={"description": "The token's name."})
     asked = fields.Dict(
         required=True,
         metadata={
-            "description": "What would be done, whole: the `action`, the uuids of the `connections` and their `names`, "
-            "and the members of the request that decide what is done. Empty when it was used."
+            "description": "The whole request to decide about: the `action`, the uuids of the `connections`, their "
+            "`names`, and the members of the request that decide what is done. Empty once it was used."
         },
     )
     created = fields.String(required=True, metadata={"format": "date-time", "description": "When it was asked for."})
     expires = fields.String(
-        required=True, metadata={"format": "date-time", "description": "When it, or what was decided, is over."}
+        required=True, metadata={"format": "date-time", "description": "When the question or the decision expires."}
     )
     decidedBy = fields.String(
         required=True,
@@ -64,7 +65,7 @@ class ApprovalInfo(Schema):
 
 class ApprovalQueryResponse(Schema):
     approvals = fields.List(
-        fields.Nested(ApprovalInfo), required=True, metadata={"description": "The oldest first, without those over."}
+        fields.Nested(ApprovalInfo), required=True, metadata={"description": "The oldest first, without expired ones."}
     )
 
 
@@ -74,8 +75,8 @@ class ApprovalDecideRequest(Schema):
         required=True,
         validate=OneOf(VERDICTS),
         metadata={
-            "description": f"`once`: the request may come once, within {MINUTES} minutes. `grant`: it may come again "
-            f"and again, for `seconds`. `deny`: it is answered `approval_denied`, for {MINUTES} minutes."
+            "description": f"`once`: the request may be sent once, within {MINUTES} minutes. `grant`: it may be sent "
+            f"repeatedly, for `seconds`. `deny`: it is answered `approval_denied`, for {MINUTES} minutes."
         },
     )
     seconds = Integer(
@@ -86,7 +87,7 @@ class ApprovalDecideRequest(Schema):
     @validates_schema
     def check_seconds(self, data: dict[str, Any], **_: Any) -> None:
         if "seconds" in data and data["decision"] != "grant":
-            raise ValidationError("Given with the decision grant, and with no other.", "seconds")
+            raise ValidationError("Goes only with the decision grant.", "seconds")
 
 
 _INFO = {
@@ -117,9 +118,9 @@ _INFO = {
     answer={"approvals": [_INFO]},
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
-    """List what tokens ask for, and what was decided.
+    """List the requests that tokens ask about, and the decisions.
 
-    A token sees what is about connections that it sees.
+    A token sees approvals about connections that it sees.
     """
     return {"approvals": [shown(one) for one in services().approvals.query(request["states"]) if _is_visible(one)]}
 
@@ -135,9 +136,9 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     answer=_INFO | {"state": "once"},
 )
 def decide(request: dict[str, Any]) -> dict[str, Any]:
-    """Decide about an approval; until it is over, also otherwise than before.
+    """Decide about an approval. A decision may be changed until the approval expires.
 
-    No token decides about what it asks for itself, nor about what a token asks for that it was created with.
+    No token decides about its own requests, nor about those of the tokens that it was created with.
     """
     approvals = services().approvals
     found = approvals.get(request["approval"])

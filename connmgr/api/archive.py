@@ -1,4 +1,4 @@
-"""What of ``/fs`` is used while it passes, and nothing of it kept: archives, checksums and files of any size."""
+"""The streaming part of ``/fs``: archives, checksums and files of any size, none kept in the daemon."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from connmgr.fs.archive import Archive, Tally, extract
 from connmgr.fs.checksums import Checksums
 from connmgr.fs.files import Marks, receive
 from connmgr.fs.inflow import Inflow
+from connmgr.rights.action import Action, always
+from connmgr.rights.rule import READ, WRITE
 
 TAR = "application/x-tar"
 STREAMED_PATHS = frozenset({"/fs/extract", "/fs/upload"})
-"""Where the server hands on a body as it arrives."""
+"""Paths whose request bodies the server passes on while they arrive."""
 
 
 group = Group(
     "archive",
-    "Directories as archives in the format tar, checksums, and files of any size, as they pass.",
+    "Directories as tar archives, checksums, and files of any size, all streamed.",
     prefix="/fs",
 )
 
@@ -45,7 +47,7 @@ _CHECKSUM = ChecksumResponse()
 @group.endpoint(
     "/archive",
     MembersRequest,
-    action="fs.read",
+    action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.ArchiveRefused, errors.TarMissing],
@@ -55,11 +57,11 @@ _CHECKSUM = ChecksumResponse()
     example={"connection": EXAMPLE, "path": "/srv/site"},
 )
 def archive(request: dict[str, Any]) -> flask.Response:
-    """Return what a directory holds, or a single file, as an archive in the format tar.
+    """Return the content of a directory, or a single file, as a tar archive.
 
-    Paths in it lead from the directory, and begin with `./`. Links are links in it; devices, sockets and named pipes
-    are left out. Files that could not be read whole are told before the end, in a pax header `CONNMGR.failed` of `./`,
-    a line each. The connection ends before the archive if the machine is lost.
+    Paths in the archive are relative to the directory and begin with `./`. Links stay links; devices, sockets and named
+    pipes are left out. A pax header `CONNMGR.failed` of `./`, at the end, lists the files that could not be read whole,
+    one per line. If the machine is lost, the HTTP connection ends before the archive does.
     """
     known = account()
     passing = Archive(known.held.enter_context(place_of(request)), request["path"], request["members"])
@@ -71,7 +73,7 @@ def archive(request: dict[str, Any]) -> flask.Response:
     "/checksum",
     MembersRequest,
     ChecksumsResponse,
-    action="fs.read",
+    action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
@@ -84,10 +86,10 @@ def archive(request: dict[str, Any]) -> flask.Response:
     },
 )
 def checksum(request: dict[str, Any]) -> flask.Response:
-    """Return the SHA-256 of each file that a directory holds, or of a single file, computed by its machine.
+    """Return the SHA-256 of a single file or of each file in a directory, computed by its machine.
 
-    Links are not followed; they, and files that cannot be read, have no entry. The answer comes in chunks, while the
-    machine computes; the connection ends before the answer if the machine is lost.
+    Links are not followed; links and unreadable files have no entry. The answer comes in chunks, while the machine
+    computes. If the machine is lost, the HTTP connection ends before the answer does.
     """
     known = account()
     found = Checksums(known.held.enter_context(place_of(request)), request["path"], request["members"])
@@ -110,7 +112,7 @@ def _counted(pieces: Iterable[bytes], known: Account, counts: Callable[[], dict[
     "/extract",
     ExtractRequest,
     ExtractResponse,
-    action="fs.write",
+    action=Action("fs.write", paths={"path": [WRITE]}, whole=always),
     about=("connection", "session", "path"),
     raises=[
         *REACHING,
@@ -121,20 +123,20 @@ def _counted(pieces: Iterable[bytes], known: Account, counts: Callable[[], dict[
         errors.TarMissing,
     ],
     waits=True,
-    raw_body="An archive in the format tar, not compressed; of any Content-Type and of any length.",
+    raw_body="An uncompressed tar archive, of any Content-Type and any length.",
     example={"connection": EXAMPLE, "path": "/srv/site"},
     answer={"files": 12, "bytes": 34567, "failed": []},
 )
 def extract_(request: dict[str, Any]) -> dict[str, Any]:
-    """Write what an archive holds into a directory, which is made if it is missing; the query has the request's fields.
+    """Unpack an archive into a directory, which is created if missing. The query has the request's fields.
 
-    Each file gets its name in one step once the whole archive has come; an error leaves all as it was. What could not
-    be put in its place then is `failed`, and the rest is there. A file replaces a file or a link; a directory that
-    exists keeps its mode and what else it holds. The user's umask applies, unless `exact`; setuid, setgid and sticky
-    never do. Files belong to the shell's user.
+    Each file gets its name in one step once the whole archive has arrived; an error before that changes nothing.
+    `failed` lists entries that could not be moved to their place; all others are there. A file replaces a file or a
+    link. An existing directory keeps its mode and its other content. Files belong to the shell's user. The user's umask
+    applies, unless `exact`; setuid, setgid and sticky bits are dropped.
 
-    Refused are archives with absolute paths, `..`, devices, named pipes, sparse files, and what goes through a link of
-    the same archive. On the machine nothing goes through a link below `path`.
+    The daemon refuses archives with absolute paths, `..`, devices, named pipes, sparse files, and members below a link
+    of the same archive. No link on the machine below `path` is followed.
     """
     tally, content = Tally(), body()
     with place_of(request, streamed=True) as place:
@@ -147,18 +149,18 @@ def extract_(request: dict[str, Any]) -> dict[str, Any]:
     "/upload",
     UploadRequest,
     UploadResponse,
-    action="fs.write",
+    action=Action("fs.write", paths={"path": [WRITE]}),
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
-    raw_body="The file's bytes, as they are; of any Content-Type and of any length.",
+    raw_body="The file's bytes, of any Content-Type and any length.",
     answer={"bytes": 19, "sha256": "9a3a45d01531a20e89ac6ae10b0b0beb0492acd7216a368aa062d1a5fecaf9cd"},
 )
 def upload(request: dict[str, Any]) -> dict[str, Any]:
-    """Put the body of the request into a file, while it is sent; the query has the request's fields.
+    """Write the body of the request into a file while it arrives. The query has the request's fields.
 
-    Otherwise as `/fs/write`. Nothing of it is kept in the daemon: a machine that takes it slowly slows the client. It
-    is compared with what has come by size and SHA-256, which the answer has, before it gets its name.
+    Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
+    are compared before the file gets its name, and are in the answer.
     """
     marks, content = Marks(request.get("mode"), request.get("modified")), body()
     with place_of(request, streamed=True) as place:
@@ -171,13 +173,13 @@ def upload(request: dict[str, Any]) -> dict[str, Any]:
 def body() -> Iterable[bytes]:
     """Return the body of this request, as it arrives.
 
-    :raises InvalidRequest: its header does not say that there is one, so that an empty one would pass for the file.
+    :raises InvalidRequest: its header announces no body, so that an empty one would pass for the file.
     """
     found = flask.request.environ["wsgi.input"]
     if isinstance(found, Inflow):
         pieces: Iterable[bytes] = found
         return while_valid(pieces)
-    # A body that is empty is no inflow.
+    # An empty body has no inflow.
     if flask.request.content_length is None:
         raise errors.InvalidRequest("The request has no body: give its Content-Length, or send it in chunks.")
     return iter([found.read()])

@@ -1,4 +1,4 @@
-"""``/audit``: what the audit trail has, and whether it is whole."""
+"""``/audit``: the entries of the audit trail, and whether it is complete and unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connmgr.rights.trail_query import Wanted, search
 from connmgr.rights.trail_verification import KINDS, Verdict, verify
 
 MAX_ENTRIES = 1000
-# Beyond these the arithmetic of times ends.
+# Arithmetic with times beyond these overflows.
 _TIMES = validate.Range(datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(9000, 1, 1, tzinfo=timezone.utc))
 
 group = Group("audit", "The audit trail: who has done what, on which machine, and how it ended.")
@@ -34,7 +34,7 @@ class AuditQueryRequest(Schema):
     )
     token = Text(metadata={"description": "Only requests with this token: its id, or its name."})
     connection = Text(
-        metadata={"description": "Only entries on this connection: its uuid, or the name that they have."}
+        metadata={"description": "Only entries on this connection: its uuid, or its name in the entries."}
     )
     caller = Text(metadata={"description": "Only requests of this client: its name, or the id of its session."})
     action = Text(metadata={"description": "Only this action, such as `shell.exec`."})
@@ -42,7 +42,7 @@ class AuditQueryRequest(Schema):
     limit = Integer(
         load_default=100,
         validate=validate.Range(min=1, max=MAX_ENTRIES),
-        metadata={"description": f"How many entries at most; {MAX_ENTRIES:,} can be asked for. Without it: 100."},
+        metadata={"description": f"Most entries of the answer; {MAX_ENTRIES:,} can be asked for. Without it: 100."},
     )
     before = Integer(
         validate=validate.Range(min=1),
@@ -60,7 +60,7 @@ class AuditQueryResponse(Schema):
         required=True,
         allow_none=True,
         metadata={
-            "description": "Given as `before`, it brings what follows; null: there is nothing more. An answer that "
+            "description": "`before` of the request for the next page; null: there are no more entries. An answer that "
             "would take longer than two seconds has fewer entries than asked for, even none, and a `next`."
         },
     )
@@ -70,13 +70,17 @@ class AuditFault(Schema):
     kind = fields.String(
         required=True,
         validate=validate.OneOf(tuple(KINDS)),
-        metadata={"description": "What is wrong: `lost` is what the daemon could not write; all else is tampering."},
+        metadata={
+            "description": "The kind of fault. `lost`: the daemon could not write an entry. All others: tampering."
+        },
     )
     message = fields.String(required=True, metadata={"description": "The same in a sentence."})
-    file = fields.String(allow_none=True, metadata={"description": "The file; null: that of no file."})
-    seq = fields.Integer(allow_none=True, metadata={"description": "The number of the first entry; null: of none."})
-    last = fields.Integer(allow_none=True, metadata={"description": "The number of the last entry."})
-    line = fields.Integer(allow_none=True, metadata={"description": "The line of the file, of what is no entry."})
+    file = fields.String(allow_none=True, metadata={"description": "The file; null: no single file."})
+    seq = fields.Integer(allow_none=True, metadata={"description": "The number of the first entry concerned, or null."})
+    last = fields.Integer(allow_none=True, metadata={"description": "The number of the last entry concerned."})
+    line = fields.Integer(
+        allow_none=True, metadata={"description": "The line in the file, for a line that is no entry."}
+    )
 
 
 class AuditVerifyResponse(Schema):
@@ -90,14 +94,14 @@ class AuditVerifyResponse(Schema):
     anchored = fields.Integer(
         required=True,
         allow_none=True,
-        metadata={"description": "The newest one that the vault knows of; what is cut off after it is not found."},
+        metadata={"description": "The newest entry that the vault knows of. Entries cut off after it go unnoticed."},
     )
-    faults = fields.List(
-        fields.Nested(AuditFault), required=True, metadata={"description": "What is wrong: the first 100 faults."}
-    )
+    faults = fields.List(fields.Nested(AuditFault), required=True, metadata={"description": "The first 100 faults."})
     number = fields.Integer(required=True, metadata={"description": "How many faults there are."})
     remarks = fields.List(
-        fields.String(), required=True, metadata={"description": "What is no fault, such as what a crash left."}
+        fields.String(),
+        required=True,
+        metadata={"description": "Remarks that are no faults, such as half a line after a crash."},
     )
 
 
@@ -135,7 +139,7 @@ class AuditVerifyResponse(Schema):
 def query(request: dict[str, Any]) -> dict[str, Any]:
     """Return entries of the audit trail, the newest first.
 
-    A client with a token sees the entries of its own token, and those of connections that it may see.
+    A client with a token sees the entries of its own token and of connections that it may see.
     """
     asked = {name: value for name, value in request.items() if name not in ("limit", "before")}
     found = services()
@@ -176,7 +180,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     raises=[errors.AuditUnavailable],
 )
 def verify_() -> dict[str, Any]:
-    """Look whether the audit trail is as the daemon wrote it: nothing changed, taken away, put in, moved or cut off."""
+    """Verify that the audit trail is as the daemon wrote it: no entry changed, removed, inserted, moved or cut off."""
     trail = services().audit
     trail.anchor()
     try:
@@ -187,5 +191,5 @@ def verify_() -> dict[str, Any]:
 
 
 def shown(verdict: Verdict) -> dict[str, Any]:
-    """Return ``verdict`` as it is answered."""
+    """Return ``verdict`` as the endpoint answers it."""
     return {**vars(verdict), "sound": not verdict.faults}

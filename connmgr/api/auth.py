@@ -14,7 +14,8 @@ from hashlib import sha256
 
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated
 from connmgr.rights.grant import Grant
-from connmgr.rights.grants import PREFIX, Grants, Live
+from connmgr.rights.grants import PREFIX, Grants
+from connmgr.rights.tokens_in_use import Live
 from connmgr.secrets.principals import Access
 
 logger = logging.getLogger("connmgr.api")
@@ -30,15 +31,15 @@ FAILURE_WINDOW = 60.0
 
 @dataclass
 class Caller:
-    """One client session: who it says it is, and what it may open."""
+    """One client session: its name for itself, and the secrets that it may open."""
 
     name: str
     access: Access
     last_used: float
     running: int = 0
-    """How many of its requests are being answered: it is not idle meanwhile."""
+    """How many of its requests are being answered. A session is idle only at 0."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
-    """What the log and the audit trail call it."""
+    """Its name in the log and the audit trail."""
 
     live: Live | None = None
     """The token that it shows; None for the owner."""
@@ -58,15 +59,14 @@ class Caller:
 
     @property
     def ended(self) -> bool:
-        """Whether its token is not valid any more, so that what runs for it ends."""
+        """Whether its token has become invalid, so that its commands and streams end."""
         return self.live is not None and self.live.ended
 
 
 class Credentials:
-    """Checks what a client presents at the handshake.
+    """Checks the credentials of handshakes.
 
-    A correct credential always passes, however many wrong ones came before it; wrong ones are answered
-    :class:`Busy` once there were too many within a minute, so that guessing stays as slow as it is hopeless.
+    A correct credential always passes. Wrong ones are answered :class:`Busy` once there were too many within a minute.
     """
 
     def __init__(self, auth_file_content: Callable[[], str], api_key: Callable[[], str | None]) -> None:
@@ -76,7 +76,7 @@ class Credentials:
         self._window_ends = 0.0
 
     def check(self, kind: str, credential: str) -> None:
-        """Return if ``credential`` is the one of its ``kind``, ``local`` or ``apikey``.
+        """Check that ``credential`` is the right one of its ``kind``, ``local`` or ``apikey``.
 
         :raises InvalidCredential: it is not, or there is none.
         :raises Busy: it is not, and neither were many before.
@@ -104,9 +104,9 @@ class Credentials:
 
 
 class Scraper:
-    """Whoever has the static token that ``read`` returns: a caller that may do one thing, and owns no secret.
+    """The caller with the static token that ``read`` returns; it may do one thing, and owns no secret.
 
-    ``read`` returns None where there is no token, now or at all.
+    ``read`` returns None if there is no such token.
     """
 
     def __init__(self, read: Callable[[], str | None]) -> None:
@@ -122,13 +122,13 @@ class Scraper:
 
 
 class Tokens:
-    """The bearer tokens that are valid now, kept as digests, with the caller behind each.
+    """The valid bearer tokens, kept as digests, with the caller behind each.
 
-    Those of the handshake are made here; one of ``grants`` is a bearer token too, and has one caller.
-    ``ttl`` is the idleness in seconds after which a token expires, ``unlock_ttl`` that after which a caller's vault
-    user is locked; 0 for never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the
-    one that was not used for longest makes room. Whoever leaves is locked out of all secrets at once; what became idle
-    without being used again leaves within :data:`SWEEP_SECONDS`, while :meth:`watch` was called.
+    Handshakes create session tokens here; a token of ``grants`` is a bearer token too, and has one caller. A token
+    expires after ``ttl`` seconds of idleness, and a caller's vault user is locked after ``unlock_ttl`` seconds; 0 for
+    never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the longest-idle caller
+    is removed. A removed caller is locked out of all secrets at once. After :meth:`watch`, idle callers are removed
+    within :data:`SWEEP_SECONDS`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Tokens:
         self._sweeper = threading.Thread(target=self._sweep, name="idle-sessions", daemon=True)
 
     def watch(self) -> None:
-        """Begin to look for idle sessions, until :meth:`close`."""
+        """Remove idle sessions regularly, until :meth:`close`."""
         if self._ttl or self._unlock_ttl:
             self._sweeper.start()
 
@@ -173,16 +173,16 @@ class Tokens:
         return kept
 
     def _excess(self, newest: Caller) -> list[Caller]:
-        """Let go of the oldest session of a token that has too many: it must not put out others."""
+        """Remove the oldest session of a token that has too many, so that it displaces no other token's."""
         if newest.live is None:
             return []
         of_token = [digest for digest, one in self._callers.items() if one.live is newest.live]
         return [self._callers.pop(digest) for digest in of_token[:-MAX_SESSIONS]]
 
     def find(self, authorization: str) -> Caller:
-        """Return the caller whose token the ``Authorization`` header of a request holds.
+        """Return the caller whose token is in the ``Authorization`` header of a request.
 
-        :raises NotAuthenticated: it holds none.
+        :raises NotAuthenticated: there is none.
         :raises InvalidToken: the token is not valid, or expired.
         """
         scheme, _, token = authorization.partition(" ")
@@ -211,16 +211,16 @@ class Tokens:
         return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live, is_shared=True))
 
     def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:
-        """Note that a request of ``caller`` begins, which :meth:`end` follows even where this raises.
+        """Note that a request of ``caller`` begins. Call :meth:`end` afterwards, even if this raises.
 
-        A user that it left unlocked for too long is locked before.
+        First locks a vault user that the caller left unlocked for too long.
         :raises ConnmgrError: its token is not valid any more, may not be used from ``address``, or was used too often.
         """
         with self._lock:
             self._use(caller, time.monotonic())
             caller.running += 1
         if caller.live is not None and self._grants is not None:
-            self._grants.begin(caller.live, address, counts=counts)
+            self._grants.in_use.begin(caller.live, address, counts=counts)
 
     def end(self, caller: Caller) -> None:
         """Note that a request of ``caller`` was answered."""
@@ -228,7 +228,7 @@ class Tokens:
             caller.running -= 1
             caller.last_used = time.monotonic()
         if caller.live is not None and self._grants is not None:
-            self._grants.end(caller.live)
+            self._grants.in_use.end(caller.live)
 
     def _use(self, caller: Caller, now: float) -> None:
         if self._idle(caller, self._unlock_ttl, now):
@@ -236,7 +236,7 @@ class Tokens:
         caller.last_used = now
 
     def accepts(self, authorization: str) -> bool:
-        """Whether an ``Authorization`` header holds a token that is valid, without counting as its use."""
+        """Whether an ``Authorization`` header has a valid token. This does not count as a use of the token."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             return False
@@ -250,7 +250,7 @@ class Tokens:
 
     @property
     def number(self) -> int:
-        """How many tokens were issued, and are not known to have expired."""
+        """How many issued tokens are not known to have expired."""
         return len(self._callers)
 
     def close(self) -> None:
@@ -285,5 +285,5 @@ class Tokens:
 
 
 def _digest(token: str) -> bytes:
-    # Looking a digest up tells nothing about how much of a guessed token is right.
+    # The time of looking up a digest does not reveal how much of a guessed token is right.
     return sha256(token.encode(errors="surrogatepass")).digest()

@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
 import marshmallow
-from flask import Request
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.http import parse_options_header
 
 from connmgr.api.json_path import Refused, place_of, place_of_depth
-from connmgr.errors import BodyTooLarge, ConnmgrError, InvalidRequest, UnsupportedMediaType
+from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 
 MAX_DEPTH = 32
@@ -35,7 +34,7 @@ _NOTHING = Nothing()
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the server has not received a request whole; it is answered all the same, as far as its header was read."""
+    """Why the server has not received a whole request. The request is answered all the same, if its header was read."""
 
     error: ConnmgrError
     header_read: bool
@@ -45,26 +44,27 @@ REFUSAL = "connmgr.refusal"
 """Where the environment of a request holds its :class:`Refusal`, if it has one."""
 
 
-def read(request: Request, schema: marshmallow.Schema | None, *, raw: bool) -> Any:
-    """Return what ``schema`` loads of the body of ``request``, or of its query where the body is ``raw`` bytes.
+def read(environ: Mapping[str, Any], schema: marshmallow.Schema | None, *, raw: bool) -> Any:
+    """Return what ``schema`` loads from the body of a request, or from its query if the body is ``raw`` bytes.
 
-    An empty dict where there is nothing to load.
+    Without a schema that is an empty dict.
 
     :raises ConnmgrError: the server has refused the body already.
     :raises InvalidRequest: a field that the schema refuses, named by its path; and see :func:`read_object`.
     """
-    refusal: Refusal | None = request.environ.get(REFUSAL)
+    refusal: Refusal | None = environ.get(REFUSAL)
     if refusal is not None:
         raise refusal.error
-    if request.method != "POST" or (raw and schema is None):
+    if environ["REQUEST_METHOD"] != "POST" or (raw and schema is None):
         return {}
     if raw and schema is not None:
-        return load(schema, read_query(request.query_string, schema))
-    return load(schema or _NOTHING, read_object(request, optional=schema is None))
+        return load(schema, read_query(environ["QUERY_STRING"].encode("latin-1"), schema))
+    members = read_object(environ, optional=schema is None)
+    return load(schema or _NOTHING, members) if schema or members else {}
 
 
 def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
-    """Return what ``schema`` loads of ``members``; raise :class:`InvalidRequest` for a field that it refuses."""
+    """Return what ``schema`` loads from ``members``; raise :class:`InvalidRequest` for a field that it refuses."""
     try:
         return schema.load(members)
     except marshmallow.ValidationError as error:
@@ -72,25 +72,23 @@ def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
         raise InvalidRequest(describe(messages)) from None
 
 
-def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
-    """Return the JSON object that is the body of ``request``; where it is ``optional``, no body stands for ``{}``.
+def read_object(environ: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    """Return the JSON object in the body of a request; if ``optional``, no body means ``{}``.
 
-    :raises UnsupportedMediaType: it is declared as something else than JSON in UTF-8.
-    :raises BodyTooLarge: it exceeds the daemon's limit.
+    The server refuses a body that is too large before this is called.
+
+    :raises UnsupportedMediaType: it is not declared as JSON in UTF-8.
     :raises InvalidRequest: it is no JSON object, or has duplicate names, numbers that JSON lacks, or too many levels.
     """
-    try:
-        body = request.get_data(cache=False)
-    except RequestEntityTooLarge:
-        raise BodyTooLarge(f"The request body exceeds {request.max_content_length} bytes.") from None
+    body: bytes = environ["wsgi.input"].read()
     if optional and not body:
         return {}
-    _check_type(request)
+    _check_type(environ)
     return parse(body)
 
 
 def read_query(query: bytes, schema: marshmallow.Schema) -> dict[str, Any]:
-    """Return the members of a ``query`` as JSON has them, for ``schema``: ``true`` and ``false`` for its booleans.
+    """Return the members of a URL's ``query`` as JSON values for ``schema``: ``true`` and ``false`` for its booleans.
 
     A value that is not UTF-8 becomes ``{"base64": …}``, as for a path.
     :raises InvalidRequest: it is no query, or names a member twice.
@@ -105,7 +103,7 @@ def read_query(query: bytes, schema: marshmallow.Schema) -> dict[str, Any]:
             max_num_fields=MAX_FIELDS,
         )
     except ValueError:
-        raise InvalidRequest("The query of the request is none: name=value&name=value.") from None
+        raise InvalidRequest("The query of the request is malformed; write name=value&name=value.") from None
     members: dict[str, Any] = {}
     for name, text in pairs:
         value = text.encode("latin-1")
@@ -123,20 +121,21 @@ def _text(value: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _check_type(request: Request) -> None:
-    if request.content_type != "application/json" and not _is_json_in_utf8(request):
+def _check_type(environ: Mapping[str, Any]) -> None:
+    declared = environ.get("CONTENT_TYPE", "")
+    if declared != "application/json" and not _is_json_in_utf8(declared):
         raise UnsupportedMediaType("The Content-Type of a request must be application/json, in UTF-8.")
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise UnsupportedMediaType("A request body must not be compressed.")
 
 
-def _is_json_in_utf8(request: Request) -> bool:
-    charset = request.mimetype_params.get("charset", "utf-8").lower()
-    return request.mimetype == "application/json" and charset in {"utf-8", "utf8"}
+def _is_json_in_utf8(content_type: str) -> bool:
+    media_type, parameters = parse_options_header(content_type)
+    return media_type.lower() == "application/json" and parameters.get("charset", "utf-8").lower() in {"utf-8", "utf8"}
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Return the JSON object that ``body`` is.
+    """Parse ``body``, which must be a JSON object.
 
     :raises InvalidRequest: see :func:`read_object`.
     """
@@ -209,14 +208,14 @@ def _inside(container: dict[str, Any] | list[Any]) -> Any:
 
 
 def describe(messages: Mapping[Any, Any], prefix: str = "") -> str:
-    """Return marshmallow's messages as one line, each led by its field's path: ``data.port: Not a valid integer.``"""
+    """Return marshmallow's messages in one line, each after its field's path: ``data.port: Not a valid integer.``"""
     return " ".join(_lines(messages, prefix))[:MAX_MESSAGE]
 
 
 def _lines(messages: Any, path: str) -> Iterator[str]:
     if isinstance(messages, Mapping):
         for key, inner in messages.items():
-            # marshmallow's name for what concerns an object as a whole.
+            # marshmallow's name for errors of a whole object.
             name = path if key == "_schema" else f"{path}.{key}" if path else str(key)
             yield from _lines(inner, name)
     elif isinstance(messages, list):

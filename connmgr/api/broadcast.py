@@ -22,6 +22,7 @@ from connmgr.api.shell import client_is_gone
 from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
 from connmgr.engine.running import Result
 from connmgr.fields import Boolean, Integer, Schema
+from connmgr.rights.action import Action
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
 from connmgr.vault import Connection
 
@@ -41,21 +42,21 @@ class BroadcastRequest(CommandFields, OwnShell, AwaitsApproval):
     connections = Ids(metadata={"description": f"The connections that run it, at most {MAX_CONNECTIONS:,}, each once."})
     connectionFilter = Filter(
         metadata={
-            "description": "In place of `connections`: those whose path it matches, as in `/connection/query`. Filters "
-            "that are left out are `*`. Of what filters find, connections whose type has no shells are left out."
+            "description": "In place of `connections`: a filter for the path, as in `/connection/query`. An omitted "
+            "filter means `*`. Connections whose type has no shells are skipped."
         }
     )
-    categoryFilter = Filter(metadata={"description": "The same for the path of the category."})
-    typeFilter = Filter(metadata={"description": "The same for the type."})
+    categoryFilter = Filter(metadata={"description": "A filter for the path of the category."})
+    typeFilter = Filter(metadata={"description": "A filter for the type."})
     parallel = Integer(
         load_default=32,
         validate=validate.Range(min=1, max=MAX_PARALLEL),
-        metadata={"description": "On how many connections it runs at a time. Without it: 32."},
+        metadata={"description": "How many connections run the command at a time. Without it: 32."},
     )
     start = Boolean(
         load_default=True,
         metadata={
-            "description": "Start the shells that do not run, or are lost; otherwise these connections get `no_shell` "
+            "description": "True starts shells that do not run or are lost. Otherwise their connections get `no_shell` "
             "or `shell_lost`."
         },
     )
@@ -70,11 +71,13 @@ class BroadcastRequest(CommandFields, OwnShell, AwaitsApproval):
 
 
 class BroadcastLine(Schema):
-    connection = Id(metadata={"description": "Its uuid. Not in the last line."})
+    connection = Id(metadata={"description": "The connection's uuid. Not in the last line."})
     name = fields.List(
         fields.String(),
         allow_none=True,
-        metadata={"description": "Its path, as `/connection/info` has it; null if there is no such connection."},
+        metadata={
+            "description": "The connection's path, as in `/connection/info`; null if there is no such connection."
+        },
     )
     exitCode = fields.Integer(metadata={"description": "The command's exit code, as in `/shell/exec`."})
     stdout = fields.String(metadata={"description": "Its standard output."})
@@ -85,19 +88,19 @@ class BroadcastLine(Schema):
     restarted = Restarted()
     error = fields.Dict(
         metadata={
-            "description": "In place of an exit code: what kept the command from its end, with `code`, `message` and "
-            "further members, as an error of `/shell/start` or `/shell/exec` has them."
+            "description": "In place of `exitCode`: why the command did not run to its end, with `code`, `message` and "
+            "further members, like an error of `/shell/start` or `/shell/exec`."
         }
     )
-    ms = fields.Float(metadata={"description": "Milliseconds from its turn to its end."})
+    ms = fields.Float(metadata={"description": "Milliseconds from the command's turn to its end."})
     connections = fields.Integer(metadata={"description": "In the last line: how many connections there were."})
     succeeded = fields.Integer(metadata={"description": "In the last line: how many commands exited with 0."})
-    failed = fields.Integer(metadata={"description": "In the last line: how many exited with another code."})
+    failed = fields.Integer(metadata={"description": "In the last line: how many commands exited with another code."})
     errors = fields.Integer(metadata={"description": "In the last line: how many connections have an `error`."})
 
 
 def select(request: dict[str, Any]) -> dict[str, Any]:
-    """Return ``request`` with the ``connections`` that it means, each once, and what is ``stored`` of them."""
+    """Return ``request`` with its ``connections`` resolved, each once, and their rows as ``stored``."""
     vault = services().vault.connections
     if "connections" in request:
         ids = list(dict.fromkeys(request["connections"]))
@@ -116,7 +119,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     "/broadcast",
     BroadcastRequest,
     lines=BroadcastLine(),
-    action="shell.broadcast",
+    action=Action("shell.broadcast", runs=True),
     about=("connections", "session", "command", "argv"),
     selects=select,
     raises=[errors.IntegrityError, errors.UnknownCommand],
@@ -126,10 +129,10 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
 def broadcast(request: dict[str, Any]) -> flask.Response:
     """Run a command in the shells of many connections.
 
-    The answer is `application/x-ndjson`: a line for each connection as soon as the command has ended there, in the
-    order in which that happens, and a last line with the counts. A connection that fails, or is unknown, is a line with
-    an `error`. The request is authorised once, for all its connections, and takes one slot. Shells that run begin
-    before shells that are to be started. A client that closes its connection kills whatever still runs.
+    The answer is `application/x-ndjson`: one line for each connection as soon as its command has ended, and a last line
+    with the counts. A failed or unknown connection gets a line with an `error`. Running shells begin before shells that
+    must be started. The request is authorised once for all its connections, and takes one slot. A client that closes
+    its connection kills the commands that still run.
     """
     found, ids, stored = services(), request["connections"], request["stored"]
     order = Order(
@@ -143,7 +146,7 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     sound = [one for one in stored.values() if isinstance(one, Connection)]
     running = [] if order.fresh else found.shells.admitted(sound, caller().access, order.session)
     ready = dict.fromkeys(one.id for one in running)
-    # All in one change, since each would cost an fsync.
+    # All in one transaction, since each one costs an fsync.
     found.vault.connections.touch(*ready)
     others = [one.id for one in sound if one.id not in ready]
     work = Broadcast(found.shells, caller().access, order, ready, others)
@@ -161,8 +164,8 @@ class _Lines:
         self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
 
     def all(self, ids: list[str], outcomes: Iterator[list[Outcome]]) -> Iterator[Iterable[dict[str, Any]]]:
-        """Yield lines for all connections of ``ids``, those together that come together, and then the counts."""
-        # Until all was sent.
+        """Yield the lines for all connections of ``ids``, in bursts, and then the counts."""
+        # Closed when all lines were sent.
         self._known.code = errors.CommandCancelled.code
         try:
             yield map(self._line, self._refused(ids))

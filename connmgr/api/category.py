@@ -13,10 +13,14 @@ from connmgr.api.removal import see_off
 from connmgr.api.schemas import Filter, Id, Ids, UtcTime
 from connmgr.api.services import services
 from connmgr.fields import Boolean, Schema, Text
+from connmgr.rights.action import Action
+from connmgr.rights.limits import changes_categories
 from connmgr.vault import Category
 
 ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+
+ADD = Action("category.add", limits=[changes_categories])
 
 group = Group("category", "The tree of categories that connections are sorted into.")
 
@@ -27,11 +31,13 @@ class CategoryInfoRequest(Schema):
 
 class CategoryInfo(Schema):
     category = Id(required=True, metadata={"description": "Its uuid."})
-    parentCategory = Id(required=True, allow_none=True, metadata={"description": "Null at a root."})
+    parentCategory = Id(
+        required=True, allow_none=True, metadata={"description": "The uuid of the parent; null at a root."}
+    )
     name = fields.List(fields.String(), required=True, metadata={"description": "The path from the root."})
     lastUsed = UtcTime(
         required=True,
-        metadata={"description": "When one of its connections was last used; before that, when it was made."},
+        metadata={"description": "When one of its connections was last used; if none was, when it was created."},
     )
     lastModified = UtcTime(required=True, metadata={"description": "When it was last changed."})
     config = fields.Dict(required=True, metadata={"description": "Empty in this version."})
@@ -136,21 +142,21 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/add",
     CategoryAddRequest,
     CategoryAddResponse,
-    action="category.add",
+    action=ADD,
     about=("name", "parent"),
     raises=[errors.UnknownCategory, errors.IntegrityError],
     example={"name": "customers", "parent": ROOT},
     answer={"category": "f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"},
 )
 def add(request: dict[str, Any]) -> dict[str, str]:
-    """Add a category and return its uuid. A category of that name in the parent is returned instead."""
+    """Add a category and return its uuid. If the parent has a category of that name, return that one."""
     return {"category": services().vault.categories.add(request["name"], request["parent"])}
 
 
 @group.endpoint(
     "/remove",
     CategoryRemoveRequest,
-    action="category.remove",
+    action=Action("category.remove", limits=[changes_categories]),
     about=("categories",),
     raises=[
         errors.UnknownCategory,

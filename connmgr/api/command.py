@@ -15,9 +15,9 @@ from connmgr.rights.saved_commands import SavedCommand
 
 group = Group(
     "command",
-    "Saved commands: an argv in which arguments take the place of parameters. `saved` runs one, in place of `command` "
-    "or `argv` of `/shell/exec`, `/shell/broadcast`, `/shell/pipe`, `/job/start` and `/terminal/open`. A rule may "
-    "allow one by its name, whatever its words are.",
+    "Saved commands: an argv with parameters. `/shell/exec`, `/shell/broadcast`, `/shell/pipe`, `/job/start` "
+    "and `/terminal/open` run one by `saved`, in place of `command` or `argv`. A rule may allow one by its "
+    "name, whatever its words are.",
 )
 
 
@@ -30,15 +30,17 @@ class SavedCommandFields(CommandNameRequest):
         fields.Raw(),
         required=True,
         metadata={
-            "description": 'The words: a text; `{"parameter": "service"}`, the argument alone; or '
-            '`{"text": "unit-{service}.service"}`, with arguments in it; a doubled brace is one. The first is a text.'
+            "description": 'The words. Each is a text; or `{"parameter": "service"}`, which the argument replaces; or '
+            '`{"text": "unit-{service}.service"}`, with arguments in the text and doubled braces for single ones. '
+            "The first is a text."
         },
     )
     parameters = fields.Dict(
         load_default=dict,
         metadata={
-            "description": "By their names: what each takes, an element as of a rule (`re`, `in`, `integer`, `path`), "
-            "and its `description`. No argument makes a word begin with `-`, unless `in` or `integer` has it."
+            "description": "The parameters by name: which arguments each accepts, as an element of a rule (`re`, `in`, "
+            "`integer`, `path`), and its `description`. An argument that would make a word begin with `-` is "
+            "refused, unless `in` or `integer` allows it."
         },
     )
     description = Text(load_default="", metadata={"description": "What it is for."})
@@ -71,7 +73,7 @@ EXAMPLE: dict[str, Any] = {
     example=EXAMPLE,
 )
 def save(request: dict[str, Any]) -> None:
-    """Save a command. Whatever runs goes on as it is; whoever calls it from now on calls this one."""
+    """Save a command. Later calls run this version; commands that already run are not affected."""
     body = {name: request[name] for name in ("argv", "parameters", "description")}
     services().commands.save(SavedCommand.read(request["name"], body), replaces=request["replace"])
 
@@ -98,9 +100,9 @@ def remove(request: dict[str, Any]) -> None:
 
 
 def with_words(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a loaded request with the argv that its ``saved`` command is.
+    """Return a loaded request with the argv of its ``saved`` command.
 
-    ``saved`` is then its name and its arguments as texts, for the rules.
+    ``saved`` then has its name and its arguments as texts, for the rules.
     :raises UnknownCommand, InvalidRequest: as :meth:`connmgr.rights.saved_commands.SavedCommands.expand`.
     """
     if "saved" not in request:

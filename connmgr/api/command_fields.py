@@ -1,4 +1,4 @@
-"""What requests that run something have in common."""
+"""Fields shared by all requests that run something."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class WhatRuns(Schema):
 
 
 class CommandFields(WhatRuns):
-    """The command, and the options that hold for it alone."""
+    """The command, and the options for this command only."""
 
     timeout = Number(
         validate=validate.Range(min=0, max=MAX_TIMEOUT, min_inclusive=False),
@@ -78,12 +78,12 @@ class CommandFields(WhatRuns):
     )
     cwd = Text(
         validate=validate.Length(min=1),
-        metadata={"description": "The directory for this command alone, absolute or relative to the session's."},
+        metadata={"description": "The directory for this command only, absolute or relative to the session's."},
     )
     env = Members(
         keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),
         values=Text(),
-        metadata={"description": "Environment variables, for this command alone."},
+        metadata={"description": "Environment variables for this command only."},
     )
     encoding = Text(
         load_default=ENCODINGS[0],
@@ -100,7 +100,7 @@ class CommandFields(WhatRuns):
 
 
 def check_base64(data: Mapping[str, Any], name: str) -> None:
-    """Raise ValidationError if the member ``name`` is to be base64, and is not."""
+    """Raise ValidationError if the member ``name`` must be base64 and is not."""
     if data["encoding"] == "base64" and name in data:
         try:
             base64.b64decode(data[name], validate=True)

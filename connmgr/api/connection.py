@@ -1,4 +1,4 @@
-"""``/connection``: what is stored of connections, and of the types that they can have."""
+"""``/connection``: stored connections, and the installed connection types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
-from connmgr.api.connection_data import ConnectionData, changed_fields
+from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
 from connmgr.api.connection_info import described, dialled_hosts, in_categories, usage_categories
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
@@ -32,9 +32,13 @@ from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
 from connmgr.plugin import Tunnel
+from connmgr.rights.action import Action
+from connmgr.rights.limits import changes_what_others_need
 from connmgr.vault.batch import held
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
+
+REMOVE = Action("connection.remove", limits=[changes_what_others_need])
 
 SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "correct horse"}
 
@@ -110,11 +114,11 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
 def info(request: dict[str, Any]) -> dict[str, Any]:
     """Describe connections. An unknown uuid fails the whole request."""
     ids = request["connections"]
-    # Each once: to read one costs more than to name it.
+    # Each once, because reading one costs more than naming it.
     distinct = list(dict.fromkeys(ids))
     connections, categories = in_categories(lambda: services().vault.connections.infos(distinct))
     usage = usage_categories()
-    # Without the schema's dump, which takes most of the time where there are thousands.
+    # Not dumped by the schema, which would take most of the time for thousands of connections.
     infos = {one.id: described(one, categories[one.category], usage.get(one.type)) for one in connections}
     if request["dialled"]:
         for one in connections:
@@ -129,7 +133,7 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     "/add",
     ConnectionAddRequest,
     ConnectionAddResponse,
-    action="connection.add",
+    action=ADD,
     about=("name", "category"),
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.TemporaryLimit],
     waits=True,
@@ -139,9 +143,9 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
 def add(request: dict[str, Any]) -> dict[str, str]:
     """Store a connection and return its uuid.
 
-    If an equivalent connection is stored (same type, same data after defaults, secrets compared in plain), nothing is
-    added and the answer has its uuid. Secrets in plain strings are encrypted before they are stored. With `validate`
-    the answer to a connection that cannot be opened is 400 with the `code` of the cause.
+    If an equivalent connection is stored (same type, same data after defaults, secrets compared in plain text), nothing
+    is added and the answer has its uuid. Secrets sent as plain strings are encrypted before they are stored. With
+    `validate` a connection that cannot be opened is answered 400 with the `code` of the cause.
     """
     data = ConnectionData.load(request["data"], caller().access)
     if request["validate_first"]:
@@ -173,7 +177,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/update",
     ConnectionUpdateRequest,
-    action="connection.update",
+    action=UPDATE,
     about=("connection", "name", "category"),
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.ShellBusy],
     waits=True,
@@ -204,7 +208,7 @@ def update(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/remove",
     ConnectionRemoveRequest,
-    action="connection.remove",
+    action=REMOVE,
     about=("connections",),
     raises=[errors.UnknownConnection, errors.ProtectedEntry, errors.ShellBusy],
     waits=True,
@@ -213,7 +217,7 @@ def update(request: dict[str, Any]) -> None:
 def remove(request: dict[str, Any]) -> None:
     """Remove connections and all connections over them, and stop their shells. The local machine stays.
 
-    Their jobs are forgotten with them. Those that run go on; what is kept of others is removed where a link is open.
+    Their jobs are forgotten too. Running jobs go on. The far side's files of other jobs are removed if a link is open.
     """
     named = request["connections"]
     see_off(services().vault.connections.remove(named), named)
@@ -228,24 +232,24 @@ def remove(request: dict[str, Any]) -> None:
     raises=[*OPENING, errors.ShellBusy],
     waits=True,
     example={"connection": EXAMPLE},
-    answer={"added": [], "gone": []},
+    answer={"added": [], "gone": [], "skipped": []},
 )
 def refresh(request: dict[str, Any]) -> dict[str, Any]:
     """Open a connection, store what it finds as the `state`, and close it again.
 
-    Of a tunnel that is the connection that it goes through. Of a connection that has others inside, as a host of
-    containers, each that is found gets a connection below it, in its category. The `state` of these says whether they
-    are `running`. One that was found before and is there no longer stays, with `gone` in its `state`.
+    For a tunnel, the connection that it goes through is opened. For a host of containers, each container gets a
+    connection below the host's, in its category, and its `state` says whether it is `running`. The connection of a
+    container that has disappeared stays, with `gone` in its `state`.
     """
     id, connections = request["connection"], services().vault.connections
     stored = connections.get(id)
     if isinstance(kind := services().registry.get(stored.type), Tunnel):
         services().tunnels.probe(stored.data[kind.via or ""], caller().access)
         connections.set_state(id, {})
-        return Inside([], [])._asdict()
+        return Inside([], [], [])._asdict()
     services().shells.refresh(id, caller().access)
     inside = look_inside(id)
-    detail(added=len(inside.added), gone=len(inside.gone))
+    detail(added=len(inside.added), gone=len(inside.gone), skipped=len(inside.skipped))
     return inside._asdict()
 
 
@@ -302,7 +306,7 @@ def _kept(name: str, data: ConnectionData) -> str:
 
 
 def _check_category(request: dict[str, Any]) -> None:
-    """Refuse an unknown category before a machine is reached for its sake."""
+    """Refuse an unknown category before a machine is contacted."""
     if "category" in request:
         services().vault.categories.infos([request["category"]])
 

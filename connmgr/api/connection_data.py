@@ -14,26 +14,37 @@ from connmgr.api.services import services
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
 from connmgr.plugin import AnyConnectionType
+from connmgr.rights.action import Action
+from connmgr.rights.limits import (
+    changes_what_others_need,
+    chooses_data,
+    escapes_rules,
+    moves_out_of_sight,
+    puts_out_of_sight,
+)
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, record
 from connmgr.vault.placing import placing
 from connmgr.vault.sealed import within
+
+ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight])
+UPDATE = Action("connection.update", limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight])
 
 _BLANK = "secret"
 
 
 @dataclass(frozen=True, repr=False)
 class ConnectionData:
-    """The ``data`` of a request, loaded by its type's schema; secrets are in plain in ``_plain`` alone."""
+    """The ``data`` of a request, loaded by its type's schema. Only ``_plain`` has secrets in plain text."""
 
     kind: AnyConnectionType
     sealed: dict[str, Any]
     references: list[str]
-    """The connections that it names, to run over."""
+    """The connections that it runs over."""
     parent: str | None
-    """The connection whose place it extends, and whose path its own begins with: that of a wrapper or a tunnel."""
+    """The connection that a wrapper or tunnel belongs to: its path begins with that connection's path."""
     folder: str | None
-    """What stands between that path and its own name."""
+    """The folder between that path and its own name."""
     fingerprint: bytes
     _plain: dict[str, Any]
     _access: Access
@@ -50,12 +61,12 @@ class ConnectionData:
     ) -> ConnectionData:
         """Check ``data`` whole, seal its plain secrets and open its sealed ones for comparison.
 
-        ``kind`` is the type that it must have, where that is settled; ``at`` is where it stands in the request. With
-        ``labels``, ``{"label": …}`` in place of a connection stands for the id that they have for it.
-        :raises InvalidRequest: a field that the type refuses, named by its path.
-        :raises UnknownType: no plugin offers its type.
-        :raises SecretLocked: ``access`` may not open a secret that came sealed.
-        :raises IntegrityError: one was changed since it was sealed.
+            ``kind`` is the required type, if any; ``at`` is the place in the request, for messages. ``labels`` maps
+        ``{"label": …}`` in place of a connection to an id.
+            :raises InvalidRequest: a field that the type refuses, named by its path.
+            :raises UnknownType: no plugin offers its type.
+            :raises SecretLocked: ``access`` may not open a secret that came sealed.
+            :raises IntegrityError: one was changed since it was sealed.
         """
         type = _type(data, kind, at)
         schema = type.schema()
@@ -77,7 +88,7 @@ class ConnectionData:
         )
 
     def moved(self, ids: Mapping[str, str]) -> ConnectionData:
-        """Return it with the connections that are keys of ``ids`` exchanged for their values."""
+        """Return a copy that refers to ``ids[id]`` wherever this one refers to ``id``."""
         schema = self.kind.schema()
         sealed, plain = (
             map_references(schema, data, lambda one: ids.get(one, one)) for data in (self.sealed, self._plain)
@@ -87,7 +98,7 @@ class ConnectionData:
     def equals(self, stored: Mapping[str, Any]) -> bool:
         """Whether the ``stored`` data of a connection of this type, with the same fingerprint, has the same secrets.
 
-        Where the caller may not open those, it does not: else adding connections would tell which secrets others have.
+        False if the caller may not open those: otherwise adding connections would reveal other users' secrets.
         """
         principals, grant = services().vault.principals, caller().grant
         if grant is not None and "secret.decrypt" not in grant.scopes and next(within(stored), None):
@@ -100,7 +111,7 @@ class ConnectionData:
 
 
 def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
-    """Return the names of what ``changes`` make other than it was stored; a secret that was given anew is one."""
+    """Return the names of the fields that ``changes`` change; a newly given secret counts as changed."""
     own = [name for name in ("name", "category") if name in changes and changes[name] != getattr(stored, name)]
     data = changes.get("data", stored.data)
     fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
@@ -108,7 +119,7 @@ def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
 
 
 def _derived(type: AnyConnectionType, schema: Schema, loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what follows from loaded data, whether its secrets are sealed or not."""
+    """Return the values derived from loaded data, whether its secrets are sealed or not."""
     place = placing(type, loaded)
     return {
         "references": references(schema, loaded),
@@ -133,5 +144,5 @@ def _type(data: Mapping[str, Any], settled: str | None, at: str) -> AnyConnectio
     if not isinstance(name, str):
         raise InvalidRequest(f"{at}.type: Not a valid string.")
     if settled is not None and name != settled:
-        raise InvalidRequest(f"{at}.type: The type of a connection stays what it is: {settled}.")
+        raise InvalidRequest(f"{at}.type: The type of a connection cannot be changed: {settled}.")
     return services().registry.get(name)

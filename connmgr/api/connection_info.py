@@ -23,7 +23,7 @@ def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[
         try:
             categories = services().vault.categories.infos(list({connection.category for connection in connections}))
         except errors.UnknownCategory:
-            # It was removed in between; the connections have moved.
+            # The category was removed in between, and its connections have moved.
             if last:
                 raise
         else:
@@ -32,7 +32,7 @@ def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[
 
 
 def dialled_hosts(connection: Connection) -> dict[str, Any]:
-    """Return the hosts that would be dialled for a connection, or why that cannot be told."""
+    """Return the hosts that would be dialled for a connection, or the error that prevents an answer."""
     try:
         hosts = dialled(services().vault, services().registry, connection)
     except errors.ConnmgrError as error:
@@ -46,7 +46,7 @@ def usage_categories() -> dict[str, str]:
 
 
 def described(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:
-    """Return a connection as `/connection/info` shows it, its times and names as JSON has them."""
+    """Return a connection as `/connection/info` shows it, ready for JSON."""
     return {
         "connection": connection.id,
         "category": category,

@@ -1,4 +1,4 @@
-"""What the requests and responses of ``/connection`` are made of."""
+"""Schemas of the requests and responses of ``/connection``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATA = {"description": "`type` and the fields of that type, see `/connection/typ
 
 
 MAX_DIALLED = 100
-"""Connections of a request that asks what would be dialled: files are read for each."""
+"""Most connections of a request with ``dialled``: files are read for each."""
 
 
 class ConnectionQueryRequest(Schema):
@@ -29,7 +29,7 @@ class ConnectionQueryRequest(Schema):
             "the path."
         },
     )
-    names = Boolean(load_default=False, metadata={"description": "Answer the `names` too."})
+    names = Boolean(load_default=False, metadata={"description": "True adds `names` to the answer."})
 
 
 class FoundName(Schema):
@@ -43,16 +43,16 @@ class ConnectionQueryResponse(Schema):
     found = fields.List(Id(), required=True, metadata={"description": "In the order of their paths."})
     names = fields.List(
         fields.Nested(FoundName),
-        metadata={"description": "Present with `names`: what those of `found` are called, in the same order."},
+        metadata={"description": "With `names`: the names of the connections in `found`, in the same order."},
     )
 
 
 class ConnectionInfoRequest(Schema):
     connections = Ids(required=True, metadata={"description": "Connections to describe."})
-    created = Boolean(load_default=False, metadata={"description": "Answer when each was `created`, too."})
+    created = Boolean(load_default=False, metadata={"description": "True adds `created` to each connection."})
     dialled = Boolean(
         load_default=False,
-        metadata={"description": f"Answer what would be `dialled`, too; for at most {MAX_DIALLED} connections."},
+        metadata={"description": f"True adds `dialled` to each connection; for at most {MAX_DIALLED} connections."},
     )
 
     @validates_schema
@@ -64,9 +64,9 @@ class ConnectionInfoRequest(Schema):
 class DialledHost(Schema):
     host = fields.String(required=True, metadata={"description": "A name or an address."})
     port = fields.Integer(required=True, metadata={"description": "The TCP port."})
-    user = fields.String(required=True, metadata={"description": "Who logs in there."})
+    user = fields.String(required=True, metadata={"description": "The user who logs in there."})
     identities = fields.List(
-        fields.String(), required=True, metadata={"description": "The private keys that are offered, by their files."}
+        fields.String(), required=True, metadata={"description": "The files of the private keys that are offered."}
     )
     agent = fields.Boolean(required=True, metadata={"description": "Whether an ssh-agent is asked for keys."})
 
@@ -74,10 +74,10 @@ class DialledHost(Schema):
 class DialledHosts(Schema):
     hosts = fields.List(
         fields.Nested(DialledHost),
-        metadata={"description": "In the order in which they are dialled; empty where nothing is."},
+        metadata={"description": "In the order in which they are dialled; empty if none is."},
     )
     error = fields.Dict(
-        metadata={"description": "In place of `hosts`: why that cannot be told, with `code` and `message`."}
+        metadata={"description": "In place of `hosts`: why they are unknown, with `code` and `message`."}
     )
 
 
@@ -100,22 +100,22 @@ class ConnectionInfo(Schema):
     )
     lastUsed = UtcTime(
         required=True,
-        metadata={"description": "When its shell was last used, to the minute; before that, when it was made."},
+        metadata={
+            "description": "When its shell was last used, to the minute; if never, when the connection was created."
+        },
     )
     lastModified = UtcTime(required=True, metadata={"description": "When its name, data or category was last changed."})
-    state = fields.Dict(required=True, metadata={"description": "What was last seen of the far side."})
+    state = fields.Dict(required=True, metadata={"description": "The far side as it was last seen."})
     cache = fields.Dict(
         required=True,
-        metadata={"description": "`sessionEnabled`: whether it is wanted, once it was toggled."},
+        metadata={"description": "`sessionEnabled`, present once it was toggled: whether it shall be open."},
     )
     dialled = fields.Nested(
         DialledHosts,
-        metadata={"description": "Present with `dialled`: the hosts that its links lead to, after `~/.ssh/config`."},
+        metadata={"description": "With `dialled`: the hosts that its links lead to, according to `~/.ssh/config`."},
     )
     created = UtcTime(
-        metadata={
-            "description": "Present with `created`: when it was made. One never used since then has it as `lastUsed`."
-        }
+        metadata={"description": "With `created`: when it was created. If it was never used, `lastUsed` is the same."}
     )
 
 
@@ -137,15 +137,15 @@ class ConnectionAddRequest(Schema):
     temporary = Boolean(
         load_default=False,
         metadata={
-            "description": "Keep it in the daemon's memory alone, while it has a shell and for a minute more. It is in "
-            "no category, runs over no other connection, has no jobs, and no query finds it."
+            "description": "True keeps it only in the daemon's memory, while it has a shell and for a minute more. It "
+            "is in no category, runs over no other connection, has no jobs, and no query finds it."
         },
     )
 
     @validates_schema
     def check_temporary(self, data: dict[str, Any], **_: Any) -> None:
         if data["temporary"] and "category" in data:
-            raise ValidationError("Given for a temporary connection, which is in none.", "category")
+            raise ValidationError("A temporary connection is in no category; omit this field.", "category")
 
 
 class ConnectionAddResponse(Schema):
@@ -174,30 +174,44 @@ class ConnectionRefreshRequest(Schema):
 
 class ConnectionRefreshResponse(Schema):
     added = fields.List(
-        Id(), required=True, metadata={"description": "Connections that were added: to what was found inside of it."}
+        Id(),
+        required=True,
+        metadata={
+            "description": "The connections that were added, one for each new container or other system found inside."
+        },
     )
     gone = fields.List(
-        Id(), required=True, metadata={"description": "Connections to what was found inside before, and not now."}
+        Id(),
+        required=True,
+        metadata={"description": "The connections whose container or system was found inside before, but not now."},
+    )
+    skipped = fields.List(
+        fields.String(),
+        required=True,
+        metadata={"description": "Sentences: what was found inside of it and cannot be stored, and why."},
     )
 
 
 class ConnectionToggleRequest(Schema):
-    connection = Id(required=True, metadata={"description": "The tunnel, or what else can be started and stopped."})
-    state = Boolean(required=True, metadata={"description": "Whether it is wanted."})
+    connection = Id(
+        required=True,
+        metadata={"description": "The tunnel, or a connection whose far side can be started and stopped."},
+    )
+    state = Boolean(required=True, metadata={"description": "True opens or starts it, false closes or stops it."})
 
 
 class ConnectionBrowseRequest(Schema):
-    connection = Id(required=True, metadata={"description": "The connection whose files are to be shown."})
+    connection = Id(required=True, metadata={"description": "The connection whose files to show."})
     directory = Text(allow_none=True, metadata={"description": "Where to begin."})
 
 
 class ConnectionTerminalRequest(Schema):
-    connection = Id(required=True, metadata={"description": "The connection whose terminal is to be shown."})
+    connection = Id(required=True, metadata={"description": "The connection whose terminal to show."})
     directory = Text(allow_none=True, metadata={"description": "Where it begins."})
 
 
 class ShownResponse(Schema):
-    url = fields.String(metadata={"description": "The page that shows it, where there is one."})
+    url = fields.String(metadata={"description": "The page that shows it. Absent in this version."})
 
 
 class TypeInfo(Schema):

@@ -6,6 +6,7 @@ import copy
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -14,7 +15,7 @@ BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0
 
 @dataclass
 class Durations:
-    """How many durations fell into each class, the last one for what is longer than all, and their sum in seconds."""
+    """How many durations fell into each class, and their sum in seconds. The last class has no upper end."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
@@ -36,14 +37,14 @@ class Counts:
         self.began = time.monotonic()
         """When the daemon was started, of ``time.monotonic``."""
         self._lock = threading.Lock()
-        self._requests: dict[tuple[str, int], int] = {}
-        self._durations: dict[str, Durations] = {}
+        self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._durations: defaultdict[str, Durations] = defaultdict(Durations)
 
     def add(self, path: str, status: int, seconds: float) -> None:
-        """Count a request to the endpoint ``path``, empty where there is none, that took ``seconds``."""
+        """Count a request to the endpoint ``path`` that took ``seconds``; ``path`` is empty for unknown endpoints."""
         with self._lock:
-            self._requests[path, status] = self._requests.get((path, status), 0) + 1
-            self._durations.setdefault(path, Durations()).add(seconds)
+            self._requests[path, status] += 1
+            self._durations[path].add(seconds)
 
     def snapshot(self) -> tuple[dict[tuple[str, int], int], dict[str, Durations]]:
         """Return the number of requests by path and status, and their durations by path, as they are now."""

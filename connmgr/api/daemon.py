@@ -19,6 +19,7 @@ from connmgr.api.shell_schemas import ShellStatus
 from connmgr.fields import Schema
 
 API_LEVEL = "24.0"
+RUNTIME = f"{platform.python_implementation()} {platform.python_version()}"
 
 group = Group("daemon", "The daemon itself.")
 
@@ -27,7 +28,7 @@ class VersionResponse(Schema):
     version = fields.String(
         required=True, metadata={"description": "The level of the API, `+`, and connmgr's version."}
     )
-    canonicalVersion = fields.String(required=True, metadata={"description": "The level of the API alone."})
+    canonicalVersion = fields.String(required=True, metadata={"description": "The level of the API."})
     buildVersion = fields.String(required=True, metadata={"description": "connmgr's own version."})
     jvmVersion = fields.String(required=True, metadata={"description": "The runtime, which is Python."})
     pro = fields.Boolean(required=True, metadata={"description": "Always false."})
@@ -44,9 +45,13 @@ class BlobUse(Schema):
 
 
 class Surroundings(Schema):
-    path = fields.String(required=True, metadata={"description": "`PATH`, where it and its shells find programs."})
+    path = fields.String(
+        required=True, metadata={"description": "`PATH`, where the daemon and its local shells find programs."}
+    )
     agentSocket = fields.String(
-        metadata={"description": "`SSH_AUTH_SOCK`, the socket of the SSH agent that it asks for keys. Absent: none."}
+        metadata={
+            "description": "`SSH_AUTH_SOCK`, the socket of the SSH agent that the daemon asks for keys. Absent: none."
+        }
     )
 
 
@@ -66,7 +71,10 @@ class DaemonStatusResponse(Schema):
         required=True, metadata={"description": "Entries of the audit trail that could not be written."}
     )
     environment = fields.Nested(
-        Surroundings, metadata={"description": "What the daemon has of the environment it started in; for the owner."}
+        Surroundings,
+        metadata={
+            "description": "Variables of the environment in which the daemon was started. Only the owner sees them."
+        },
     )
 
 
@@ -91,7 +99,7 @@ def version() -> dict[str, Any]:
         "version": f"{API_LEVEL}+connmgr.{__version__}",
         "canonicalVersion": API_LEVEL,
         "buildVersion": __version__,
-        "jvmVersion": _runtime(),
+        "jvmVersion": RUNTIME,
         "pro": False,
     }
 
@@ -125,11 +133,11 @@ def version() -> dict[str, Any]:
     },
 )
 def status() -> dict[str, Any]:
-    """Describe the running daemon: its shells, and what it has in use. It asks no machine."""
+    """Describe the running daemon: its shells and its use of resources. No machine is asked."""
     found = services()
     return {
         "version": __version__,
-        "runtime": _runtime(),
+        "runtime": RUNTIME,
         "pid": os.getpid(),
         "uptime": time.monotonic() - found.counts.began,
         "threads": threading.active_count(),
@@ -145,10 +153,6 @@ def status() -> dict[str, Any]:
 def _environment() -> dict[str, str]:
     agent = os.environ.get("SSH_AUTH_SOCK")
     return {"path": os.environ.get("PATH", os.defpath)} | ({"agentSocket": agent} if agent else {})
-
-
-def _runtime() -> str:
-    return f"{platform.python_implementation()} {platform.python_version()}"
 
 
 @group.endpoint(

@@ -41,7 +41,7 @@ ALWAYS: tuple[type[ConnmgrError], ...] = (
     errors.VaultUnavailable,
     errors.Stopping,
 )
-"""What any request may be answered."""
+"""Errors that any request may be answered."""
 
 WITH_BODY: tuple[type[ConnmgrError], ...] = (errors.BodyTooLarge, errors.UnsupportedMediaType)
 NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (
@@ -78,7 +78,7 @@ class OperationFailed(marshmallow.Schema):
 
 
 def describe(groups: Iterable[Group]) -> dict[str, Any]:
-    """Return the OpenAPI document of all endpoints in ``groups`` that are to be described."""
+    """Return the OpenAPI document of all published endpoints in ``groups``."""
     plugin = MarshmallowPlugin()
     spec = APISpec(
         "connmgr",
@@ -125,7 +125,7 @@ def _operation(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
 
 
 def _parameters(path: str, schema: marshmallow.Schema) -> list[dict[str, Any]]:
-    """Return the parameters that ``schema`` loads, those first that stand in the path."""
+    """Return the parameters that ``schema`` loads, those in the path first."""
     in_path = _IN_PATH.findall(path)
     found: list[dict[str, Any]] = [
         {
@@ -152,7 +152,7 @@ def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:
 
 
 def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
-    """Return for each status the codes of the errors that lead to it, in the order in which they are declared."""
+    """Return the error codes of each status, in the order of their declaration."""
     by_status: dict[int, list[type[ConnmgrError]]] = defaultdict(list)
     common = (*ALWAYS, *(WITH_BODY if method == "POST" else ()), *(() if endpoint.public else NEEDS_TOKEN))
     if not (endpoint.public or endpoint.reads):

@@ -1,4 +1,5 @@
-"""A command that runs as a job from its start: answered as any other if it ends in time, else left to run."""
+"""Commands with ``detachAfter``: they run as jobs from their start, and are answered like others if they end in
+time."""
 
 from __future__ import annotations
 
@@ -10,11 +11,10 @@ import flask
 
 from connmgr import errors
 from connmgr.api import output
-from connmgr.api.account import caller, detail
+from connmgr.api.account import caller, detail, turns
 from connmgr.api.answer import as_json
 from connmgr.api.command_fields import printed_until
 from connmgr.api.launch import begin, start_shell
-from connmgr.api.parking import turns
 from connmgr.api.services import services
 from connmgr.engine.running import Result
 from connmgr.jobs.followed import Output
@@ -29,7 +29,7 @@ RAISES = (
     errors.TransferFailed,
     errors.FileOperationFailed,
 )
-"""What can be said of a command beyond what is said of those that run in the shell."""
+"""Errors of such commands, beyond those of commands in the shell."""
 
 _JOB = "job"
 _RESTARTED = "restarted"
@@ -38,7 +38,7 @@ _RESTARTED = "restarted"
 def respond(request: Mapping[str, Any]) -> flask.Response:
     """Answer with the command's outcome, or after ``detachAfter`` seconds with its job and the output so far.
 
-    :raises connmgr.errors.CommandTimeout: it ran for as long as it may.
+    :raises connmgr.errors.CommandTimeout: it ran longer than it may.
     :raises connmgr.errors.ShellLost: its machine was restarted, or what it printed was removed there.
     """
     kept, encoding = turns().kept, request["encoding"]
@@ -52,7 +52,7 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
         turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["detachAfter"])
     most = services().settings.max_output
     found = jobs.output(id, access, 0, 0, most)
-    # Where the machine went away meanwhile, its output is still there, and nothing may be answered in its place.
+    # If the machine cannot be reached now, the output still exists there: answer the error, not an empty output.
     if found.stale or followed.stored.state not in ENDED:
         shown = {name: output.shown(getattr(found, name)[:most], encoding) for name in ("stdout", "stderr")}
         return as_json({"job": id, **shown} | ({"restarted": True} if kept[_RESTARTED] else {}))

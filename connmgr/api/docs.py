@@ -67,7 +67,7 @@ def group_of(groups: Sequence[Group]) -> Group:
 
 
 def view(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a template shows of an OpenAPI ``description``: its ``info`` and its ``groups`` of operations."""
+    """Return an OpenAPI ``description`` as templates show it: its ``info`` and its ``groups`` of operations."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, operations in description["paths"].items():
         methods = [method for method in ("get", "post") if method in operations]
@@ -114,12 +114,12 @@ def _curl(path: str, example: object, operation: Mapping[str, Any]) -> str:
         return f"{command} -H 'Content-Type: application/octet-stream' --data-binary @FILE"
     if example is None:
         return f"{command} -X POST"
-    # Quoted by its end, so that the shell changes nothing of it.
+    # The quoted end marker keeps the shell from expanding the text.
     return f"{command} -H 'Content-Type: application/json' --data-binary @- <<'END'\n{_pretty(example)}\nEND"
 
 
 def _raw(body: Mapping[str, Any] | None) -> str:
-    """Return what a body is that is bytes instead of JSON, or nothing."""
+    """Return the description of a body of bytes; empty for JSON."""
     raw = body is not None and any("format" in each["schema"] for each in body.get("content", {}).values())
     return str(body["description"]) if body is not None and raw else ""
 
@@ -130,7 +130,7 @@ def _content(body: Mapping[str, Any] | None, kind: str = "application/json") -> 
 
 
 def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any], path: str = "") -> Iterator[tuple[Any, ...]]:
-    """Yield each field that ``schema`` has, nested ones too, as ``(path, type, required, description)``."""
+    """Yield each field of ``schema``, nested ones too, as ``(path, type, required, description)``."""
     schema = _resolved(schema, schemas)
     for name, field in schema.get("properties", {}).items():
         inner = _resolved(field, schemas)
@@ -142,7 +142,7 @@ def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any], path: str = "")
 
 
 def _parameter(found: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a member of the query as :func:`_rows` yields a field."""
+    """Return a member of the query in the form of :func:`_rows`."""
     return found["name"], _type(found["schema"], {}), found.get("required", False), found.get("description", "")
 
 
@@ -170,5 +170,5 @@ def _digest(text: str) -> str:
 
 
 def rich(text: str) -> Markup:
-    """Return ``text`` as HTML, what stands between backticks as code."""
+    """Return ``text`` as HTML, with text between backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before

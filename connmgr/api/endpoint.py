@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,15 +11,16 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import account, caller
+from connmgr.api.account import Account, account, caller
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import read
-from connmgr.api.parking import Parked, turns
+from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
 from connmgr.errors import ConnmgrError
+from connmgr.rights.action import Action
 from connmgr.rights.subjects import NAMES
 
 View = Callable[..., Any]
@@ -37,8 +39,8 @@ class Endpoint:
     ``dumped`` itself), a :class:`flask.Response`, or None for 200 with an empty body.
     """
 
-    action: str
-    """What a request does, as ``shell.exec``."""
+    action: Action
+    """What a request does."""
 
     about: Sequence[str] = ()
     """The fields of a request that tell what it is about. None of them holds a secret: the audit trail has them."""
@@ -90,14 +92,21 @@ class Endpoint:
     """A request and its response, for the description."""
 
     def __call__(self) -> flask.Response:
-        account().audited, account().action = self.audited, self.action
+        found, known = services(), self._account()
         if not self.public:
-            self._find_caller(services())
-        return self._carry_out(read(flask.request, self.request, raw=bool(self.raw_body)), self._respond)
+            self._find_caller(found, known)
+        request = read(known.environ, self.request, raw=bool(self.raw_body))
+        return self._carry_out(found, known, request, self._respond)
 
-    def _carry_out(self, request: Any, respond: Callable[[Any], flask.Response]) -> flask.Response:
+    def _account(self) -> Account:
+        known = account()
+        known.audited, known.action = self.audited, self.action.name
+        return known
+
+    def _carry_out(
+        self, found: Services, known: Account, request: Any, respond: Callable[[Any], flask.Response]
+    ) -> flask.Response:
         """Authorise the loaded ``request``, call the view, and return what ``respond`` makes of its result."""
-        found, known = services(), account()
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
@@ -106,15 +115,11 @@ class Endpoint:
                 known.about |= {"connection": work.connection} if work else {}
         with known.held as held:
             try:
-                if known.caller is not None and found.authorisation.concerns(known.caller):
-                    request = _awaited(lambda: self._permitted(request))
-                if self.waits:
-                    held.enter_context(found.slots.taken(stops=self.stops))
-                announce(reads=self.reads)
-                response = respond(_awaited(lambda: self.view(request) if self.request else self.view()))
+                request = self._ready(found, known, request, held)
+                response = respond(_awaited(known.turns, lambda: self.view(request) if self.request else self.view()))
             except Parked as parked:
                 # The frames that its traceback holds would wait with it.
-                turns().parked = parked.with_traceback(None)
+                known.turns.parked = parked.with_traceback(None)
                 return flask.Response()
             except Exception:
                 raise
@@ -126,40 +131,57 @@ class Endpoint:
                 known.held = held.pop_all()
         return response
 
+    def _ready(self, found: Services, known: Account, request: Any, held: ExitStack) -> Any:
+        """Return the request as it may be carried out, once ``held`` has what it takes."""
+        concerned = known.caller is not None and found.authorisation.concerns(known.caller)
+        try:
+            if concerned:
+                request = _awaited(known.turns, lambda: self._permitted(found, known, request))
+            if self.waits:
+                held.enter_context(found.slots.taken(stops=self.stops))
+            announce(found, known, reads=self.reads)
+        except Exception:
+            if concerned:
+                found.approvals.give_back()
+            raise
+        if concerned:
+            found.approvals.begun()
+        return request
+
     @cached_property
     def subjects(self) -> frozenset[str]:
         """The fields that name what a request is about, as far as they hold ids, paths or data of connections."""
         declared = self.request.fields if self.request else {}
         return frozenset(name for name in NAMES if name in declared and _is_subject(declared[name]))
 
-    def _permitted(self, request: Any) -> Any:
+    def _permitted(self, found: Services, known: Account, request: Any) -> Any:
         """Return the loaded request as its caller may have it carried out."""
-        permitted = services().authorisation.check(caller(), self.action, request, self.subjects)
-        account().authority |= permitted.reasons
+        permitted = found.authorisation.check(caller(), self.action, request, self.subjects)
+        known.authority |= permitted.reasons
         return permitted.request
 
-    def _find_caller(self, found: Services) -> None:
-        header = flask.request.headers.get("Authorization")
+    def _find_caller(self, found: Services, known: Account) -> Caller:
+        header = known.environ.get("HTTP_AUTHORIZATION")
         anonymous = header is None and found.settings.no_auth
         scraper = found.scraper.find(header) if self.scraped and header else None
         caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
-        self._admit_caller(found, caller)
+        self._admit_caller(found, known, caller)
+        return caller
 
-    def _admit_caller(self, found: Services, caller: Caller) -> None:
+    def _admit_caller(self, found: Services, known: Account, caller: Caller) -> None:
         """Take note who sent this request, until it is recorded as answered.
 
         :raises ConnmgrError: the caller's token is not valid any more, has had its requests, or is not for this.
         """
-        known = account()
         known.caller = caller
-        if caller.grant is not None:
-            known.authority |= {"token": caller.grant.id, "tokenName": caller.grant.name}
-        kept = turns().kept
-        found.tokens.begin(caller, flask.request.remote_addr, counts="counted" not in kept)
+        grant, kept = caller.grant, known.turns.kept
+        if grant is not None:
+            known.authority |= {"token": grant.id, "tokenName": grant.name}
+        found.tokens.begin(caller, known.environ["REMOTE_ADDR"], counts="counted" not in kept)
         kept["counted"] = True
-        if caller.grant is not None:
+        if grant is not None:
             # Before anything of what the request carries is looked at.
-            caller.grant.require_scope(self.action)
+            grant.require_scope(self.action.name)
 
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):
@@ -176,12 +198,12 @@ def _is_subject(field: marshmallow.fields.Field[Any]) -> bool:
     return not isinstance(field, Filter)
 
 
-def _awaited(work: Callable[[], Any]) -> Any:
+def _awaited(turns: Turns, work: Callable[[], Any]) -> Any:
     """Return what ``work`` returns, once it does not wait for news any more."""
     while True:
         try:
             return work()
         except Parked as parked:
-            if turns().resumes:
+            if turns.resumes:
                 raise
             parked.wait()

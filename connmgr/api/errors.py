@@ -26,10 +26,7 @@ _OF_HTTP: dict[int, type[errors.RequestError]] = {
 
 
 def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, Any]:
-    """Return the JSON body that tells a client of ``error``; failed operations have a shape of their own.
-
-    ``trace`` holds the lines of a traceback, where the daemon is told to show them.
-    """
+    """Return the JSON body for ``error``. Failed operations have their own shape, with the lines of ``trace``."""
     if error.status != errors.OperationError.status:
         return {**error.details, "message": error.message, "code": error.code}
     shown = {
@@ -47,7 +44,7 @@ def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, An
 def as_error(exception: BaseException, request: str) -> ConnmgrError:
     """Return ``exception`` as one of our own errors.
 
-    One that nobody foresaw is logged with the id of its ``request``, and becomes ``internal``.
+    An unforeseen one is logged with the id of its ``request``, and becomes ``internal``.
     """
     if isinstance(exception, ConnmgrError):
         return exception
@@ -67,9 +64,9 @@ def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
 
 
 def told(exception: BaseException, known: Account, *, debug: bool) -> tuple[ConnmgrError, dict[str, Any]]:
-    """Return ``exception`` as one of our own errors, and the body that tells of it; note it as the request's outcome.
+    """Return ``exception`` as one of our own errors, and its body; note it as the request's outcome.
 
-    Operations that failed have their traceback in it, if ``debug`` says so.
+    With ``debug`` the body of a failed operation has its traceback.
     """
     error = as_error(exception, known.id)
     known.code = error.code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from operator import itemgetter
 from typing import Any
 
 import flask
@@ -30,12 +31,17 @@ from connmgr.api.listing import respond
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.engine.session import Session
-from connmgr.fs import files
+from connmgr.fs import allowed, files
 from connmgr.fs.blobs import Blob
 from connmgr.fs.entries import Entry
 from connmgr.fs.files import NOTHING, Place, Reading
 from connmgr.fs.spool import Spool
+from connmgr.rights.action import Action, always
+from connmgr.rights.grant import Grant
+from connmgr.rights.limits import puts_programs
 from connmgr.rights.path_rules import told
+from connmgr.rights.rule import READ, WRITE
+from connmgr.rights.sight import Sight
 
 BLOB_PATH = "/fs/blob"
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
@@ -43,7 +49,7 @@ BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
 group = Group(
     "fs",
     "Files on the machine of a connection's running shell, with the rights of the shell's user (root's in an elevated "
-    "shell). Files do not wait for commands. Of the shell's state only its directory counts. "
+    "shell). File operations do not wait for the shell's commands; they use its directory, but not its variables. "
     'A path that is not UTF-8 is written as `{"base64": "…"}`.',
 )
 
@@ -62,7 +68,13 @@ REACHING = (
     errors.ConnectTimeout,
     errors.FileOperationFailed,
 )
-"""What can be said of any work on files."""
+"""Errors that any file operation may have."""
+
+
+def _goes_back(_sight: Sight, grant: Grant, request: Mapping[str, Any]) -> None:
+    """Refuse a pattern that cannot be held to rules over paths before its machine is asked."""
+    if grant.has_rules_over_paths:
+        allowed.split(request["pattern"])
 
 
 @group.endpoint(
@@ -71,11 +83,11 @@ REACHING = (
     BlobResponse,
     action="fs.blob",
     raises=[errors.BodyTooLarge, errors.BlobQuotaExceeded, errors.NoSpace],
-    raw_body="The bytes, as they are; of any Content-Type.",
+    raw_body="The bytes, of any Content-Type.",
     answer={"blob": BLOB},
 )
 def blob() -> dict[str, str]:
-    """Store bytes for a later write. They belong to this session alone, and are dropped after `blob-ttl`."""
+    """Store bytes for a later write. Only this session can use them; they are dropped after `blob-ttl`."""
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, Spool):
         # An empty body has no spool; one beyond the limit was refused before it came here.
@@ -88,7 +100,7 @@ def blob() -> dict[str, str]:
 @group.endpoint(
     "/write",
     WriteRequest,
-    action="fs.write",
+    action=Action("fs.write", paths={"path": [WRITE]}),
     about=("connection", "session", "path"),
     raises=[
         *REACHING,
@@ -103,15 +115,16 @@ def blob() -> dict[str, str]:
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
 )
 def write(request: dict[str, Any]) -> None:
-    """Put a blob into a file, in one step: once the blob is there whole and on disk.
+    """Write a blob to a file. The file changes in one step, once the whole blob is on disk.
 
     After a failure the path has the old file or the new one. A link is followed. An existing file must be writable and
-    keeps its mode, owner, access list and extended attributes. Its further hard links keep the old content.
+    keeps its mode, owner, access list and extended attributes. Its other hard links keep the old content.
 
-    With `replaces` or `create` it is looked what is there before the blob is sent, and again before it gets its name.
+    With `replaces` or `create` the existing file is checked before the blob is sent, and again before the new file gets
+    its name.
 
-    The file is overwritten instead of replaced, which a crash may interrupt, if a new file could not have its owner, if
-    it is a mount point, or if the machine has no `stat`.
+    A file is overwritten instead of replaced if a new file could not get its owner, if it is a mount point, or if the
+    machine has no `stat`. A crash may then leave it incomplete.
     """
     with _stored(request) as blob, place_of(request, blob=blob) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
@@ -122,7 +135,7 @@ def write(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/read",
     PathRequest,
-    action="fs.read",
+    action=Action("fs.read", paths={"path": [READ]}),
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
@@ -131,11 +144,11 @@ def write(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
 )
 def read(request: dict[str, Any]) -> flask.Response:
-    """Return the content of a file, with the length of the moment when the reading began.
+    """Return the content of a file, with its length when the reading began.
 
     The connection ends before `Content-Length` bytes if the file becomes shorter or its machine is lost. The content is
-    that of one file, even if another one takes its name. Files without a size, such as those of `/proc`, may have
-    16 MiB.
+    that of one file, even if another file gets its name meanwhile. Files without a size, such as those in `/proc`, may
+    have up to 16 MiB.
     """
     held = account().held
     reading = Reading(held.enter_context(place_of(request)), request["path"])
@@ -150,7 +163,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     "/script",
     ScriptRequest,
     ScriptResponse,
-    action="fs.script",
+    action=Action("fs.script", limits=[puts_programs]),
     about=("connection", "session"),
     raises=[*REACHING, errors.UnknownBlob, errors.NoSpace],
     waits=True,
@@ -158,10 +171,10 @@ def read(request: dict[str, Any]) -> flask.Response:
     answer={"path": "/tmp/connmgr-5x2kQv8LmA/script"},  # noqa: S108 - of a far machine, and an example
 )
 def script(request: dict[str, Any]) -> dict[str, Any]:
-    """Put a blob into a new executable file, and return its path. The file goes when the shell is stopped.
+    """Write a blob to a new executable file, and return its path. The file is removed when the shell is stopped.
 
-    It is in a directory of its own below `$TMPDIR` or `/tmp` that only the shell's user can enter. If programs may not
-    be executed from there, give the path to an interpreter.
+    It is in a new directory below `$TMPDIR` or `/tmp` that only the shell's user can enter. If programs may not be
+    executed from there, pass the path to an interpreter.
     """
     with _stored(request) as blob, _session(request) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
@@ -177,7 +190,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     "/list",
     ListFilesRequest,
     ListResponse,
-    action="fs.list",
+    action=Action("fs.list", paths={"path": [READ]}),
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
@@ -189,7 +202,7 @@ def list_(request: dict[str, Any]) -> flask.Response:
     """List a directory, sorted by name, without `.` and `..`. Links are not followed.
 
     The directory must be readable and searchable. A listing may have 64 MiB, some 500,000 entries. With `recursive`,
-    what a directory that cannot be read holds is left out.
+    the content of unreadable directories is left out.
     """
     with place_of(request) as place:
         entries = files.list_directory(place, request["path"], recursive=request["recursive"])
@@ -200,7 +213,7 @@ def list_(request: dict[str, Any]) -> flask.Response:
     "/glob",
     GlobRequest,
     ListResponse,
-    action="fs.list",
+    action=Action("fs.list", limits=[_goes_back]),
     reads=True,
     about=("connection", "session", "pattern"),
     raises=REACHING,
@@ -211,8 +224,8 @@ def list_(request: dict[str, Any]) -> flask.Response:
 def glob(request: dict[str, Any]) -> flask.Response:
     """List the files whose paths a pattern matches, sorted by path. Links are not followed.
 
-    The machine's shell expands the pattern, and takes nothing in it for a command or a variable. A pattern that matches
-    nothing has no entries; one without wildcards has the file of that name.
+    The machine's shell expands the pattern, but no command or variable in it. A pattern that matches nothing has no
+    entries; a pattern without wildcards has the file of that name.
     """
     with place_of(request) as place:
         entries = files.matching(place, request["pattern"])
@@ -223,7 +236,7 @@ def glob(request: dict[str, Any]) -> flask.Response:
     "/stat",
     StatRequest,
     EntryResponse,
-    action="fs.stat",
+    action=Action("fs.stat", paths={"path": [READ]}),
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile],
@@ -251,7 +264,7 @@ def stat(request: dict[str, Any]) -> Entry:
 @group.endpoint(
     "/remove",
     RemovePathRequest,
-    action="fs.remove",
+    action=Action("fs.remove", paths={"path": [WRITE]}, whole=itemgetter("recursive")),
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
     waits=True,
@@ -266,7 +279,7 @@ def remove(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/mkdir",
     MkdirRequest,
-    action="fs.mkdir",
+    action=Action("fs.mkdir", paths={"path": [WRITE]}),
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.FileExists, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
@@ -282,7 +295,7 @@ def mkdir(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/move",
     MoveRequest,
-    action="fs.move",
+    action=Action("fs.move", paths={"source": [READ, WRITE], "target": [WRITE]}, whole=always),
     about=("connection", "session", "source", "target"),
     raises=[*REACHING, errors.NoSuchFile, errors.FileExists, errors.WrongFileType, errors.NoSpace],
     waits=True,
@@ -304,9 +317,9 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 @contextmanager
 def place_of(request: Mapping[str, Any], *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
-    """Lend the place where the shell works that ``request`` names; the rules of the caller's token hold there.
+    """Yield the place of the shell that ``request`` names, under the path rules of the caller's token.
 
-    ``blob`` is what is written, which an approval is bound to; what is ``streamed`` nobody can approve.
+    An approval is bound to the ``blob`` that is written; a ``streamed`` body cannot be approved.
     """
     with _session(request) as session:
         yield _place_of(session, request, blob, streamed=streamed)
@@ -324,14 +337,14 @@ def _place_of(
     wait = request.get("wait", 0)
     rules = services().authorisation.path_rules(caller(), request["connection"], None if streamed else asked, wait)
     if rules is not None:
-        # An answer that is streamed ends when its request is no longer the current one.
+        # A streamed answer ends after Flask's request context.
         known = account()
         known.held.callback(lambda: known.authority.update(rules.reasons))
     return Place(session.transport, session.directory, session.helpers, rules)
 
 
 _NOT_ASKED = {"connection", "blob", "wait"}
-"""Fields of a request that an approval is bound to otherwise, or not at all."""
+"""Fields that are not part of an approval, or are part of it in another form."""
 
 
 def _shown(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the requests and responses of ``/fs`` are made of."""
+"""Schemas of the requests and responses of ``/fs``."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class PathRequest(ShellNamed):
 class ListFilesRequest(PathRequest):
     recursive = Boolean(
         load_default=False,
-        metadata={"description": "True lists what the directories below hold too, by their paths from `path`."},
+        metadata={"description": "True also lists the directories below, by paths relative to `path`."},
     )
 
 
 class GlobRequest(ShellNamed):
     pattern = FilePath(
         required=True,
-        metadata={"description": "A path with `*`, `?` and `[…]`, as a shell expands it; otherwise as `path`."},
+        metadata={"description": "A path with the wildcards `*`, `?` and `[…]` of a shell; otherwise as `path`."},
     )
 
 
@@ -58,12 +58,12 @@ class MembersRequest(PathRequest):
     members = fields.List(
         FilePath(),
         load_default=list,
-        metadata={"description": "Paths below `path`: these alone, with all that is below them. None: everything."},
+        metadata={"description": "Paths below `path`: only these, with everything below them. Without it: everything."},
     )
 
 
 class ChecksumResponse(Schema):
-    name = FilePath(required=True, metadata={"description": "The path from `path`; of a single file its name."})
+    name = FilePath(required=True, metadata={"description": "The path relative to `path`; for a single file its name."})
     sha256 = fields.String(required=True, metadata={"description": "The SHA-256 of its content, in hexadecimal."})
 
 
@@ -85,7 +85,7 @@ class ExtractRequest(ShellNamed):
     path = QueryPath(required=True, metadata={"description": "The directory; otherwise as in `/fs/list`."})
     exact = Boolean(
         load_default=False,
-        metadata={"description": "True keeps the modes of the archive, whatever the umask of the shell's user is."},
+        metadata={"description": "True sets the modes of the archive, regardless of the umask of the shell's user."},
     )
 
 
@@ -120,7 +120,7 @@ class UploadResponse(Schema):
 
 class FailedResponse(Schema):
     path = FilePath(required=True, metadata={"description": "The path in the archive."})
-    message = fields.String(required=True, metadata={"description": "Why, in the words of the machine."})
+    message = fields.String(required=True, metadata={"description": "The machine's error message."})
 
 
 class ExtractResponse(Schema):
@@ -129,7 +129,9 @@ class ExtractResponse(Schema):
     failed = fields.List(
         fields.Nested(FailedResponse),
         required=True,
-        metadata={"description": "What could not be put in its place, or a tree with all that it holds."},
+        metadata={
+            "description": "Entries that could not be moved to their place; a directory stands for its whole content."
+        },
     )
 
 
@@ -147,18 +149,20 @@ class WriteRequest(PathRequest, ScriptRequest, AwaitsApproval):
         validate=validate.Regexp("[0-9a-f]{64}\\Z"),
         metadata={
             "pattern": "^[0-9a-f]{64}$",
-            "description": "The SHA-256 of the file that is replaced, in hexadecimal. Where something else is there by "
-            "then, the answer is `file_changed`. Not together with `create`.",
+            "description": "The SHA-256 of the file to replace, in hexadecimal. If another file or content is there, "
+            "the answer is `file_changed`. Not together with `create`.",
         },
     )
     create = Boolean(
-        metadata={"description": "True only makes a new file. Where something is there, the answer is `file_exists`."},
+        metadata={
+            "description": "True only creates a new file. If something exists at the path, the answer is `file_exists`."
+        },
     )
 
     @validates_schema
     def check_one(self, data: dict[str, Any], **_: Any) -> None:
         if "replaces" in data and data.get("create"):
-            raise ValidationError("Either it replaces a file or it creates one.", "create")
+            raise ValidationError("Give either replaces or create, not both.", "create")
 
 
 class ScriptResponse(Schema):
@@ -181,7 +185,7 @@ class EntryResponse(Schema):
     gid = fields.Integer(required=True, metadata={"description": "The group's number."})
     owner = fields.String(required=True, metadata={"description": "The owner's name; the number if it has none."})
     group = fields.String(required=True, metadata={"description": "The group's name; the number if it has none."})
-    target = FilePath(required=True, allow_none=True, metadata={"description": "Where a link leads, or null."})
+    target = FilePath(required=True, allow_none=True, metadata={"description": "The target of a link, or null."})
 
 
 class StatRequest(PathRequest):
@@ -192,7 +196,7 @@ class StatRequest(PathRequest):
 
 class ListResponse(Schema):
     entries = fields.List(
-        fields.Nested(EntryResponse), required=True, metadata={"description": "What the directory holds, by name."}
+        fields.Nested(EntryResponse), required=True, metadata={"description": "The content of the directory, by name."}
     )
 
 
@@ -204,7 +208,7 @@ class MkdirRequest(PathRequest, AwaitsApproval):
     mode = Mode(metadata={"description": "The permissions of the new directory, in octal."})
     parents = Boolean(
         load_default=False,
-        metadata={"description": "True makes missing parents too, and accepts a directory that exists."},
+        metadata={"description": "True creates missing parents too, and accepts an existing directory."},
     )
 
 

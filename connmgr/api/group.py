@@ -8,6 +8,7 @@ from typing import Any
 import marshmallow
 
 from connmgr.api.endpoint import Endpoint, View
+from connmgr.rights.action import Action
 
 
 class Group:
@@ -25,15 +26,20 @@ class Group:
         request: type[marshmallow.Schema] | None = None,
         response: type[marshmallow.Schema] | None = None,
         *,
+        action: Action | str,
         kind: type[Endpoint] = Endpoint,
         **declared: Any,
     ) -> Callable[[View], View]:
-        """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of its ``kind``."""
+        """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of its ``kind``.
+
+        An ``action`` that is told by its name alone runs nothing, and nothing but its scopes and sight limits it.
+        """
+        done = Action(action) if isinstance(action, str) else action
 
         def declare(view: View) -> View:
-            # One instance of a schema for all requests: making one costs more than loading with it.
+            # One schema instance for all requests: creating it costs more than loading with it.
             schemas: dict[str, Any] = {"request": request and request(), "response": response and response()}
-            self.endpoints.append(kind(path=self._prefix + path, view=view, **schemas, **declared))
+            self.endpoints.append(kind(path=self._prefix + path, view=view, action=done, **schemas, **declared))
             return view
 
         return declare

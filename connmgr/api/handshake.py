@@ -1,4 +1,4 @@
-"""``/handshake``: a client proves who it is and gets the token for everything else."""
+"""``/handshake``: a client sends a credential and gets the token for all other requests."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class HandshakeAuth(Schema):
 
     type = Text(required=True, metadata={"description": "`local`, `apiKey` or `token`, in any letter case."})
     authFileContent = Text(
-        validate=validate.Length(max=MAX_CREDENTIAL), metadata={"description": "Of `local`: the auth file's content."}
+        validate=validate.Length(max=MAX_CREDENTIAL), metadata={"description": "For `local`: the auth file's content."}
     )
     key = Text(
         validate=validate.Length(max=MAX_CREDENTIAL),
-        metadata={"description": "Of `apiKey`: the key that `connmgr api-key` prints."},
+        metadata={"description": "For `apiKey`: the key that `connmgr api-key` prints."},
     )
     token = Text(
         validate=validate.Length(max=MAX_CREDENTIAL),
-        metadata={"description": "Of `token`: what `/token/create` answered."},
+        metadata={"description": "For `token`: the `token` that `/token/create` returned."},
     )
 
     @validates_schema
@@ -85,9 +85,9 @@ class HandshakeResponse(Schema):
 def handshake(request: dict[str, Any]) -> dict[str, str]:
     """Exchange a credential for a session token.
 
-    Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon
-    stops, or for `session-ttl` seconds of idleness. With a `token` it may do what that may, as long as that is valid;
-    such a token is a bearer token itself, too.
+    Every other request carries the token as `Authorization: Bearer <sessionToken>`. It is valid until the daemon stops,
+    or for `session-ttl` seconds of idleness. A session token for a `token` has the rights of that token, as long as it
+    is valid. Such a token can also be sent as the bearer token itself.
     """
     account().client = request["client"]["name"]
     auth = request["auth"]
@@ -98,9 +98,9 @@ def handshake(request: dict[str, Any]) -> dict[str, str]:
         live = found.grants.find(credential.strip())
         account().authority |= {"token": live.grant.id, "tokenName": live.grant.name}
         try:
-            found.grants.begin(live, flask.request.remote_addr)
+            found.grants.in_use.begin(live, flask.request.remote_addr)
         finally:
-            found.grants.end(live)
+            found.grants.in_use.end(live)
     else:
         found.credentials.check(kind, credential)
     return {"sessionToken": found.tokens.issue(request["client"]["name"], live)}

@@ -1,4 +1,4 @@
-"""``/hostkey``: the keys by which hosts are known again."""
+"""``/hostkey``: the keys that identify SSH hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from connmgr.links import host_keys
 LONGEST_HOST = 300
 LONGEST_KEY = 16384
 
-group = Group("hostkey", "The keys by which hosts are known again.")
+group = Group("hostkey", "The keys that identify SSH hosts.")
 
 _RAISES = (errors.UnknownConnection, errors.SecretLocked, errors.IntegrityError, errors.TransportUnsupported)
 _HOST = "[build.example.org]:2222"
@@ -49,7 +49,9 @@ class HostKeyForgetRequest(Schema):
 class ForgottenKeySchema(Schema):
     key = fields.String(required=True, metadata={"description": "Its type and fingerprint."})
     place = fields.String(required=True, metadata={"description": "The file and line where it stood."})
-    kept = fields.String(required=True, metadata={"description": "Why it is still there; empty if it is gone."})
+    kept = fields.String(
+        required=True, metadata={"description": "Why the key is still there; empty if it was removed."}
+    )
 
 
 class HostKeyForgetResponse(Schema):
@@ -72,7 +74,7 @@ class HostKeyForgetResponse(Schema):
 def trust(request: dict[str, Any]) -> None:
     """Accept a host's key from now on, for all connections to that host.
 
-    Compare its fingerprint with the host's administrator first: nothing else tells the host from an impostor.
+    Compare its fingerprint with the host's administrator first: nothing else distinguishes the host from an impostor.
     """
     wanted = (request["connection"], request["host"], request["hostKey"])
     host_keys.trust(services().vault, services().registry, *wanted, caller().access)
@@ -98,9 +100,9 @@ def trust(request: dict[str, Any]) -> None:
     },
 )
 def forget(request: dict[str, Any]) -> dict[str, Any]:
-    """Remove the known keys of a host that was set up anew, from the daemon user's known_hosts files too.
+    """Remove the known keys of a host that was reinstalled, from the daemon user's known_hosts files too.
 
-    Its next key is then an unknown one. A line goes whole, and `FILE.old` keeps what the file was.
+    The host's next key is then unknown. Whole lines are removed, and `FILE.old` keeps the old content of a file.
     """
     wanted = (request["connection"], request.get("host"))
     found = host_keys.forget(services().vault, services().registry, *wanted, caller().access)

@@ -1,4 +1,4 @@
-"""Keeps the connections below another one in step with the systems that are found inside of it."""
+"""Updates the connections below a host of containers to match the containers that it has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from connmgr.api.account import caller, part
-from connmgr.api.connection_data import ConnectionData
+from connmgr.api.connection_data import ADD, ConnectionData
 from connmgr.api.connection_info import in_categories
 from connmgr.api.services import services
 from connmgr.errors import InvalidRequest, OperationError
@@ -15,24 +15,29 @@ from connmgr.links.inside import children_of, holds_others
 from connmgr.plugin import Child
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Batch
+from connmgr.vault.path import segment
 
 
 class Inside(NamedTuple):
-    """What a look inside changed: connections that were added, and those that are gone from now on."""
+    """The result of a look inside: connections that were added, and those whose system has disappeared.
+
+    ``skipped`` has a sentence for each system that was found and cannot be stored.
+    """
 
     added: list[str]
     gone: list[str]
+    skipped: list[str]
 
 
 def look_inside(id: str) -> Inside:
-    """Store a connection for each system inside of ``id``, and mark those that were found before and are gone.
+    """Store a connection for each system inside ``id``, and mark the connections whose system has disappeared.
 
     :raises connmgr.errors.ConnmgrError: they could not be listed, or the caller may not add one.
     """
     found = services()
     record = found.vault.connections.get(id)
     if not holds_others(found.registry, record.type) or found.vault.connections.temporary.get(id) is not None:
-        return Inside([], [])
+        return Inside([], [], [])
     timeout = found.settings.start_timeout
     try:
         children = children_of(found.vault, found.registry, found.links, record, caller().access, timeout)
@@ -42,8 +47,8 @@ def look_inside(id: str) -> Inside:
     below = _below(record)
     (_, categories) = in_categories(lambda: [record])
     running, strangers = _met(record, below.values(), children)
-    additions = [_addition(record, child, tuple(categories[record.category])) for child in strangers]
-    running |= _stored(additions, [child.running for child in strangers])
+    additions, skipped = _additions(record, strangers, tuple(categories[record.category]))
+    running |= _stored(additions)
     new = [one for one in running if one not in below]
     gone = [one for one in below.values() if "running" in one.state and one.id not in running]
     states = {one: {**_seen(below.get(one)), "running": is_running} for one, is_running in running.items()}
@@ -51,7 +56,7 @@ def look_inside(id: str) -> Inside:
     found.vault.connections.set_states(states)
     visible = set(found.authorisation.visible(caller(), [*new, *(one.id for one in gone)]))
     newly = [one.id for one in gone if not one.state.get("gone")]
-    return Inside(*([one for one in some if one in visible] for some in (new, newly)))
+    return Inside([one for one in new if one in visible], [one for one in newly if one in visible], skipped)
 
 
 def _below(record: Connection) -> dict[str, Connection]:
@@ -69,9 +74,9 @@ def _below(record: Connection) -> dict[str, Connection]:
 def _met(
     record: Connection, below: Iterable[Connection], children: Sequence[Child]
 ) -> tuple[dict[str, bool], list[Child]]:
-    """Return whether those of the connections ``below`` run that lead to ``children``, and which of these have none.
+    """Return whether the systems of connections ``below`` run, and which ``children`` have no connection.
 
-    One that somebody has changed, as to log in as another user, leads to the same place still.
+    A connection that was changed, for instance to another user, still belongs to its child.
     """
     kind = services().registry.get(record.type)
     chosen = set(kind.schema().fields) - {kind.via}
@@ -97,29 +102,42 @@ def _place(type: str, names: Iterable[str], data: Mapping[str, Any]) -> frozense
 
 
 def _seen(one: Connection | None) -> Mapping[str, Any]:
-    """Return what was seen of a connection, but for what another look may have found."""
+    """Return the ``state`` of a connection without the members that a look inside sets."""
     return {name: value for name, value in (one.state if one else {}).items() if name not in ("gone", "error")}
+
+
+def _additions(
+    record: Connection, children: Iterable[Child], category: tuple[str, ...]
+) -> tuple[list[tuple[Addition, bool]], list[str]]:
+    """Return what to store for ``children`` with whether each runs, and why some of them cannot be stored."""
+    additions: list[tuple[Addition, bool]] = []
+    skipped: list[str] = []
+    for child in children:
+        try:
+            additions.append((_addition(record, child, category), child.running))
+        except InvalidRequest as error:
+            skipped.append(f"{child.name!r} was found, and cannot be stored: {error.message}")
+    return additions, skipped
 
 
 def _addition(record: Connection, child: Child, category: tuple[str, ...]) -> Addition:
     kind = services().registry.get(child.type)
     given = {"type": child.type, **({kind.via: record.id} if kind.via else {}), **child.data}
-    try:
-        data = ConnectionData.load(given, caller().access)
-    except InvalidRequest as error:
-        raise OperationError(f"{child.name!r} was found, and cannot be stored: {error.message}") from error
+    data = ConnectionData.load(given, caller().access)
+    # Raises where the name is none.
+    segment(child.name)
     about = {"name": child.name, "data": given}
-    if services().authorisation.concerns(caller()):
-        services().authorisation.check(caller(), "connection.add", {**about, "category": record.category})
+    services().authorisation.check(caller(), ADD, {**about, "category": record.category})
     return Addition(child.name, child.type, data, category)
 
 
-def _stored(additions: Sequence[Addition], running: Sequence[bool]) -> dict[str, bool]:
-    """Store what is new; return whether each runs, by the ids of all."""
+def _stored(additions: Sequence[tuple[Addition, bool]]) -> dict[str, bool]:
+    """Store connections for new children; return whether each child runs, by connection id."""
     found = services().vault
     permit = partial(found.principals.permit, access=caller().access)
-    added = found.batches.apply(Batch(additions=additions), permit).added if additions else []
-    for one, (id, is_new) in zip(additions, added, strict=True):
+    batch = Batch(additions=[one for one, _ in additions])
+    added = found.batches.apply(batch, permit).added if additions else []
+    for (one, _), (id, is_new) in zip(additions, added, strict=True):
         if is_new:
             part({"connection": id}, added=True, name=one.name)
-    return {id: is_running for (id, _), is_running in zip(added, running, strict=True)}
+    return {id: is_running for (id, _), (_, is_running) in zip(added, additions, strict=True)}

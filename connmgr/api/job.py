@@ -1,4 +1,4 @@
-"""``/job``: commands that live on the far side, whoever asked for them."""
+"""``/job``: commands that run on the far side independently of client and daemon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
+from connmgr.api.account import caller, detail, turns
 from connmgr.api.command import with_words
 from connmgr.api.group import Group
 from connmgr.api.job_schemas import (
@@ -29,11 +29,11 @@ from connmgr.api.job_schemas import (
     JobWaitRequest,
 )
 from connmgr.api.launch import OPEN, begin
-from connmgr.api.parking import turns
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.jobs.followed import Output
 from connmgr.jobs.spool import Stream
+from connmgr.rights.action import Action
 from connmgr.rights.subjects import Work
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
 from connmgr.vault.tables import now
@@ -41,12 +41,13 @@ from connmgr.vault.tables import now
 JOB = "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7"
 
 REACHING = (*OPENING, errors.UnknownJob, errors.ShellLost, errors.TransferFailed, errors.ShellBusy)
-"""What can be said when the far side of a job is asked."""
+"""Errors of endpoints that ask the far side of a job."""
 
 group = Group(
     "job",
-    "Commands that run on the far side by themselves, in the directory and with the variables of a running shell. "
-    "Such a job survives its client, its shell, its link and the daemon; whoever shares the vault finds it again.",
+    "Commands that run on the far side by themselves, in the directory and with the variables of a running "
+    "shell. A job survives its client, its shell, its link and the daemon. Every daemon of the vault can find "
+    "it again.",
 )
 
 _INFO = {
@@ -70,7 +71,7 @@ _INFO = {
     "/start",
     JobStartRequest,
     JobStartResponse,
-    action="job.start",
+    action=Action("job.start", runs=True),
     about=("connection", "session", "command", "argv", "name"),
     selects=with_words,
     raises=[
@@ -89,9 +90,9 @@ _INFO = {
 def start(request: dict[str, Any]) -> dict[str, Any]:
     """Start a job, and answer at once.
 
-    It runs in the directory and with the variables of the shell that it names, changes neither, and waits for none of
-    the shell's commands. Where there is no shell inside (`no_shell_inside`), a job with an `argv` runs without one, in
-    the image's directory and environment. It is kept on the host then.
+    The job runs in the directory and with the variables of the named shell. It changes neither, and does not wait for
+    the shell's commands. In a container without a shell (`no_shell_inside`), a job with an `argv` runs in the image's
+    directory and environment; its files are then kept on the container's host.
     """
     stdin_open = request.get("stdin") == OPEN and request["encoding"] != "base64"
     started, warning = begin(request, stdin_open=stdin_open)
@@ -119,16 +120,16 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     dumped=True,
 )
 def output(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what a job has printed from two offsets on.
+    """Return the output of a job from two offsets on.
 
-    The client holds the offsets: asking again is safe, and many may read. With `wait` the answer comes with the next
-    news, or empty.
+    The client keeps the offsets: asking again is safe, and many clients may read. With `wait` the answer comes with the
+    next news, or empty when the time is over.
     """
     jobs, access, id = services().jobs, caller().access, request["job"]
     found = jobs.output(id, access, request["stdout"], request["stderr"], request["maxBytes"])
     stored = jobs.find(id).stored
     answer = _shown(found, stored, request)
-    # An end is news, also to who is not told all of the output at once.
+    # The end is news even for a client that has not yet read all output.
     ended = found.seen is not None and found.seen.stdout.ended and found.seen.stderr.ended
     news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
     if not news:
@@ -148,7 +149,7 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     answer=_INFO,
 )
 def wait(request: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end of a job, and describe it; after `wait` seconds as it is then."""
+    """Wait for the end of a job, at most `wait` seconds, and describe the job."""
     jobs, access, id = services().jobs, caller().access, request["job"]
     followed = jobs.look(id, access)
     if followed.stored.state not in ENDED:
@@ -185,7 +186,7 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     answer={"jobs": [_INFO | {"state": "running", "exitCode": None, "ended": None}]},
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
-    """List the jobs that match, those that run as they are now where a link to their machine is open."""
+    """List the jobs that match. A running job's state is current if a link to its machine is open."""
     filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter")]
     connections = None if filters == ["*"] * 3 else services().vault.connections.query(*filters)
     at = now()
@@ -212,7 +213,8 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     example={"job": JOB, "data": "yes\n", "eof": True},
 )
 def input(request: dict[str, Any]) -> None:
-    """Send a job more of its input. The answer comes when it is safe on the far side, read or not."""
+    """Send more input to a job. The answer comes when the far side has stored the input, even if the command has not
+    read it."""
     data = base64.b64decode(request["data"]) if request["encoding"] == "base64" else request["data"].encode()
     services().jobs.input(request["job"], caller().access, data, eof=request["eof"])
     detail(stdinBytes=len(data))
@@ -227,7 +229,7 @@ def input(request: dict[str, Any]) -> None:
     example={"job": JOB, "signal": "TERM", "grace": 5},
 )
 def kill(request: dict[str, Any]) -> None:
-    """Send a signal to all processes of a job, and KILL to those that are left after `grace` seconds."""
+    """Send a signal to all processes of a job, and KILL to those that still run after `grace` seconds."""
     services().jobs.kill(request["job"], caller().access, request["signal"], request["grace"])
 
 
@@ -240,7 +242,7 @@ def kill(request: dict[str, Any]) -> None:
     example={"job": JOB},
 )
 def remove(request: dict[str, Any]) -> None:
-    """Remove a job that has ended, with what the far side keeps of it."""
+    """Remove a job that has ended, and its files on the far side."""
     services().jobs.remove(request["job"], caller().access, force=request["force"])
 
 
@@ -251,7 +253,7 @@ def _info(job: StoredJob, *, stale: bool) -> dict[str, Any]:
 def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
     seen, told = found.seen, {}
     if found.directory and stored.state == "exited":
-        # A name that is no UTF-8 cannot be given back.
+        # A directory name that is not UTF-8 cannot be sent back by a client.
         with suppress(UnicodeDecodeError):
             told["directory"] = found.directory.decode()
     return {
@@ -268,7 +270,7 @@ def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict
 def _piece(data: bytes, offset: int, seen: Stream | None, request: Mapping[str, Any]) -> dict[str, Any]:
     data = data[: request["maxBytes"]]
     eof = seen is not None and seen.ended and offset + len(data) >= seen.size
-    # What was seen last may be older than the data.
+    # The state that was seen last may be older than the output.
     size = max(offset + len(data), seen.size if seen is not None else 0)
     if request["encoding"] == "base64":
         return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "eof": eof, "size": size}

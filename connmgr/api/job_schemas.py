@@ -16,7 +16,7 @@ from connmgr.vault.jobs import ENDED, UNDER_WAY
 
 DAY = 86400
 MAX_WAIT = 25
-"""Seconds that a request may wait for news: what stands between client and daemon often ends it after 30."""
+"""Longest wait of a request in seconds: proxies between client and daemon often end requests after 30."""
 
 MAX_BYTES = 4 << 20
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "WINCH", "ALRM")
@@ -31,7 +31,12 @@ _ENCODING: dict[str, Any] = {"load_default": ENCODINGS[0], "validate": validate.
 
 
 class JobStartRequest(CommandFields, ShellNamed, AwaitsApproval):
-    connection = Id(required=True, metadata={"description": "The connection whose shell tells where the job runs."})
+    connection = Id(
+        required=True,
+        metadata={
+            "description": "The connection with the shell in whose directory and with whose variables the job runs."
+        },
+    )
     stdin = Text(
         allow_nul=True,
         metadata={
@@ -48,18 +53,18 @@ class JobStartRequest(CommandFields, ShellNamed, AwaitsApproval):
         validate=validate.Range(min=0, max=365 * DAY),
         metadata={"description": "Seconds for which the job and its output are kept after its end."},
     )
-    name = Text(validate=validate.Length(min=1, max=200), metadata={"description": "A name to find it by."})
+    name = Text(validate=validate.Length(min=1, max=200), metadata={"description": "A name to find the job by."})
     key = Text(
         validate=validate.Length(min=1, max=200),
         metadata={
-            "description": "Of this connection's jobs, kept ones included, one alone has this key: starting it again "
-            "answers the first one, and starts nothing."
+            "description": "Makes the start repeatable: if a job of this connection, running or kept, has this key, "
+            "the answer is that job, and nothing is started."
         },
     )
 
     tellDirectory = Boolean(
         load_default=False,
-        metadata={"description": "Whether `/job/output` tells where the `command` ended: it may have gone elsewhere."},
+        metadata={"description": "True makes `/job/output` tell the directory in which the `command` ended."},
     )
 
 
@@ -77,14 +82,14 @@ class JobOutputRequest(JobRequest):
     stdout = Integer(
         load_default=0,
         validate=_OFFSET,
-        metadata={"description": "From which byte of the standard output on; `next` of the answer before."},
+        metadata={"description": "The first byte of standard output to return: `next` of the previous answer."},
     )
-    stderr = Integer(load_default=0, validate=_OFFSET, metadata={"description": "The same of the standard error."})
-    wait = Number(**_WAIT, metadata={"description": "Seconds to wait for news, if there are none yet."})
+    stderr = Integer(load_default=0, validate=_OFFSET, metadata={"description": "The same for standard error."})
+    wait = Number(**_WAIT, metadata={"description": "Seconds to wait for news if there is none."})
     until = Text(
         load_default="output",
         validate=validate.OneOf(["output", "exit"]),
-        metadata={"description": "What counts as news: `output`, which the end is too, or the `exit` alone."},
+        metadata={"description": "What counts as news: `output`: output or the end; `exit`: only the end."},
     )
     maxBytes = Integer(
         load_default=1 << 20,
@@ -103,24 +108,26 @@ class StreamResponse(Schema):
     data = fields.String(required=True, metadata={"description": "What was printed from the offset on."})
     next = fields.Integer(required=True, metadata={"description": "The offset to ask for next, in bytes."})
     eof = fields.Boolean(required=True, metadata={"description": "Whether nothing follows."})
-    size = fields.Integer(required=True, metadata={"description": "How many bytes were printed so far."})
+    size = fields.Integer(required=True, metadata={"description": "How many bytes the job has printed so far."})
 
 
 _STATE: dict[str, Any] = {
     "required": True,
     "metadata": {
         "description": "`starting`, `running`; at its end `exited`, `killed` (by `/job/kill`), `timed_out`, or `lost`: "
-        "its far side was restarted, or what was kept of it there is gone.",
+        "its far side was restarted, or its files there have disappeared.",
         "enum": [*UNDER_WAY, *ENDED],
     },
 }
 _EXIT_CODE: dict[str, Any] = {
     "allow_none": True,
-    "metadata": {"description": "Its exit code, 128 + N if signal N ended it; null if it is not known, or runs."},
+    "metadata": {
+        "description": "The exit code, 128 + N if signal N ended the job; null if it runs or the code is unknown."
+    },
 }
 _STALE: dict[str, Any] = {
     "required": True,
-    "metadata": {"description": "Whether the machine could not be asked: this is how the job was seen last."},
+    "metadata": {"description": "True if the machine could not be asked: the answer then shows the job as last seen."},
 }
 
 
@@ -135,8 +142,8 @@ class JobOutputResponse(Schema):
     stale = fields.Boolean(**_STALE)
     directory = fields.String(
         metadata={
-            "description": "Present where `tellDirectory` asked for it, at the end: the command's directory then. A "
-            "command for csh tells none, nor one that sets an EXIT trap, is killed, or ends by `exec`."
+            "description": "With `tellDirectory`, after the end: the directory in which the command ended. Absent for "
+            "csh, and for a command that sets an EXIT trap, was killed, or ended by `exec`."
         }
     )
 
@@ -148,7 +155,7 @@ class JobInputRequest(JobRequest):
         validate=validate.Length(max=MAX_BYTES),
         metadata={"description": "More of its input, in base64 if `encoding` says so."},
     )
-    eof = Boolean(load_default=False, metadata={"description": "Whether the input ends with this."})
+    eof = Boolean(load_default=False, metadata={"description": "Whether the input ends with this piece."})
     encoding = Text(**_ENCODING, metadata={"description": "`utf-8` or `base64`."})
 
     @validates_schema
@@ -165,7 +172,7 @@ class JobKillRequest(JobRequest):
     grace = Number(
         load_default=5,
         validate=validate.Range(min=0, max=3600),
-        metadata={"description": "Seconds after which what TERM, INT, HUP or QUIT has left is sent KILL."},
+        metadata={"description": "Seconds after TERM, INT, HUP or QUIT until the remaining processes get KILL."},
     )
 
 
@@ -178,19 +185,19 @@ class JobWaitRequest(JobRequest):
 
 
 class JobRemoveRequest(JobRequest):
-    force = Boolean(load_default=False, metadata={"description": "Kill first what runs of the job."})
+    force = Boolean(load_default=False, metadata={"description": "True kills a running job first."})
 
 
 class JobQueryRequest(Schema):
-    connectionFilter = Filter(load_default="*", metadata={"description": "Of which connections, by their paths."})
-    categoryFilter = Filter(load_default="*", metadata={"description": "Of connections in which categories."})
-    typeFilter = Filter(load_default="*", metadata={"description": "Of connections of which types."})
+    connectionFilter = Filter(load_default="*", metadata={"description": "A filter for the paths of connections."})
+    categoryFilter = Filter(load_default="*", metadata={"description": "A filter for their categories."})
+    typeFilter = Filter(load_default="*", metadata={"description": "A filter for their types."})
     states = List(
         Text(validate=validate.OneOf([*UNDER_WAY, *ENDED])), metadata={"description": "In one of these states."}
     )
     name = Text(metadata={"description": "Of this name."})
-    minAge = Number(validate=AGE, metadata={"description": "Started so many seconds ago or more."})
-    maxAge = Number(validate=AGE, metadata={"description": "Started so many seconds ago or less."})
+    minAge = Number(validate=AGE, metadata={"description": "Started this many seconds ago or earlier."})
+    maxAge = Number(validate=AGE, metadata={"description": "Started this many seconds ago or later."})
 
 
 class Command(fields.Field):  # type: ignore[type-arg]
@@ -204,7 +211,7 @@ class JobInfo(Schema):
     job = fields.String(required=True, attribute="id", metadata={"format": "uuid", "description": "The job."})
     connection = fields.String(required=True, metadata={"format": "uuid", "description": "Where it runs."})
     session = fields.String(
-        required=True, allow_none=True, metadata={"description": "The named shell that it was started in, or null."}
+        required=True, allow_none=True, metadata={"description": "The named shell that it was started for, or null."}
     )
     name = fields.String(required=True, allow_none=True, metadata={"description": "As it was given."})
     key = fields.String(required=True, allow_none=True, metadata={"description": "As it was given."})
@@ -216,11 +223,11 @@ class JobInfo(Schema):
     stdinOpen = fields.Boolean(
         required=True, attribute="stdin_open", metadata={"description": "Whether it was started with open input."}
     )
-    created = UtcTime(required=True, metadata={"description": "When it was asked for."})
+    created = UtcTime(required=True, metadata={"description": "When its start was requested."})
     ended = UtcTime(
         required=True, allow_none=True, metadata={"description": "When its end was seen; null while it runs."}
     )
-    keep = fields.Integer(required=True, metadata={"description": "Seconds for which it is kept after that."})
+    keep = fields.Integer(required=True, metadata={"description": "Seconds for which it is kept after its end."})
     stale = fields.Boolean(**_STALE)
 
 

@@ -1,4 +1,4 @@
-"""Names the place of what is wrong in a JSON text, once it is known that something is."""
+"""Finds the path of an error in a JSON text that the parser has refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WHOLE = "The request body"
 LONGEST_NAME = 100
 LONGEST_PLACE = 500
 LONGEST_TEXT, DEEPEST = 64 * 1024, 64
-"""How many characters, and levels, are looked into: what is wrong beyond costs nobody more than its sender."""
+"""Characters and levels that are searched. An error beyond them is reported without its path."""
 
 Path = tuple[str | int, ...]
 
@@ -19,7 +19,7 @@ _NAME = ":"
 
 
 class Refused(ValueError):
-    """A ``literal`` that is no value for us, or a ``name`` that an object has twice."""
+    """The error: a ``literal`` that is not accepted, or a ``name`` that an object has twice."""
 
     def __init__(self, message: str, *, literal: str = "", name: str = "") -> None:
         super().__init__(message)
@@ -28,10 +28,10 @@ class Refused(ValueError):
 
 
 def place_of(refused: Refused, text: str) -> str:
-    """Return the path of what was refused in ``text``: ``data.port``."""
+    """Return the path of the refused value in ``text``, such as ``data.port``."""
     seen: set[Path] = set()
     for piece, path in _walk(text):
-        # The decoder is done with a literal where it has read it, whatever comes next.
+        # The decoder stops after a literal, whatever comes next.
         if refused.literal and piece.startswith(refused.literal):
             return _joined(path)
         if not refused.literal and piece == _NAME and path[-1] == refused.name:
@@ -42,17 +42,17 @@ def place_of(refused: Refused, text: str) -> str:
 
 
 def place_of_depth(text: str, levels: int) -> str:
-    """Return the path of the first array or object in ``text`` that stands in ``levels`` others."""
+    """Return the path of the first array or object in ``text`` that is nested in ``levels`` others."""
     return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), WHOLE)
 
 
 def _walk(text: str) -> Iterator[tuple[str, Path]]:
-    """Yield each value's first piece with the value's path, and ``:`` with the path of each name that has come.
+    """Yield each value's first piece with the value's path, and ``:`` with the path of each name.
 
-    It ends where the text is no JSON any more, or is too long or too deep to be looked into.
+    Stops where the text stops being JSON, or is too long or too deep.
     """
     path: list[str | int] = []
-    # Whether what comes next in an object is a value.
+    # Whether the next item in an object is a value.
     named = False
     for found in _PIECE.finditer(text, 0, LONGEST_TEXT):
         piece = found[0]

@@ -21,7 +21,7 @@ from connmgr.vault.jobs import StoredJob
 from connmgr.vault.tables import now
 
 OPEN = "open"
-"""In the place of a job's standard input, where it is no base64: `/job/input` sends it."""
+"""The value of `stdin` (no base64) that announces later input by `/job/input`."""
 
 KEEP_SECONDS = 86400
 
@@ -54,16 +54,16 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
             raise
         started = _begun_outside(job, request)
     if caller().ended:
-        # It began while the token was revoked, too late for whoever ended what ran by it.
+        # The token was revoked during the start, and the revocation did not see this job.
         services().jobs.kill(job.id, caller().access, "KILL", 0)
     require_valid()
     return started
 
 
 def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJob, str | None]:
-    """Start a program in a place that has no shell, from its host.
+    """Start a program in a container without a shell, from its host.
 
-    :raises NoShell: the place has one, which was not started.
+    :raises NoShell: the container has a shell, which was not started.
     """
     timeout = services().settings.start_timeout
     lease = services().links.lease(job.connection, caller().access, timeout)
@@ -72,7 +72,9 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
         if outside is None:
             raise NoShell("No shell session is running on this connection; start it first.")
         if request.get("cwd") or request.get("env"):
-            raise InvalidRequest("There is no shell inside to enter a directory or set variables: omit cwd and env.")
+            raise InvalidRequest(
+                "The container has no shell that could enter a directory or set variables: omit cwd and env."
+            )
         services().kept.keep(job.connection, lease)
         given = _launch(job, request, None)
         return services().starts.start(job, replace(given, argv=outside.words(given.argv)), spool_of(lease.link))
@@ -81,7 +83,7 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
 
 
 def _key(key: str | None) -> str | None:
-    """Return the key of a job; tokens have keys of their own, so that none finds or prevents another's job."""
+    """Return the key of a job. Each token has its own keys, so that none finds or blocks another's job."""
     return key if key is None or caller().token is None else f"{caller().token}:{key}"
 
 

@@ -13,10 +13,10 @@ from connmgr.api.answer import encoded
 from connmgr.fs.entries import Listing
 
 WHOLE_ENTRIES = 2048
-"""Up to so many entries are sent with a Content-Length; more are sent in chunks, and the connection closed."""
+"""Most entries of an answer with Content-Length; longer ones are sent in chunks, and the connection is closed."""
 
 PIECE_ENTRIES = 512
-"""Entries that are sent at once."""
+"""Entries per chunk."""
 
 
 def respond(listing: Listing, schema: marshmallow.Schema) -> flask.Response:

@@ -29,7 +29,7 @@ def metrics() -> flask.Response:
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
-    # The library's own registry would tell of the process instead of the daemon.
+    # The library's own registry would report the process instead of the daemon.
     registry = CollectorRegistry()
     registry.register(_Collector(services()))
     encode, kind = choose_encoder(flask.request.headers.get("Accept", ""))
@@ -37,7 +37,7 @@ def metrics() -> flask.Response:
 
 
 class _Collector:
-    """What a registry of the library asks."""
+    """The collector that the library's registry calls."""
 
     def __init__(self, found: Services) -> None:
         self._services = found

@@ -1,13 +1,12 @@
-"""Keeps web pages out: a browser can reach the daemon, but says so in headers that scripts cannot forge."""
+"""Refuses requests of web pages, by headers that a browser sends and scripts cannot forge."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
-
-import flask
 
 from connmgr.errors import ForbiddenOrigin, InvalidRequest, MisdirectedRequest
 
@@ -18,8 +17,8 @@ _HTTP_PORT = 80
 class Addresses:
     """The names and addresses that requests may be sent to.
 
-    They are loopback's, ``bound`` (the address listened on, if it is one) and ``allowed``, each with ``port`` unless
-    it names another one.
+    They are loopback's, ``bound`` (the address listened on, if any) and ``allowed``, each with ``port`` unless it names
+    another port.
     """
 
     def __init__(self, port: int, bound: str, allowed: Iterable[str]) -> None:
@@ -43,32 +42,32 @@ class Addresses:
         port = int(found["port"] or _HTTP_PORT)
         return (found["name"], port) in self._names or (port == self._port and _is_loopback(found["name"]))
 
-    def check(self, request: flask.Request, *, browsers: bool) -> None:
-        """Refuse what did not come straight from a program of this machine, or from a page of our own.
+    def check(self, environ: Mapping[str, Any], *, browsers: bool) -> None:
+        """Refuse a request that comes neither from a program nor from one of our own pages.
 
-        A foreign page that had its own name resolve to our address shows in ``Host``; any other one in ``Origin`` or
-        ``Sec-Fetch-Site``. Without ``browsers`` a POST or a WebSocket from any page is refused, our own
-        included.
+        ``Host`` gives away a page whose name was made to resolve to our address (DNS rebinding), ``Origin`` or
+        ``Sec-Fetch-Site`` any other page. Without ``browsers`` a POST or a WebSocket from our own pages is refused too.
+
         :raises InvalidRequest: there is not exactly one Host header.
         :raises MisdirectedRequest: it names somebody else.
         :raises ForbiddenOrigin: another page has sent the request.
         """
-        host = request.environ.get("HTTP_HOST", "")
+        host = environ.get("HTTP_HOST", "")
         if not host or "," in host:
             raise InvalidRequest("The request must have exactly one Host header.")
-        target = request.environ.get("REQUEST_URI", "/")
+        target = environ.get("REQUEST_URI", "/")
         absolute = "" if target.startswith("/") else urlsplit(target).netloc
         if not self.includes(host) or (absolute and not self.includes(absolute)):
             raise MisdirectedRequest(
                 "The Host header does not name this daemon; names beyond localhost are set with allowed-hosts."
             )
-        origin = request.environ.get("HTTP_ORIGIN")
-        site = request.environ.get("HTTP_SEC_FETCH_SITE")
+        origin = environ.get("HTTP_ORIGIN")
+        site = environ.get("HTTP_SEC_FETCH_SITE")
         if origin is not None and not (origin.startswith("http://") and self.includes(origin[len("http://") :])):
             raise ForbiddenOrigin("Requests from web pages are refused.")
         if site is not None and site not in {"same-origin", "none"}:
             raise ForbiddenOrigin("Requests from web pages are refused.")
-        changes = request.method == "POST" or "HTTP_UPGRADE" in request.environ
+        changes = environ["REQUEST_METHOD"] == "POST" or "HTTP_UPGRADE" in environ
         if not browsers and changes and (origin is not None or site is not None):
             raise ForbiddenOrigin("Requests from browsers are refused while authentication is switched off.")
 

@@ -1,4 +1,4 @@
-"""``/job/orphans``: what a machine keeps of jobs that the vault does not know."""
+"""``/job/orphans``: jobs on a machine that the vault does not know."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from connmgr.fields import Boolean, Number, Schema
 from connmgr.jobs.orphans import LEAST_AGE_SECONDS
 from connmgr.vault.jobs import ENDED, RUNNING
 
-group = Group("orphans", "What machines keep of jobs that the vault does not know.", prefix="/job")
+group = Group("orphans", "Jobs on machines that the vault does not know.", prefix="/job")
 
 
 class JobOrphansRequest(Schema):
     connection = Id(required=True, metadata={"description": "The connection to the machine, as the user who ran them."})
-    remove = Boolean(load_default=False, metadata={"description": "Whether to remove those that do not run."})
+    remove = Boolean(load_default=False, metadata={"description": "True removes those that do not run."})
     minAge = Number(
         load_default=0,
         validate=AGE,
-        metadata={"description": f"Begun so many seconds ago or more; {LEAST_AGE_SECONDS} at the least."},
+        metadata={"description": f"Begun this many seconds ago or earlier; {LEAST_AGE_SECONDS} at the least."},
     )
 
 
@@ -35,7 +35,7 @@ class JobOrphan(Schema):
     job = fields.String(required=True, metadata={"format": "uuid", "description": "The job."})
     state = fields.String(
         required=True,
-        metadata={"description": "As of `/job/info`, seen from this machine.", "enum": [RUNNING, *ENDED]},
+        metadata={"description": "As in `/job/info`, seen from this machine.", "enum": [RUNNING, *ENDED]},
     )
     age = fields.Integer(
         required=True,
@@ -68,10 +68,10 @@ class JobOrphansResponse(Schema):
     answer={"orphans": [{"job": JOB, "state": "exited", "age": 172800, "removed": True}]},
 )
 def orphans(request: dict[str, Any]) -> dict[str, Any]:
-    """List the jobs that a machine keeps and the vault does not know, and remove those that do not run if asked to.
+    """List the jobs on a machine that the vault does not know, and optionally remove those that do not run.
 
-    A backup that was put back and a connection that was removed leave such jobs; so does every other vault whose daemon
-    uses the same account. What those keep for their users is removed too: nothing tells whose a job is.
+    Such jobs stay after a restored backup or a removed connection. Jobs of other vaults that use the same account are
+    listed and removed too: nothing shows to which vault a job belongs.
     """
     found = services().orphans.find(request["connection"], caller().access, request["minAge"], remove=request["remove"])
     detail(orphans=len(found), orphansRemoved=sum(one.removed for one in found))

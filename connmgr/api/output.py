@@ -1,4 +1,4 @@
-"""Writes a command's result as JSON, large output piece by piece, so that it does not multiply in memory."""
+"""Writes a command's result as JSON, piece by piece, so that large output is not copied in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import flask
 from connmgr.engine.running import Result
 
 WHOLE = 1024 * 1024
-"""Up to so many bytes of output are sent with a Content-Length; more is sent in chunks, and the connection closed."""
+"""Most bytes of output in an answer with Content-Length; more are sent in chunks, and the connection is closed."""
 
 # A multiple of 3, so that pieces of base64 can be put together.
 _PIECE = 96 * 1024

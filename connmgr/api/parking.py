@@ -1,4 +1,4 @@
-"""Requests that wait for news without a thread: the server is given one back, and hands it in again when there is news.
+"""Requests that wait for news without a thread: the server takes one back, and hands it in again when there is news.
 
 A view that finds nothing yet calls :meth:`Turns.wait`, which raises :class:`Parked`. The view runs again from its
 beginning, with all checks, when there is news or its time is over.
@@ -12,17 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import flask
-
 TURNS = "connmgr.turns"
 """The member of the WSGI environment with the :class:`Turns` of a request."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
-"""Has its argument called at the next news, at once if it has come; returns what takes that back."""
+"""Calls its argument at the next news, or at once if there is news already; returns a function that cancels that."""
 
 
 class Parked(Exception):
-    """A request waits for what ``subscribe`` tells of, at most until the time ``until`` of ``time.monotonic``."""
+    """A request waits for the news of ``subscribe``, at most until ``until``, a time of ``time.monotonic``."""
 
     def __init__(self, subscribe: Subscribe, until: float) -> None:
         super().__init__("a request waits")
@@ -61,7 +59,7 @@ class Parked(Exception):
 
 @dataclass
 class Turns:
-    """What stays with a request from one of its turns to the next."""
+    """The part of a request that lasts from one of its turns to the next."""
 
     resumes: bool = True
     """Whether the server hands the request in again; otherwise its thread waits."""
@@ -72,19 +70,10 @@ class Turns:
     """Set by a turn that ended without an answer."""
 
     def wait(self, subscribe: Subscribe, seconds: float) -> None:
-        """Return only when the request came ``seconds`` ago or earlier.
+        """Return if the request came at least ``seconds`` ago.
 
-        :raises Parked: it came later, and waits for what ``subscribe`` tells of.
+        :raises Parked: it came later, and waits for the news of ``subscribe``.
         """
         until = self.began + seconds
         if time.monotonic() < until:
             raise Parked(subscribe, until)
-
-
-def turns() -> Turns:
-    """Return the turns of the request that is being answered."""
-    environ = flask.request.environ
-    if TURNS not in environ:
-        environ[TURNS] = Turns(resumes=False)
-    found: Turns = environ[TURNS]
-    return found

@@ -1,4 +1,4 @@
-"""``/shell/pipe``: a process of its own on a connection, whose streams and exit status go to one client."""
+"""``/shell/pipe``: a process on a connection, whose streams and exit status belong to one client."""
 
 from __future__ import annotations
 
@@ -28,22 +28,26 @@ from connmgr.frames import MAX_SIDE
 from connmgr.links.process import start_over
 from connmgr.links.tcp_channel import TcpChannel
 from connmgr.plugin import Channel, Pty, Transport
+from connmgr.rights.action import Action
 from connmgr.streams.opening import Opening
 from connmgr.streams.pipe import Pipe
 
 MAX_COMMAND = 64 * 1024
-"""Bytes of what runs, which the far side's kernel takes as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
+"""Most bytes of a command, which the far side's kernel takes as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
 
 HANG_UP_SECONDS = 10.0
 _STREAM = Source("connmgr.engine", "stream")
 
 group = Group(
     "pipe",
-    "A process, or a TCP stream, of one client's own. A WebSocket carries it, as `ssh` would: every byte as it is.",
+    "A process or a TCP stream for one client. A WebSocket carries every byte unchanged, as `ssh` does.",
     prefix="/shell",
 )
 
-FRAMES = "101, and then the frames of a stream both ways: input, output, standard error, and the exit status at last."
+FRAMES = (
+    "101, and then the frames of a stream in both directions: input, output, standard error, and finally the exit "
+    "status."
+)
 
 
 _TERMINAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
@@ -79,13 +83,16 @@ class PipeRequest(WhatRuns, PtyFields):
     connection = Id(required=True, metadata={"description": "Where it runs."})
     command = Text(
         metadata={
-            "description": "A command in the language of the login shell. Without it and all others: that shell itself."
+            "description": "A command in the language of the login shell. Without a command of any kind: the login "
+            "shell itself."
         }
     )
-    tcp = Nested(Address, metadata={"description": "Where the far side is to open a TCP stream to, instead."})
+    tcp = Nested(
+        Address, metadata={"description": "Instead of a command: the address to which the far side opens a TCP stream."}
+    )
     pty = Boolean(
         load_default=False,
-        metadata={"description": "Whether it has a terminal, and its standard error comes with its output."},
+        metadata={"description": "Gives the process a terminal; standard error then comes with the output."},
     )
 
 
@@ -93,7 +100,7 @@ class PipeRequest(WhatRuns, PtyFields):
     "/pipe",
     PipeRequest,
     kind=StreamEndpoint,
-    action="shell.pipe",
+    action=Action("shell.pipe", runs=True, takes_input=True),
     about=("connection", "command", "argv", "tcp"),
     selects=with_words,
     raises=[
@@ -112,15 +119,15 @@ class PipeRequest(WhatRuns, PtyFields):
 def pipe(request: dict[str, Any]) -> Begin:
     """Start a process whose input, output and standard error are streams of this WebSocket.
 
-    The first message is the request, as JSON. What it cannot be given is told by a frame with an error. The process has
-    nothing of a shell's: neither directory nor variables. It is sent HUP when its client leaves.
+    The first message is the request, as JSON. Failures come as a frame with an error. The process has neither the
+    directory nor the variables of a shell. It gets HUP when its client leaves.
     """
     found, access = services(), caller().access
     found.streams.require_room()
     cookie = secrets.token_hex(16)
     open = partial(_open_tcp, request["tcp"]) if "tcp" in request else partial(_start, request, cookie)
     lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
-    # git and scp come again soon, and need not log in then.
+    # git and scp soon connect again, and then need no login.
     found.kept.keep(request["connection"], lease)
     found.vault.connections.touch(request["connection"])
 

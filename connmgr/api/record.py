@@ -1,4 +1,4 @@
-"""Keeps of each request that was answered a line in the log, an entry of the audit trail, and counts."""
+"""Records each answered request in the log, in the audit trail and in the counts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 import flask
+from werkzeug.routing import Rule
 
 from connmgr.api.account import Account, account
 from connmgr.api.errors import as_error
-from connmgr.api.parking import turns
 from connmgr.api.services import Services, services
 
 logger = logging.getLogger("connmgr.request")
@@ -26,32 +26,31 @@ _BEGUN = "begun"
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
-def announce(*, reads: bool) -> None:
-    """Have the audit trail say that this request begins, where nothing may be done that it does not have.
+def announce(services: Services, known: Account, *, reads: bool) -> None:
+    """Record the beginning of this request, if the audit trail is required.
 
-    What only ``reads`` is recorded when it is answered.
+    A request that only ``reads`` is recorded when it is answered.
 
-    :raises connmgr.errors.AuditUnavailable: it cannot be written.
+    :raises connmgr.errors.AuditUnavailable: the trail cannot be written.
     """
-    known, kept = account(), turns().kept
-    if reads or services().settings.audit != REQUIRED or known.caller is None:
+    if reads or services.settings.audit != REQUIRED or known.caller is None:
         return
+    kept = known.turns.kept
     if _BEGUN not in kept:
-        facts = {name: value for name, value in _facts(known).items() if name != "status"}
-        kept[_BEGUN] = services().audit.begin(facts | _further(known), _without_connection(known))
+        facts = {name: value for name, value in _facts(known, flask.request.url_rule).items() if name != "status"}
+        kept[_BEGUN] = services.audit.begin(facts | _further(known), _without_connection(known))
     known.begun = kept[_BEGUN]
 
 
 def finish(response: flask.Response) -> flask.Response:
-    """Close the account of the request that ``response`` answers, once it is sent where it is streamed."""
-    known, request = account(), flask.request
+    """Close the account of the request that ``response`` answers; of a streamed one, after it is sent."""
+    known, rule = account(), flask.request.url_rule
     response.headers["X-Request-Id"] = known.id
-    facts = {**_facts(known), "status": response.status_code, "code": None}
-    rule = request.url_rule.rule if request.url_rule else ""
-    # A refusal has an entry, whatever was asked for. A stranger, who could fill the trail, has none.
+    facts = {**_facts(known, rule), "status": response.status_code, "code": None}
+    # Every refusal gets an entry, except that of a stranger, who could fill the trail.
     stranger = known.caller is None and not known.authority
     audited = not stranger and (known.audited or response.status_code in REFUSALS)
-    record = partial(_record, services(), facts, rule, known, audited, turns().parked is not None)
+    record = partial(_record, services(), facts, rule.rule if rule else "", known, audited)
     if response.is_streamed:
         response.call_on_close(record)
     else:
@@ -59,14 +58,14 @@ def finish(response: flask.Response) -> flask.Response:
     return response
 
 
-def _facts(known: Account) -> dict[str, Any]:
-    request, caller = flask.request, known.caller
+def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
+    environ, caller = known.environ, known.caller
     return {
         "id": known.id,
         "client": caller.name if caller else known.client,
         "session": caller.id if caller else None,
-        "method": request.method,
-        "path": request.url_rule.rule if request.url_rule else request.path[:LONGEST_PATH],
+        "method": environ["REQUEST_METHOD"],
+        "path": rule.rule if rule else flask.request.path[:LONGEST_PATH],
         "connection": known.about.get("connection") or known.details.pop("connection", None),
         "status": None,
     }
@@ -81,9 +80,9 @@ def _without_connection(known: Account) -> dict[str, Any]:
     return {name: value for name, value in known.about.items() if name != "connection"}
 
 
-def _record(services: Services, facts: dict[str, Any], rule: str, known: Account, audited: bool, parked: bool) -> None:
+def _record(services: Services, facts: dict[str, Any], rule: str, known: Account, audited: bool) -> None:
     try:
-        # Of an answer that is streamed.
+        # The code of a streamed answer.
         known.held.close()
     except BaseException as error:  # noqa: BLE001
         # A plugin may raise anything, and the token must not stay in use.
@@ -92,7 +91,7 @@ def _record(services: Services, facts: dict[str, Any], rule: str, known: Account
     seconds = time.perf_counter() - known.began
     if known.caller is not None:
         services.tokens.end(known.caller)
-    if parked:
+    if known.turns.parked is not None:
         return
     facts["ms"] = round(seconds * 1000, 3)
     services.counts.add(rule, facts["status"], seconds)
@@ -102,16 +101,16 @@ def _record(services: Services, facts: dict[str, Any], rule: str, known: Account
         for what, details in known.parts:
             services.audit.record({**told, **what}, {}, details, known.begun)
     if logger.isEnabledFor(logging.INFO):
-        # By hand, because the logger would look through the stack for the caller, which takes longer than all the rest.
+        # Not by the logger's methods: they search the stack for the caller, which takes longer than everything else.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)
         line.facts = facts
         logger.handle(line)
 
 
 class Line:
-    """A request's facts, as one line of text for whoever wants it as such.
+    """A request's facts, which become one line of text when printed.
 
-    A client's words stand in quotes and in ASCII, and pass for nothing else.
+    A client's words are quoted and in ASCII, so that they cannot imitate other parts of the line.
     """
 
     def __init__(self, facts: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from connmgr.vault.connections import Removed
 
 
 def see_off(removed: Removed, named: Collection[str] = ()) -> None:
-    """Tell the audit trail of all that went besides ``named``, clear the far sides of its jobs, and end its shells.
+    """Record all removed connections besides ``named``, remove their jobs from the far sides, and end their shells.
 
     :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
     """
@@ -21,7 +21,7 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
     for category in removed.categories:
         part({"category": category}, removed=True)
     if removed.jobs:
-        # Before the shells: with them the links end.
+        # Before the shells, because the links end with them.
         detail(jobs=sum(map(len, removed.jobs.values())), jobsLeft=services().orphans.clear(removed.jobs))
     end_what_runs(removed.connections)
 

@@ -18,13 +18,13 @@ from connmgr.vault import glob
 MAX_ID = 100
 MAX_PATH = 8192
 MAX_APPROVAL_WAIT = 60
-"""Seconds that a request waits for somebody to approve it."""
+"""Longest wait of a request for its approval, in seconds."""
 
 
 class Id(Text):
     """The uuid of a connection or category, in lower case.
 
-    Anything else is passed on as it is, for whoever looks it up to say that it does not know it.
+    Anything else is passed on unchanged, so that the lookup answers that it is unknown.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ class Id(Text):
 
 
 class Ids(fields.List):  # type: ignore[type-arg]
-    """A list of uuids, each of which is looked at once however often it is named."""
+    """A list of uuids, without duplicates."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(Id(), **kwargs)
@@ -58,7 +58,7 @@ class Ids(fields.List):  # type: ignore[type-arg]
 
 
 class Filter(Text):
-    """A filter as :mod:`connmgr.vault.glob` has them, refused by its own name where it is malformed."""
+    """A filter of :mod:`connmgr.vault.glob`; errors name the field of a malformed one."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
@@ -89,8 +89,8 @@ class AwaitsApproval(Schema):
         load_default=0,
         validate=Range(min=0, max=MAX_APPROVAL_WAIT),
         metadata={
-            "description": "Where a rule of the token asks for an approval: seconds to wait for it, before "
-            "`approval_required` is answered."
+            "description": "Seconds to wait for an approval, if a rule of the token asks for one, before the answer "
+            "`approval_required`."
         },
     )
 
@@ -107,7 +107,7 @@ class UtcTime(fields.String):
 
     @staticmethod
     def text(value: datetime) -> str:
-        """Return ``value``, which is aware, as it is dumped."""
+        """Return the dumped form of ``value``, an aware time."""
         return value.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -1,7 +1,7 @@
 """The second vocabulary: ``/store`` for ``/connection``, and ``store``, ``stores``, ``storeFilter`` for its fields.
 
-Newer clients of the XPipe API speak it. Paths and fields have other names, what answers is the same. It is left out of
-the published description, which would only say everything twice.
+Newer clients of the XPipe API use it. Paths and fields have other names; the views are the same. The published
+description leaves it out, because it would only say everything twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Located(Schema):
         if NAMES["connection"] not in data:
             return data
         if "connection" in data:
-            raise ValidationError("Another name of connection, which is given too.", NAMES["connection"])
+            raise ValidationError("This is another name of connection; give only one of them.", NAMES["connection"])
         return {"connection" if name == NAMES["connection"] else name: value for name, value in data.items()}
 
     def handle_error(self, error: ValidationError, data: Any, **_: Any) -> None:
@@ -62,7 +62,7 @@ def group_of(connections: Group) -> Group:
 
 
 def renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
-    """Return ``schema`` with its fields under their second names; what it loads and dumps has the first ones inside."""
+    """Return ``schema`` with its fields under their second names outside; loaded values have the first names."""
     if schema is None:
         return None
     changed: dict[str, Any] = {}
@@ -85,5 +85,5 @@ def _answering_in_second_names(view: View) -> View:
 
 
 def _in_second_names(one: Any) -> Any:
-    # Only the names of our own fields change; what is stored stays as it is.
+    # Only the names of our own fields change; stored data stays as it is.
     return {NAMES.get(name, name): value for name, value in one.items()} if isinstance(one, Mapping) else one

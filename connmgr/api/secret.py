@@ -42,8 +42,8 @@ class EncryptRequest(Schema):
         Text(validate=validate.Length(min=1, max=LONGEST_NAME)),
         validate=validate.Length(min=1, max=MOST_PRINCIPALS),
         metadata={
-            "description": "Who may read it: names of vault users, or `vault` for anybody who may use it. "
-            "Without it: the user that this session has unlocked, else `vault`."
+            "description": "Who may read the value: names of vault users, or `vault` for anybody who may use the "
+            "vault. Without it: the user that this session has unlocked, else `vault`."
         },
     )
 
@@ -72,10 +72,10 @@ class DecryptResponse(Schema):
     answer={"encrypted": EXAMPLE},
 )
 def encrypt(request: dict[str, Any]) -> dict[str, Any]:
-    """Encrypt a value to principals. Any one of them is enough to decrypt it.
+    """Encrypt a value for principals. Any one of them is enough to decrypt it.
 
-    A connection's data takes the result in place of a secret. It belongs to this vault, which authenticates every byte.
-    A session without an unlocked user may encrypt, also to users, but not decrypt.
+    A connection's data accepts the result in place of a secret. The result is valid in this vault only, which
+    authenticates every byte. A session without an unlocked user may encrypt, also to users, but not decrypt.
     """
     sealed = services().vault.principals.seal(request["value"], caller().access, request.get("principals"))
     return {"encrypted": sealed}
@@ -93,7 +93,6 @@ def encrypt(request: dict[str, Any]) -> dict[str, Any]:
 def decrypt(request: dict[str, Any]) -> dict[str, str]:
     """Decrypt a value, if this session has one of its principals.
 
-    Otherwise the error `secret_locked` lists its `principals`. Any change to the encrypted value is the error
-    `integrity`.
+    Otherwise the error `secret_locked` lists the value's `principals`. A changed value causes the error `integrity`.
     """
     return {"decrypted": services().vault.principals.unseal(request["encrypted"], caller().access)}

@@ -1,4 +1,4 @@
-"""What the endpoints work with: the collaborators that the daemon wires."""
+"""The services that the endpoints use; the daemon creates them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXTENSION = "connmgr"
 
 @dataclass(frozen=True)
 class Services:
-    """The collaborators of the endpoints. ``anonymous`` is the caller of all requests while ``no-auth`` is set."""
+    """The services of the endpoints. ``anonymous`` is the caller of all requests while ``no-auth`` is set."""
 
     settings: Settings
     vault: Vault
@@ -69,6 +69,6 @@ class Services:
 
 
 def services() -> Services:
-    """Return the collaborators of the application that answers this request."""
+    """Return the services of the application that answers this request."""
     found: Services = flask.current_app.extensions[EXTENSION]
     return found

@@ -30,6 +30,8 @@ from connmgr.api.shell_schemas import (
     StopRequest,
 )
 from connmgr.fields import Boolean, Number, Schema
+from connmgr.rights.action import Action
+from connmgr.rights.limits import stops_others
 from connmgr.shell.commands import Begun, Place, begun
 from connmgr.shell.status import ShellStatus
 
@@ -55,15 +57,15 @@ OPENING = (
     errors.NoShellInside,
     errors.IntegrityError,
 )
-"""What can be said when a connection is opened."""
+"""Errors of opening a connection."""
 
 EXAMPLE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 group = Group(
     "shell",
-    "Shells that are kept between requests. Each connection has one of its own, which a request without `session` "
-    "uses. Further ones bear names: each has its own directory, variables and queue of commands, over the same link. "
-    "A connection has at most 16 shells.",
+    "Shells that stay open between requests. Each connection has its own shell, which requests without "
+    "`session` use, and may have further shells with names. Each shell has its own directory, variables and "
+    "queue of commands; all share the link. A connection has at most 16 shells.",
 )
 
 
@@ -72,13 +74,13 @@ class ExecRequest(CommandFields, ShellNamed, OwnShell, AwaitsApproval):
     start = Boolean(
         load_default=False,
         metadata={
-            "description": "True starts the shell if it does not run, or was lost before anything of the command was "
-            "sent; otherwise the answer is `no_shell` or `shell_lost`."
+            "description": "True starts the shell if it does not run, or was lost before any part of the command was "
+            "sent. Otherwise the answer is `no_shell` or `shell_lost`."
         },
     )
     detachAfter = Number(
         validate=validate.Range(min=0, max=MAX_DETACH_SECONDS),
-        metadata={"description": "Seconds after which the command is answered as a job that runs on."},
+        metadata={"description": "Seconds after which the answer has `job`, and the command runs on as that job."},
     )
 
 
@@ -87,7 +89,10 @@ class ExecResponse(Schema):
         metadata={"description": "The command's exit code; 128 + N if signal N ended it. Absent if it runs on."}
     )
     job = fields.String(
-        metadata={"format": "uuid", "description": "Present if `detachAfter` was over: the job that the command is."}
+        metadata={
+            "format": "uuid",
+            "description": "Present if the command ran longer than `detachAfter`: the job as which it runs on.",
+        }
     )
     stdout = fields.String(required=True, metadata={"description": "The command's standard output."})
     stderr = fields.String(
@@ -119,7 +124,7 @@ class ExecResponse(Schema):
 def start(request: dict[str, Any]) -> object:
     """Start a shell of a connection and describe it.
 
-    A running shell stays as it is, and is described again.
+    A shell that already runs is only described.
     """
     started = services().shells.start(request["connection"], caller().access, request.get("session"))
     told = {"restarted": True} if started.restarted and request["tellRestarted"] else {}
@@ -131,7 +136,7 @@ def start(request: dict[str, Any]) -> object:
     ExecRequest,
     ExecResponse,
     lines=streaming.ExecLine(),
-    action="shell.exec",
+    action=Action("shell.exec", runs=True),
     about=("connection", "session", "command", "argv"),
     selects=with_words,
     raises=[
@@ -156,25 +161,25 @@ def start(request: dict[str, Any]) -> object:
     },
 )
 def execute(request: dict[str, Any]) -> flask.Response:
-    """Run a command in a shell of a connection and return what it printed.
-
-    An `argv` is executed as by execve(2), in the directory and with the exported variables of the shell, which it does
-    not change; no shell reads it. Its exit code is 127 where there is no such program, 126 where it is not executable.
+    """Run a command in a shell of a connection and return its output.
 
     A command that fails is no error: the answer is 200 with its exit code. Commands in one shell run one after the
     other. The working directory and exported variables last from one to the next. A client that closes its connection
     kills the command.
 
-    With `Accept: application/x-ndjson` the answer is lines of JSON that come while the command prints, and a last line
-    with the exit code or the error. An error that keeps the command from beginning is answered without lines.
+    An `argv` is executed as by execve(2), without a shell. It runs in the directory and with the exported variables of
+    the shell, and changes neither. Exit code 127 means no such program, 126 not executable.
 
-    With `start` a shell that does not run is started first, and so is one that was lost while it was idle: the answer
-    then has `restarted`, as a line of its own before the others, or as a member of the error. A command of which
-    anything may have been sent is never run again: the answer is `shell_lost`.
+    With `Accept: application/x-ndjson` the answer is lines of JSON, sent while the command prints. The last line has
+    the exit code or the error. An error that prevents the command from beginning is answered without lines.
 
-    With `detachAfter` the command runs as a job, beside the shell, whose state it does not change. If it ends in time,
-    it is answered as any other, and the job is removed. Otherwise the answer has `job` instead of `exitCode`, with the
-    output so far, and the command runs on. Neither the client's leaving nor the end of its shell kills it.
+    With `start` the daemon starts a shell that does not run, or that was lost while idle. After a loss the answer has
+    `restarted`: as its first line, or as a member of the answer or error. A command that may have been sent is never
+    run again: the answer is `shell_lost`.
+
+    With `detachAfter` the command runs as a job beside the shell, and does not change the shell's state. If it ends in
+    time, it is answered like any other, and the job is removed. Otherwise the answer has `job` instead of `exitCode`,
+    with the output so far, and the command runs on, even if the client leaves or the shell ends.
     """
     encoding = request["encoding"]
     if "detachAfter" in request:
@@ -219,14 +224,14 @@ def execute(request: dict[str, Any]) -> flask.Response:
     },
 )
 def list_(request: dict[str, Any]) -> dict[str, Any]:
-    """Describe the shells that run, those of all connections or of one. It asks no machine."""
+    """Describe the running shells of all connections or of one. No machine is asked."""
     return {"shells": seen_shells(request.get("connection"))}
 
 
 @group.endpoint(
     "/stop",
     StopRequest,
-    action="shell.stop",
+    action=Action("shell.stop", limits=[stops_others]),
     about=("connection", "session"),
     raises=[errors.UnknownConnection, errors.NoShell, errors.SecretLocked, errors.ShellBusy],
     waits=True,
@@ -234,10 +239,10 @@ def list_(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE},
 )
 def stop(request: dict[str, Any]) -> None:
-    """Stop a shell of a connection, or all of them and its terminals. The answer comes when they have exited.
+    """Stop one shell of a connection, or all its shells and terminals. The answer comes when they have exited.
 
-    A running command is killed with all that it started. Background jobs of earlier commands run on, with or without
-    `nohup`, as after a logout from ssh. With `all` the link to the machine is not used again: the next shell logs in.
+    A running command is killed with its child processes. Background processes of earlier commands run on, with or
+    without `nohup`, as after a logout from ssh. With `all` the link is not used again: the next shell logs in.
     """
     shells = services().shells
     if request["all"]:
@@ -256,14 +261,14 @@ def _begun(request: dict[str, Any]) -> AbstractContextManager[Begun]:
 
 
 def seen_shells(connection: str | None = None) -> list[ShellStatus]:
-    """Return the state of the shells that the caller may see, of all connections or of one."""
+    """Return the states of all shells that the caller may see, or of those of one connection."""
     shells = services().shells.status(connection)
     seen = set(services().authorisation.visible(caller(), {one.connection for one in shells}))
     return [one for one in shells if one.connection in seen]
 
 
 def client_is_gone() -> Callable[[], bool]:
-    """Return what tells whether the client of this request is gone, or its token is not valid any more."""
+    """Return a function that tells whether the client of this request has left, or its token has become invalid."""
     gone: Callable[[], bool] = flask.request.environ.get("waitress.client_disconnected", lambda: False)
     asking = caller()
     return gone if asking.live is None else lambda: asking.ended or gone()

@@ -1,4 +1,4 @@
-"""What requests and responses say of shells: which one, and how it is."""
+"""Fields of requests and responses that name and describe shells."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ class ShellNamed(Located):
 
 
 class Restarted(fields.Boolean):
-    """What tells that a shell was lost, and a new one is in its place."""
+    """An answer that says whether a lost shell was replaced."""
 
     def __init__(self) -> None:
-        text = "Present, and true, if the shell had been lost and was started anew: directory and variables are new."
+        text = (
+            "Present, and true, if the shell had been lost and a new one was started, with a new directory and new "
+            "variables."
+        )
         super().__init__(metadata={"description": text})
 
 
@@ -45,13 +48,13 @@ class ShellRequest(ShellNamed):
 
 
 class OwnShell(Schema):
-    """A request whose command may have a shell of its own."""
+    """A request whose command may run in a new shell."""
 
     fresh = Boolean(
         load_default=False,
         metadata={
-            "description": "True runs it in a new shell, which is stopped afterwards: it finds neither directory nor "
-            "variables of earlier commands, and leaves none. Not together with `session`."
+            "description": "True runs the command in a new shell, which is stopped afterwards. It sees neither "
+            "directory nor variables of earlier commands, and leaves none. Not together with `session`."
         },
     )
 
@@ -107,7 +110,7 @@ class StopRequest(ShellRequest):
     @validates_schema
     def check_one_or_all(self, data: dict[str, Any], **_: Any) -> None:
         if data["all"] and "session" in data:
-            raise ValidationError("Either all shells or the one that session names.", "all")
+            raise ValidationError("Give either all or session, not both.", "all")
 
 
 class ListRequest(Located):
@@ -130,12 +133,14 @@ class ShellStatus(Schema):
 
 
 class ListedShell(ShellStatus):
-    pid = fields.Integer(required=True, metadata={"description": "The shell's process, on the machine where it runs."})
+    pid = fields.Integer(
+        required=True, metadata={"description": "The shell's process id on the machine where it runs."}
+    )
     directory = FilePath(required=True, metadata={"description": "Its directory after the last command."})
     since = UtcTime(required=True, metadata={"description": "When it was started."})
     runningSince = UtcTime(
         attribute="running_since",
-        metadata={"description": "When the command began that runs. Absent: none runs."},
+        metadata={"description": "When the running command began. Absent: none runs."},
     )
 
 

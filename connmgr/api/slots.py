@@ -13,7 +13,7 @@ STOPS = 16
 
 
 class RequestSlots:
-    """Bounds how many requests may wait for something slow, so that others always find a free thread."""
+    """Limits how many requests may wait for something slow, so that others always find a free thread."""
 
     def __init__(self, count: int) -> None:
         self._free = threading.BoundedSemaphore(count)
@@ -24,9 +24,9 @@ class RequestSlots:
 
     @contextmanager
     def taken(self, *, stops: bool = False) -> Iterator[None]:
-        """Hold one slot; a request that ``stops`` something takes one of the :data:`STOPS` when the others are taken.
+        """Hold one slot. A request that ``stops`` something may also take one of the :data:`STOPS` extra slots.
 
-        :raises Busy: all are taken; nothing is waited for.
+        :raises Busy: all are taken; this does not wait.
         """
         if not self._free.acquire(blocking=False):
             if not stops or not self._stops.acquire(blocking=False):

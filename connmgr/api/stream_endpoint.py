@@ -11,7 +11,7 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import account, caller, require_valid
+from connmgr.api.account import Account, require_valid
 from connmgr.api.auth import Caller
 from connmgr.api.body import load, parse, read_query
 from connmgr.api.endpoint import Endpoint
@@ -46,19 +46,20 @@ class StreamEndpoint(Endpoint):
     """Returns the caller whose ticket the client shows for what the path names, where tickets are taken."""
 
     def __call__(self, **in_path: Any) -> flask.Response:
-        account().audited, account().action = self.audited, self.action
+        found, known = services(), self._account()
         opening = Opening(flask.request.headers.get)
-        self._admit(services(), opening, in_path)
+        self._admit(found, known, opening, in_path)
         if not self.first_message:
             members = {**in_path, **read_query(flask.request.query_string, self._schema)}
-            return self._carry_out(load(self._schema, members), partial(self._begin, opening))
+            return self._carry_out(found, known, load(self._schema, members), partial(self._begin, opening))
         _accept(opening)
         try:
             message = opening.first_message(FIRST_MESSAGE_SECONDS)
             require_valid()
-            return self._carry_out(load(self._schema, parse(message)), lambda begin: _begun(opening, begin))
+            request = load(self._schema, parse(message))
+            return self._carry_out(found, known, request, partial(_begun, opening))
         except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
-            refuse(services().streams.loop, opening, told(error, account(), debug=False)[0])
+            refuse(found.streams.loop, opening, told(error, known, debug=False)[0])
             return flask.Response(status=101)
 
     @property
@@ -66,12 +67,12 @@ class StreamEndpoint(Endpoint):
         assert self.request is not None, "a stream's endpoint says what it takes"  # noqa: S101 - the declaration's fault
         return self.request
 
-    def _admit(self, found: Services, opening: Opening, in_path: Mapping[str, Any]) -> None:
+    def _admit(self, found: Services, known: Account, opening: Opening, in_path: Mapping[str, Any]) -> None:
         if self.redeems is None or opening.ticket is None:
-            self._find_caller(found)
+            asking = self._find_caller(found, known)
         else:
-            self._admit_caller(found, self.redeems(opening.ticket, in_path))
-        asking = caller()
+            asking = self.redeems(opening.ticket, in_path)
+            self._admit_caller(found, known, asking)
         opening.token, opening.has_ended = asking.token, lambda: asking.ended
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:

@@ -1,4 +1,4 @@
-"""Answers a command with lines, as it prints: what came of it, and at last how it ended."""
+"""Answers a command with lines: its output as it prints, and finally its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connmgr.errors import CommandCancelled, NoSuchDirectory
 from connmgr.fields import Schema
 
 ROOM = "connmgr.room"
-"""Where the environment of a request holds what waits until the client has taken what was sent, a :class:`Room`."""
+"""The member of the WSGI environment with a :class:`Room`, which waits until the client has read what was sent."""
 
 JSON = "application/json"
 NAMES = ("stdout", "stderr")
@@ -28,24 +28,27 @@ NAMES = ("stdout", "stderr")
 
 class ExecLine(Schema):
     restarted = Restarted()
-    stdout = fields.String(metadata={"description": "What the command printed, whole characters."})
-    stderr = fields.String(metadata={"description": "What it printed on standard error."})
-    exitCode = fields.Integer(metadata={"description": "The exit code, in the last line of a command that has ended."})
+    stdout = fields.String(metadata={"description": "Standard output, in whole characters."})
+    stderr = fields.String(metadata={"description": "Standard error, in whole characters."})
+    exitCode = fields.Integer(metadata={"description": "The exit code, in the last line if the command ended."})
     error = fields.Dict(
-        metadata={"description": "Why it did not run to its end, as in an answer 500, in the last line of another."}
+        metadata={
+            "description": "Why the command did not run to its end, as in an answer 500; in the last line instead of "
+            "`exitCode`."
+        }
     )
 
 
 Line = dict[str, Any]
 Burst = list[Line]
 Encode = Callable[[bytes, bool], str]
-"""Turns output into text; keeps back an incomplete character, unless told that it is the last."""
+"""Turns output into text; keeps an incomplete character back, except in the last piece."""
 
 
 def is_wanted() -> bool:
-    """Whether the client asks for lines: it names their type, and does not like JSON better."""
+    """Whether the client asks for lines: it accepts their media type, and does not prefer JSON."""
     accepted: str = flask.request.environ.get("HTTP_ACCEPT", "")
-    # Most clients ask for nothing of the kind, and parsing takes longer.
+    # Most clients do not mention the type, and parsing takes longer than this.
     if LINES not in accepted.lower():
         return False
     qualities = dict.fromkeys((LINES, JSON), 0.0)
@@ -57,14 +60,14 @@ def is_wanted() -> bool:
 
 
 def respond(running: Running, encoding: str, *, restarted: bool = False) -> flask.Response:
-    """Return the response with the output of ``running`` as it comes, and its exit code or what went wrong.
+    """Return the response with the output of ``running`` as it comes, and its exit code or error.
 
-    Before that, a line tells where the shell was ``restarted``.
+    If the shell was ``restarted``, the first line says so.
     :raises NoSuchDirectory: the command did not begin.
     """
     room: Room = flask.request.environ.get(ROOM, lambda _: True)
     lines = _lines(running, encoding, room, account(), debug=services().settings.debug)
-    # The header is sent with the first line, so that nothing is lost by waiting for it.
+    # The header is sent with the first line anyway, so waiting for it loses nothing.
     first: Burst = [{"restarted": True}] if restarted else []
     return as_lines(_resumed([*first, *next(lines)], lines))
 

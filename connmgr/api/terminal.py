@@ -1,4 +1,4 @@
-"""``/terminal``: programs on a terminal of the far side, which live on while nobody is attached."""
+"""``/terminal``: programs on a terminal of the far side, which run on while no client is attached."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
+from connmgr.api.account import caller, detail, turns
 from connmgr.api.auth import Caller
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import program_of
 from connmgr.api.group import Group
-from connmgr.api.parking import turns
 from connmgr.api.pipe import FRAMES
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
@@ -36,6 +35,7 @@ from connmgr.api.terminal_schemas import (
     TerminalTicketResponse,
 )
 from connmgr.plugin import Pty
+from connmgr.rights.action import Action
 from connmgr.rights.subjects import Work
 from connmgr.streams.opening import Opening
 from connmgr.terminals.modes import CURSOR
@@ -47,19 +47,19 @@ from connmgr.terminals.terminals import CLOSE_SECONDS, Wanted
 TERMINAL = "8d5b0f0e-53a7-4c55-9a43-3e1fb8a0c8f2"
 
 NEWS_SECONDS = 0.01
-"""Time in which what comes is one piece of news for a request that waits for it."""
+"""Output that comes within this time counts as one piece of news for waiting requests."""
 
 LOOK_SHARE = 5.0
-"""How much longer than its last look at a screen a request waits before the next."""
+"""How many times the duration of its last look a request waits before it looks at the screen again."""
 
 FINDING = (errors.UnknownTerminal, errors.SecretLocked, errors.IntegrityError)
-"""What can be said when a terminal is looked up."""
+"""Errors of looking up a terminal."""
 
 group = Group(
     "terminal",
-    "Programs on a terminal: editors, pagers, `top`, shells. A terminal goes on when nobody is attached, for 24 hours "
-    "(`terminal-timeout`), and dies with its link. Many may attach (`/terminal/attach/{terminal}`), read its output, "
-    "look at its screen and type.",
+    "Programs on a terminal: editors, pagers, `top`, shells. A terminal runs on for 24 hours "
+    "(`terminal-timeout`) while no client is attached, and ends with its link. Many clients may attach "
+    "(`/terminal/attach/{terminal}`), read its output, look at its screen and type.",
 )
 
 _INFO = {
@@ -84,7 +84,7 @@ _INFO = {
     "/open",
     TerminalOpenRequest,
     TerminalInfo,
-    action="terminal.open",
+    action=Action("terminal.open", runs=True, takes_input=True),
     about=("connection", "session", "command", "argv"),
     selects=with_words,
     raises=[
@@ -103,8 +103,8 @@ _INFO = {
 def open(request: dict[str, Any]) -> dict[str, Any]:
     """Open a terminal, and start its program.
 
-    With `session` it begins in the directory and with the exported variables of that shell, which must run; it changes
-    neither, and waits for none of its commands. Without it: as after a login.
+    With `session` the program begins in the directory and with the exported variables of that shell, which must run. It
+    changes neither, and does not wait for the shell's commands. Without `session` it begins as after a login.
     """
     found, access, session = services(), caller().access, request.get("session")
     surroundings = None
@@ -140,11 +140,11 @@ def _redeemed(ticket: str, in_path: Mapping[str, Any]) -> Caller:
     frames=FRAMES + " A terminal's size comes from the daemon too, at first and when it changes.",
 )
 def attach(request: dict[str, Any]) -> Begin:
-    """Attach to a terminal: what draws its screen comes first, then what is printed; what is sent is typed.
+    """Attach to a terminal: first comes the drawing of its screen, then new output. Data from the client is typed.
 
-    Who attached last, without `watch`, leads its size and pace: while that client has not acknowledged what it was
-    sent, the program waits, for 5 seconds at most. Leaving does not end the terminal. A client that falls behind is
-    drawn the screen anew. A browser, which cannot send a token with a WebSocket, shows a ticket.
+    The client that attached last without `watch` leads: it sets the size, and the program waits, 5 seconds at most,
+    while that client has not acknowledged its output. For any other client that falls behind the screen is redrawn.
+    Leaving does not end the terminal. A browser, which cannot send a token with a WebSocket, sends a ticket.
     """
     found = services()
     found.streams.require_room()
@@ -224,7 +224,7 @@ def input(request: dict[str, Any]) -> None:
     },
 )
 def output(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what a terminal has printed from an offset on, control sequences included.
+    """Return the output of a terminal from an offset on, control sequences included.
 
     The last 2 MiB are kept. With `wait` the answer comes with the next output, or empty.
     """
@@ -273,10 +273,10 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     },
 )
 def screen(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what a person would see on a terminal.
+    """Return the text on a terminal's screen.
 
-    With `wait` the answer comes when there is output after `since`, and `contains` stands on the screen, or after that
-    time as the screen is then.
+    With `wait` the answer comes when there is output after `since` and the screen shows `contains`, or when the time is
+    over.
     """
     terminal = _found(request)
     terminal.use()
@@ -287,7 +287,7 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
         shown = _shown(seen)
         there = any(wanted in "".join(row.text) for row in seen.grid.rows)
     if state == RUNNING and not (there and offset > request.get("since", -1)):
-        # Most of the time is left to others while much is printed.
+        # Leaves most of the processor time to others while much is printed.
         pause = max(NEWS_SECONDS, LOOK_SHARE * (time.monotonic() - began))
         turns().wait(partial(terminal.subscribe, offset, state, pause), request["wait"])
     return {**shown, "offset": offset, "state": state, "exitCode": terminal.exit_code}
@@ -302,7 +302,7 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
     example={"terminal": TERMINAL, "columns": 132, "rows": 43},
 )
 def resize(request: dict[str, Any]) -> None:
-    """Set the size of a terminal, until the client who leads it has another one."""
+    """Set the size of a terminal, until the leading client sets another."""
     _found(request).resize(request["columns"], request["rows"])
 
 
@@ -315,7 +315,7 @@ def resize(request: dict[str, Any]) -> None:
     example={"terminal": TERMINAL},
 )
 def close(request: dict[str, Any]) -> None:
-    """Close a terminal. Its program is sent HUP; one that has ended stays as it is."""
+    """Close a terminal: its program gets HUP. A terminal that has ended stays as it is."""
     terminal = _found(request)
     terminal.close()
     terminal.wait(CLOSE_SECONDS)

@@ -38,12 +38,13 @@ class TerminalOpenRequest(WhatRuns, ShellNamed, PtyFields):
     command = Text(
         validate=Length(min=1),
         metadata={
-            "description": "What runs on it, in the language of its shell. Without it and `argv`: an interactive shell."
+            "description": "The command to run, in the language of the shell. Without it and `argv`: an interactive "
+            "shell."
         },
     )
     record = Boolean(
         load_default=False,
-        metadata={"description": "True records what it shows, for asciinema, in `recordings/` of the data directory."},
+        metadata={"description": "True records the terminal for asciinema, in `recordings/` of the data directory."},
     )
 
     @validates_schema
@@ -85,9 +86,12 @@ class TerminalInfo(TerminalRequest):
         allow_none=True,
         metadata={"description": "The exit code of its program, 128 + N if signal N ended it; null if none is known."},
     )
-    clients = fields.Integer(required=True, metadata={"description": "How many are attached."})
+    clients = fields.Integer(required=True, metadata={"description": "How many clients are attached."})
     idle = fields.Float(
-        required=True, metadata={"description": "Seconds since somebody was attached or sent a request; 0 while so."}
+        required=True,
+        metadata={
+            "description": "Seconds since a client was last attached or sent a request; 0 while one is attached."
+        },
     )
     opened = UtcTime(required=True, metadata={"description": "When it was opened."})
     ended = UtcTime(required=True, allow_none=True, metadata={"description": "When it ended, or null."})
@@ -95,8 +99,8 @@ class TerminalInfo(TerminalRequest):
         required=True,
         allow_none=True,
         metadata={
-            "description": "null: it is not recorded. `active`; `complete` after its end; `cut`: the recording "
-            "reached `max-recording`, and ended; `failed`: it could not be written.",
+            "description": "null: not recorded; `active`; `complete`, after the terminal's end; `cut`: the recording "
+            "ended at `max-recording`; `failed`: it could not be written.",
             "enum": ["active", "complete", "cut", "failed", None],
         },
     )
@@ -119,7 +123,7 @@ class TerminalQueryResponse(Schema):
 class TerminalAttachRequest(TerminalRequest):
     watch = Boolean(
         load_default=False,
-        metadata={"description": "True only watches: what is typed is refused, and the size is others' to choose."},
+        metadata={"description": "True only watches: this client can neither type nor set the size."},
     )
 
 
@@ -141,7 +145,7 @@ class TerminalOutputRequest(TerminalRequest):
     offset = Integer(
         load_default=0,
         validate=Range(min=0, max=1 << 52),
-        metadata={"description": "From which byte on; `next` of the answer before."},
+        metadata={"description": "The first byte to return: `next` of the previous answer."},
     )
     wait = Number(**_WAIT, metadata={"description": "Seconds to wait for output, if there is none yet."})
     maxBytes = Integer(
@@ -158,10 +162,10 @@ class TerminalOutputRequest(TerminalRequest):
 
 
 class TerminalOutputResponse(Schema):
-    data = fields.String(required=True, metadata={"description": "What was printed from `offset` on, as it is."})
+    data = fields.String(required=True, metadata={"description": "The output from `offset` on, unchanged."})
     offset = fields.Integer(
         required=True,
-        metadata={"description": "Where `data` begins: later than asked for if what was there is no longer kept."},
+        metadata={"description": "Where `data` begins: later than the requested `offset` if that part was dropped."},
     )
     next = fields.Integer(required=True, metadata={"description": "The offset to ask for next, in bytes."})
     eof = fields.Boolean(required=True, metadata={"description": "Whether nothing follows."})
@@ -172,15 +176,15 @@ class TerminalOutputResponse(Schema):
 class TerminalScreenRequest(TerminalRequest):
     wait = Number(
         **_WAIT,
-        metadata={"description": "Seconds to wait for what `since` and `contains` ask for; then it is shown as it is."},
+        metadata={"description": "Longest wait in seconds for `since` and `contains`."},
     )
     since = Integer(
         validate=Range(min=0, max=1 << 52),
-        metadata={"description": "The `offset` of an answer before: wait until something was printed after that."},
+        metadata={"description": "The `offset` of an earlier answer: wait until there is output after it."},
     )
     contains = Text(
         validate=Length(min=1, max=MAX_CONTAINS),
-        metadata={"description": "Wait until this text stands on the screen, within one line."},
+        metadata={"description": "Wait until a line of the screen contains this text."},
     )
 
 
@@ -201,7 +205,8 @@ class TerminalScreenResponse(Schema):
     cursor = fields.Nested(Cursor, required=True)
     title = fields.String(required=True, metadata={"description": "The title that the program has set."})
     alternate = fields.Boolean(
-        required=True, metadata={"description": "Whether a full-screen program shows a screen of its own."}
+        required=True,
+        metadata={"description": "Whether a program uses the alternate screen, as full-screen programs do."},
     )
     offset = fields.Integer(required=True, metadata={"description": "How many bytes of output it shows."})
     state = fields.String(required=True, metadata={"description": "As in `/terminal/query`.", "enum": list(STATES)})

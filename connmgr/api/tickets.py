@@ -1,4 +1,4 @@
-"""Tickets: what stands for a caller once, for a client that cannot send a header with its WebSocket, as a browser."""
+"""Tickets: one-time tokens for clients that cannot send a header with a WebSocket, such as browsers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.errors import InvalidToken
 
 TICKET_SECONDS = 30.0
 MAX_TICKETS = 1000
-"""Tickets that are valid at once; the oldest makes room."""
+"""Most valid tickets at once; beyond that the oldest is dropped."""
 
 
 class _Ticket(NamedTuple):
@@ -32,7 +32,7 @@ class Tickets:
         self._tickets: dict[bytes, _Ticket] = {}
 
     def issue(self, subject: str, caller: Caller) -> str:
-        """Return a ticket that stands for ``caller`` once, within 30 s, and for what ``subject`` names alone."""
+        """Return a ticket that authenticates ``caller`` once, within 30 s, and only for ``subject``."""
         ticket = secrets.token_urlsafe(32)
         with self._lock:
             now = self._clock()
@@ -43,17 +43,20 @@ class Tickets:
         return ticket
 
     def redeem(self, ticket: str, subject: str) -> Caller:
-        """Return the caller for whom ``ticket`` stands, which is of no use afterwards.
+        """Return the caller whom ``ticket`` authenticates. The ticket is then used up.
 
         :raises InvalidToken: it was used, is older than 30 s, or is for something else.
         """
         with self._lock:
             found = self._tickets.pop(_digest(ticket), None)
         if found is None or found.subject != subject or found.expires <= self._clock():
-            raise InvalidToken("The ticket is not valid: it holds once, for 30 seconds, and for one terminal.")
+            raise InvalidToken(
+                "The ticket is not valid: a ticket can be used once, within 30 seconds, for one terminal. Get a new "
+                "one."
+            )
         return found.caller
 
 
 def _digest(ticket: str) -> bytes:
-    # Looking a digest up tells nothing about how much of a guessed ticket is right.
+    # The time of looking up a digest does not reveal how much of a guessed ticket is right.
     return sha256(ticket.encode(errors="surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""``/connection/toggle``, and what clients of a desktop program ask to be shown of connections."""
+"""``/connection/toggle``, and the endpoints by which clients of a desktop program ask for pages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import InvalidRequest
 from connmgr.links.toggle import toggle as toggle_far
 from connmgr.plugin import Toggled, Tunnel
+from connmgr.rights.action import Action
+from connmgr.rights.limits import toggles
 
 TUNNEL = "5c1f1a86-1d8e-4d1c-93a4-3a1f6d0c2b77"
 
@@ -25,7 +27,7 @@ TUNNEL = "5c1f1a86-1d8e-4d1c-93a4-3a1f6d0c2b77"
 @group.endpoint(
     "/toggle",
     ConnectionToggleRequest,
-    action="connection.toggle",
+    action=Action("connection.toggle", limits=[toggles]),
     about=("connection", "state"),
     raises=[
         *OPENING,
@@ -39,12 +41,12 @@ TUNNEL = "5c1f1a86-1d8e-4d1c-93a4-3a1f6d0c2b77"
     example={"connection": TUNNEL, "state": True},
 )
 def toggle(request: dict[str, Any]) -> None:
-    """Want a tunnel to be open or closed, or start and stop what a connection leads to.
+    """Open or close a tunnel, or start or stop the system that a connection leads to.
 
-    The answer comes after the first attempt. That the machine cannot be reached now is no error: the tunnel is tried
-    again until it is toggled off, and `/tunnel/query` tells how far it is. `sessionEnabled` in the `cache` of the
-    connection is what is wanted, and the daemon goes by it when it starts again. A tunnel that a token has toggled ends
-    with the token.
+    The answer comes after the first attempt to open a tunnel. A machine that cannot be reached now is no error: the
+    tunnel is tried again until it is toggled off, and `/tunnel/query` shows its state. `sessionEnabled` in the
+    connection's `cache` stores the wanted state, which the daemon restores when it starts again. A tunnel that a token
+    has toggled on ends with the token.
     """
     found, id, state = services(), request["connection"], request["state"]
     record = found.vault.connections.get(id)

@@ -1,4 +1,4 @@
-"""``/token``: tokens that may do just what they are for."""
+"""``/token``: tokens with limited rights."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CREATING = (errors.ScopeDenied, errors.TokenLimit)
 
 group = Group(
     "token",
-    "Tokens for others: each has scopes, sees certain connections, obeys rules, and expires. One is shown at the "
-    "handshake (`token`), or with each request as `Authorization: Bearer`. Whoever has the auth file or the API key is "
-    "the owner, and may do everything.",
+    "Tokens for others: each has scopes, sees certain connections, obeys rules, and expires. A client sends its "
+    "token at the handshake (`token`), or with each request as `Authorization: Bearer`. A client with the auth "
+    "file or the API key is the owner, and may do everything.",
 )
 
 
@@ -54,45 +54,51 @@ class Expiry(fields.Field[datetime]):
 
 
 class _Members(Schema):
-    name = Text(required=True, validate=Length(min=1, max=200), metadata={"description": "Who or what it is for."})
+    name = Text(
+        required=True,
+        validate=Length(min=1, max=200),
+        metadata={"description": "Who or what it is for. A label: several may have the same."},
+    )
     scopes = List(
         Text(),
         required=True,
         validate=Length(max=len(SCOPES)),
-        metadata={"description": "What kinds of action it may have: " + ", ".join(f"`{one}`" for one in SCOPES) + "."},
+        metadata={
+            "description": "The kinds of action that it may use: " + ", ".join(f"`{one}`" for one in SCOPES) + "."
+        },
     )
     connections = List(
         Text(),
         load_default=["*"],
         validate=Length(max=MAX_FILTERS),
         metadata={
-            "description": "Filters on the paths of connections, one of which must match; as in `/connection/query`. "
-            "What a connection runs over need not match, and is open only if it does."
+            "description": "Filters for the paths of connections, as in `/connection/query`; one must match. The "
+            "connections below a matching one need not match; the token may use them directly only if they do."
         },
     )
     categories = List(
         Text(),
         load_default=["*"],
         validate=Length(max=MAX_FILTERS),
-        metadata={"description": "The same for the category that the connection is in."},
+        metadata={"description": "The same for the connection's category."},
     )
     rules = List(
         fields.Dict(),
         load_default=[],
-        metadata={"description": "What of that is allowed, asked about or denied: see the guide on giving access."},
+        metadata={
+            "description": "Rules that allow or deny requests, or ask for an approval: see the guide on giving access."
+        },
     )
-    quotaPerDay = Integer(
-        validate=Range(min=1, max=10**9), metadata={"description": "Requests that it may send in a day of UTC."}
-    )
+    quotaPerDay = Integer(validate=Range(min=1, max=10**9), metadata={"description": "Most requests in a day of UTC."})
     maxConcurrent = Integer(
-        validate=Range(min=1, max=10_000), metadata={"description": "Requests that may be under way at once."}
+        validate=Range(min=1, max=10_000), metadata={"description": "Most requests under way at once."}
     )
     from_ = List(
         Text(),
         data_key="from",
         attribute="from",
         validate=Length(max=MAX_FILTERS),
-        metadata={"description": "IP addresses and networks that it may be used from. Without it: any."},
+        metadata={"description": "IP addresses and networks from which it may be used. Without it: any."},
     )
 
 
@@ -104,26 +110,29 @@ class TokenCreateRequest(_Members):
 
 
 class TokenInfo(_Members):
-    id = Id(required=True, metadata={"description": "Its uuid, by which it is revoked."})
+    id = Id(required=True, metadata={"description": "The token's uuid, which `/token/revoke` takes."})
     expires = UtcTime(required=True, metadata={"description": "When it expires."})
     created = UtcTime(required=True, metadata={"description": "When it was created."})
     parent = Id(allow_none=True, metadata={"description": "The token that it was created with; null: the owner."})
     state = fields.String(
         required=True,
         metadata={
-            "description": "`valid`, `expired` or `revoked`; what it was created with counts.",
+            "description": "`valid`, `expired` or `revoked`. It ends with the token that it was created with.",
             "enum": ["valid", "expired", "revoked"],
         },
     )
     usedToday = fields.Integer(
-        required=True, metadata={"description": "Requests of this day in UTC, as they were last counted."}
+        required=True, metadata={"description": "Requests of this day in UTC, as of the last count."}
     )
     lastUsed = fields.String(allow_none=True, metadata={"description": "About when it was last used, or null."})
 
 
 class TokenCreateResponse(TokenInfo):
     token = fields.String(
-        required=True, metadata={"description": "The token: 256 random bits. It is shown this once, and not kept."}
+        required=True,
+        metadata={
+            "description": "The token: 256 random bits. This is the only time that it is shown; it is not stored."
+        },
     )
 
 
@@ -137,20 +146,23 @@ class TokenRequest(Schema):
 
 class TokenRenewRequest(TokenRequest):
     expires = Expiry(
-        metadata={"description": "As in `/token/create`. Without it: as long from now as it was to last at first."}
+        metadata={"description": "As in `/token/create`. Without it: the original lifetime, counted from now."}
     )
 
 
 class TokenCheckRequest(Schema):
-    path = Text(required=True, metadata={"description": "The endpoint that the request would be sent to."})
-    request = fields.Dict(required=True, metadata={"description": "Its body, as it would be sent."})
-    id = Id(metadata={"description": "The token that it would be sent with. Without it: the caller's own."})
+    path = Text(required=True, metadata={"description": "The endpoint of the request to check."})
+    request = fields.Dict(required=True, metadata={"description": "The body of the request to check."})
+    id = Id(metadata={"description": "The token of the request to check. Without it: the caller's own."})
 
 
 class TokenCheckResponse(Schema):
     effect = fields.String(
         required=True,
-        metadata={"description": "What would become of it.", "enum": ["allow", "ask", "deny"]},
+        metadata={
+            "description": "The outcome that the request would have. `unknown`: it depends on what the paths hold.",
+            "enum": ["allow", "ask", "deny", "unknown"],
+        },
     )
     code = fields.String(metadata={"description": "The code of the error, if it would be refused for another reason."})
     message = fields.String(metadata={"description": "The message of that error."})
@@ -158,10 +170,13 @@ class TokenCheckResponse(Schema):
         allow_none=True,
         metadata={
             "type": ["integer", "string"],
-            "description": "The rule that decides: its name, or its place among the token's rules, from 0; null: none.",
+            "description": "The rule that decides: its name, or its number among the token's rules, from 0; null: "
+            "none.",
         },
     )
-    argv = fields.List(fields.String(), metadata={"description": "What would be run in place of what was asked for."})
+    argv = fields.List(
+        fields.String(), metadata={"description": "The argv that would run in place of the requested command."}
+    )
 
 
 class TokenOwnResponse(Schema):
@@ -169,18 +184,18 @@ class TokenOwnResponse(Schema):
     name = fields.String(required=True, allow_none=True, metadata={"description": "Who or what it is for."})
     expires = UtcTime(required=True, allow_none=True, metadata={"description": "When it expires."})
     scopes = fields.List(
-        fields.String(), required=True, metadata={"description": "What kinds of action it may have; `*`: the owner."}
+        fields.String(), required=True, metadata={"description": "The kinds of action that it may use; `*`: the owner."}
     )
     actions = fields.List(
         fields.String(),
         required=True,
-        metadata={"description": "The actions for which these suffice, by their names in the audit trail."},
+        metadata={"description": "The actions that the scopes allow, by their names in the audit trail."},
     )
     commands = fields.String(
         required=True,
         allow_none=True,
         metadata={
-            "description": "What it may run where an action runs commands: a `text`, an `argv` alone, or nothing.",
+            "description": "The form of commands that it may run: any `text`, only an `argv`, or none.",
             "enum": ["text", "argv", None],
         },
     )
@@ -215,7 +230,7 @@ _INFO = {
 def create(request: dict[str, Any]) -> dict[str, Any]:
     """Create a token, and show it once.
 
-    A token may create others with `token.create`: these never have more than it has, and end with it.
+    A token with `token.create` may create others. They never have more rights than it has, and end with it.
     """
     secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
@@ -235,7 +250,7 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
     },
 )
 def info() -> dict[str, Any]:
-    """Tell a token's holder what it is for; its filters and rules, which are others' business, are not told."""
+    """Describe the caller's own token, without its filters and rules."""
     grant = caller().grant
     if grant is None:
         return dict.fromkeys(("id", "name", "expires")) | {
@@ -250,7 +265,7 @@ def info() -> dict[str, Any]:
 
 @group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})
 def query() -> dict[str, Any]:
-    """List the tokens, those too that are no longer valid, for 30 days; a token lists those that were made with it."""
+    """List the tokens, invalid ones for 30 days too. A token lists only the tokens that were created with it."""
     at = now()
     return {"tokens": [_info(one.document, one.invalid(at)) for one in services().grants.all(caller().grant)]}
 
@@ -264,9 +279,9 @@ def query() -> dict[str, Any]:
     example={"id": TOKEN},
 )
 def revoke(request: dict[str, Any]) -> None:
-    """Make a token invalid for ever, with all that were made with it, and end what runs by them.
+    """Revoke a token for ever, together with all tokens that were created with it, and end what they run.
 
-    Their commands, streams and terminals end within a second, with every daemon of the vault. Their jobs are killed as
+    Their commands, streams and terminals end within a second, on every daemon of the vault. Their jobs are killed as
     soon as their machines answer.
     """
     services().grants.revoke(request["id"], caller().grant)
@@ -283,7 +298,7 @@ def revoke(request: dict[str, Any]) -> None:
     answer=_INFO,
 )
 def renew(request: dict[str, Any]) -> dict[str, Any]:
-    """Let a token expire later, or sooner. No token renews itself."""
+    """Change the time when a token expires. No token renews itself."""
     document, grant = services().grants.renew(request["id"], request.get("expires"), caller().grant)
     return _info(document, grant.invalid(now()))
 
@@ -300,10 +315,10 @@ def renew(request: dict[str, Any]) -> dict[str, Any]:
     answer={"effect": "allow", "rule": 0, "argv": ["/usr/bin/systemctl", "status", "nginx"]},
 )
 def check(request: dict[str, Any]) -> dict[str, Any]:
-    """Tell what would become of a request, and by which rule, without doing it.
+    """Tell the outcome that a request would have, and which rule decides, without executing it.
 
-    Nobody is asked to approve it, and plugins are not asked. Paths count as they are written; on the far side they may
-    lead elsewhere.
+    Neither approvals nor plugins are asked. Absolute paths are checked as they are written; on the far side they may
+    lead elsewhere. Lists and patterns are allowed where they leave out what may not be read.
     """
     endpoint = flask.current_app.view_functions.get(request["path"])
     if not isinstance(endpoint, Endpoint) or endpoint.public or endpoint.request is None:
@@ -319,8 +334,12 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
         decision = services().authorisation.foretold(grant, endpoint.action, asked, endpoint.subjects)
     except errors.RequestError as error:
         return {"effect": "deny", "rule": None, "code": error.code, "message": error.message}
+    if decision is None:
+        return {"effect": "unknown", "rule": None}
     argv = {} if decision.argv is None else {"argv": list(decision.argv)}
-    return {"effect": decision.effect, "rule": rule_of(decision), **argv}
+    # Nobody can approve what is not known before it comes.
+    effect = "deny" if decision.effect == "ask" and endpoint.raw_body else decision.effect
+    return {"effect": effect, "rule": rule_of(decision), **argv}
 
 
 def _info(document: Document, why: errors.ConnmgrError | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``/tunnel``: what the tunnels are doing."""
+"""``/tunnel``: the states of tunnels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from connmgr.plugin import Tunnel
 from connmgr.tunnels.tunnels import WANTED
 from connmgr.vault import Connection
 
-group = Group("tunnel", "Tunnels: what `/connection/toggle` keeps open, and how far it is.")
+group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens and keeps open.")
 
 
 class TunnelQueryRequest(Schema):
-    connections = Ids(metadata={"description": "These tunnels. Without it: all that the caller sees."})
+    connections = Ids(metadata={"description": "Only these tunnels. Without it: all that the caller sees."})
 
 
 class TunnelFault(Schema):
@@ -34,11 +34,11 @@ class TunnelInfo(Schema):
     state = fields.String(
         required=True,
         metadata={
-            "description": "`stopped`, `connecting` for the first time, `open`, `retrying`: it was lost or could not "
-            "be opened yet; `failed`: it is not tried again before it is toggled."
+            "description": "`stopped`; `connecting`, for the first time; `open`; `retrying`, after it was lost or "
+            "could not be opened; `failed`: it is tried again only when it is toggled."
         },
     )
-    wanted = fields.Boolean(required=True, metadata={"description": "`sessionEnabled`: whether it is to be open."})
+    wanted = fields.Boolean(required=True, metadata={"description": "`sessionEnabled`: whether it shall be open."})
     address = fields.String(
         required=True,
         allow_none=True,
@@ -46,22 +46,24 @@ class TunnelInfo(Schema):
     )
     since = UtcTime(required=True, allow_none=True, metadata={"description": "Since when it is in this state."})
     retries = fields.Integer(required=True, metadata={"description": "Attempts that have failed since it was open."})
-    nextRetry = UtcTime(required=True, allow_none=True, metadata={"description": "When it is tried again."})
+    nextRetry = UtcTime(required=True, allow_none=True, metadata={"description": "When the next attempt begins."})
     lastError = fields.Nested(
         TunnelFault,
         required=True,
         allow_none=True,
-        metadata={"description": "What went wrong last, on the way or for one of its streams."},
+        metadata={"description": "The last error, of the tunnel or of one of its streams."},
     )
     relay = fields.String(
         required=True,
         allow_none=True,
-        metadata={"description": "The program of the far side that dials, where its connection carries no streams."},
+        metadata={"description": "The program on the far side that dials, if the connection carries no TCP streams."},
     )
     streams = fields.Integer(required=True, metadata={"description": "Connections that it carries."})
-    waiting = fields.Integer(required=True, metadata={"description": "Clients that are held until the way is open."})
-    bytesIn = fields.Integer(required=True, metadata={"description": "Bytes that came from the far side."})
-    bytesOut = fields.Integer(required=True, metadata={"description": "Bytes that went there."})
+    waiting = fields.Integer(
+        required=True, metadata={"description": "Clients that wait until the tunnel is open again."}
+    )
+    bytesIn = fields.Integer(required=True, metadata={"description": "Bytes received from the far side."})
+    bytesOut = fields.Integer(required=True, metadata={"description": "Bytes sent to the far side."})
 
 
 class TunnelQueryResponse(Schema):
@@ -99,7 +101,7 @@ class TunnelQueryResponse(Schema):
     },
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
-    """Tell what tunnels do: their state, where they listen, and what they have carried since they were toggled."""
+    """Describe tunnels: their state, where they listen, and what they have carried since they were toggled."""
     connections = services().vault.connections
     if "connections" in request:
         found = connections.infos(request["connections"])

@@ -25,7 +25,7 @@ from connmgr.secrets.passphrase import LONGEST, SHORTEST, check_new_passphrase
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
 
-group = Group("vault", "The vault's users. Each one's passphrase unlocks the secrets sealed to that user.")
+group = Group("vault", "The vault's users. A user's passphrase unlocks the secrets that are sealed for that user.")
 
 
 class User(Text):
@@ -41,7 +41,7 @@ class User(Text):
 
 
 class Passphrase(Text):
-    """A passphrase; which characters it is composed of in Unicode makes no difference."""
+    """A passphrase, normalised: different Unicode compositions of the same text are equal."""
 
     def __init__(self, description: str, **kwargs: Any) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class Passphrase(Text):
 
 
 class NewPassphrase(Passphrase):
-    """A passphrase that is given to a user."""
+    """The new passphrase of a user."""
 
     def __init__(self) -> None:
         super().__init__(f"{SHORTEST} to {LONGEST} characters.")
@@ -111,7 +111,10 @@ class RemoveResponse(Schema):
     connections = fields.List(
         fields.String(metadata={"format": "uuid"}),
         required=True,
-        metadata={"description": "Connections with secrets that the user could read: change them at their source."},
+        metadata={
+            "description": "Connections with secrets that the user could read: change these passwords and keys on "
+            "their machines."
+        },
     )
 
 
@@ -150,8 +153,8 @@ def unlock(request: dict[str, Any]) -> None:
     """Unlock a user for this session, in place of the user unlocked before.
 
     The user is locked again by `/vault/lock`, after `unlock-ttl` seconds of idleness, and at the end of the session.
-    After several failures each further attempt must wait. A client with a token shakes hands with it first: what it
-    unlocks is not unlocked for others who have the same token.
+    After several failures each further attempt must wait. A client with a token must first get a session token from
+    `/handshake`: an unlocked user belongs to that session only, not to all clients with the same token.
     """
     if caller().is_shared:
         raise InvalidRequest("Shake hands with the token, and unlock the user with the session token that you get.")
@@ -181,8 +184,8 @@ def lock() -> None:
 def add_user(request: dict[str, Any]) -> None:
     """Add a user to the vault.
 
-    Any session may add the first user. From then on every session, this one too, must unlock a user to decrypt, and to
-    add or remove users. A name has 1 to 64 of the characters `a-z 0-9 . _ @ -`.
+    Any session may add the first user. From then on every session, this one too, must unlock a user before it decrypts,
+    or adds or removes users. A name has 1 to 64 of the characters `a-z 0-9 . _ @ -`.
     """
     services().vault.principals.add_user(caller().access, request["user"], request["passphrase"])
 
@@ -197,7 +200,7 @@ def add_user(request: dict[str, Any]) -> None:
     example={"user": "alice", "passphrase": "four words or more", "newPassphrase": "four other words or more"},
 )
 def change_passphrase(request: dict[str, Any]) -> None:
-    """Give a user another passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked."""
+    """Change a user's passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked."""
     services().vault.principals.change_passphrase(request["user"], request["passphrase"], request["newPassphrase"])
 
 

@@ -19,7 +19,7 @@ from connmgr.client import Client
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
 @click.option("--category", metavar="PATH", help="Where to put it.  [default: default]")
-@click.option("--validate", is_flag=True, help="Open it first, and add nothing if that fails.")
+@click.option("--validate", is_flag=True, help="Open it first, and add it only if that succeeds.")
 @click.option("--schema", "show", is_flag=True, help="Show the fields of TYPE, or all types, and add nothing.")
 @json_option
 def add(
@@ -37,7 +37,7 @@ def add(
 
     Write a field within a field as identity.file=~/.ssh/id, a list item by item or as JSON, and a connection by its
     name. Secrets never stand on the command line: --secret password asks for it on the terminal. If standard input is
-    no terminal, it is the secret; with several secrets, one a line.
+    no terminal, the secrets are read from it, one per line.
     """
     client = connect()
     if show:

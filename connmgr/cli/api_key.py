@@ -10,10 +10,10 @@ from connmgr.cli.options import read_settings, setting_options
 
 
 @click.command(name="api-key")
-@click.option("--rotate", is_flag=True, help="Replace it. A running daemon takes the new one at once.")
+@click.option("--rotate", is_flag=True, help="Replace it. A running daemon accepts the new key at once.")
 @setting_options("data_dir")
 def api_key(*, rotate: bool, **given: Any) -> None:
-    """Print the API key. The first call makes it."""
+    """Print the API key. The first call creates it."""
     settings = read_settings(given)
     from connmgr.daemon import apikey
 

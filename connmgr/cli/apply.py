@@ -32,13 +32,13 @@ UNCHANGED = "unchanged"
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
-    """Make the vault hold what a file says.
+    """Change the vault to match a file.
 
     connmgr export writes such a file. What would be added, and what would change in which fields, is shown first, and
-    asked about. Without a terminal to ask on, --yes is needed, and otherwise nothing changes. Everything is stored in
-    one step, or nothing. What the file does not name stays, unless --prune is given. Categories are never removed.
+    asked about. Without a terminal it changes nothing unless --yes is given. All changes are stored in one step, or
+    none. Connections that the file does not name stay, unless --prune is given. Categories are never removed.
 
-    A secret stands in the file as `{secret: kept}` and stays what it is. A secret in plain is refused.
+    `{secret: kept}` in the file stands for a secret that stays as it is. A secret in plain text is refused.
     """
     client = connect()
     with waiting("reading and comparing"):

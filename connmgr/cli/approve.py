@@ -12,8 +12,9 @@ import click
 from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
 from connmgr.cli.exits import FAILED, Failure
-from connmgr.cli.output import ago, json_option, print_json, print_table, visible
+from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.client.asked import described, quoted
+from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
 LEAST_OF_AN_ID = 4
@@ -23,14 +24,16 @@ DAY = 86400
 @click.command()
 @click.argument("name", metavar="[APPROVAL]", required=False)
 @click.option("--once", is_flag=True, help="Approve it for one request.")
-@click.option("--grant", metavar="TIME", type=Duration(DAY), help="Approve it for as long as this: 90s, 30m, 1h, 1d.")
+@click.option(
+    "--grant", metavar="TIME", type=Duration(DAY), help="Approve it repeatedly for this time: 90s, 30m, 1h, 1d."
+)
 @click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
 @json_option
 def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
-    """Decide about what tokens ask for, or list it.
+    """Decide about requests of tokens, or list them.
 
-    Without APPROVAL what waits is listed. Name an APPROVAL by its uuid or the beginning of that. Everything that would
-    be done is shown. Without --once, --grant or --deny a terminal is needed: connmgr asks.
+    Without APPROVAL it lists the waiting requests. Name an APPROVAL by its uuid or the beginning of that. It shows the
+    whole request. Without --once, --grant or --deny it asks on the terminal.
     """
     if sum((once, grant is not None, deny)) > 1:
         raise click.UsageError("Give one of --once, --grant and --deny.")

@@ -14,7 +14,8 @@ from connmgr.cli.exits import FAILED
 from connmgr.cli.group import Group
 from connmgr.cli.names import ConnectionName, find_exactly
 from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import counted, json_option, print_json, print_table, visible
+from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.client import Client
@@ -45,15 +46,23 @@ class Moment(click.types.StringParamType):
 
 
 @click.group(cls=Group, invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
-@click.option("--since", metavar="TIME", type=Moment(), help="Only what is younger: 30min, 2h, 3d, 2026-01-31T08:15.")
-@click.option("--until", metavar="TIME", type=Moment(), help="Only what is older.")
-@click.option("--connection", metavar="CONNECTION", type=ConnectionName(), help="Only what was done on this one.")
+@click.option(
+    "--since", metavar="TIME", type=Moment(), help="Only entries after this time: 30min, 2h, 3d, 2026-01-31T08:15."
+)
+@click.option("--until", metavar="TIME", type=Moment(), help="Only entries before this time.")
+@click.option("--connection", metavar="CONNECTION", type=ConnectionName(), help="Only entries on this connection.")
 @click.option("--token", metavar="TOKEN", help="Only requests with this token, by its uuid or its name.")
 @click.option("--caller", metavar="NAME", help="Only requests of this client, or of the session with this id.")
 @click.option("--action", metavar="ACTION", help="Only this action, such as shell.exec.")
 @click.option("--code", metavar="CODE", help="Only requests that were answered with this error code.")
 @click.option(
-    "-n", "--limit", metavar="NUMBER", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+    "-n",
+    "--limit",
+    metavar="NUMBER",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="At most this many entries.",
 )
 @json_option
 @click.pass_context
@@ -62,8 +71,8 @@ def audit(
 ) -> None:
     """Show the audit trail, the newest entries first.
 
-    Each comes with its time, who it was, what was asked, on which connection, how it was answered, and what it was
-    about. CONNECTION may be the name of one that was removed.
+    Each has its time, caller, action, connection, result, and subject. CONNECTION may be the name of a removed
+    connection.
     """
     if context.invoked_subcommand is not None:
         return
@@ -82,11 +91,11 @@ def audit(
 @json_option
 @setting_options("data_dir", "database_url", "key_store")
 def verify(*, as_json: bool, **given: Any) -> None:
-    """Look whether the audit trail is as the daemon wrote it.
+    """Verify that the audit trail is as the daemon wrote it.
 
-    It reads the files and the vault themselves, whether a daemon runs or not. What was changed, taken away, put in,
-    moved or cut off is named by its number and its file, and the exit code is 1. Whoever has the vault's key can write
-    a trail that passes.
+    It reads the files and the vault directly, whether a daemon runs or not. It names number and file of entries that
+    were changed, removed, inserted, moved or cut off, and exits with 1. Somebody with the vault's key can write a trail
+    that passes.
     """
     verdict = _verified(read_settings(given))
     if as_json:

@@ -16,9 +16,9 @@ _KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be rea
 @click.argument("file", type=click.Path(path_type=Path))
 @setting_options("data_dir", "database_url")
 def backup(file: Path, **given: Any) -> None:
-    """Write the vault into the new FILE, readable by you alone. Daemons on the vault go on.
+    """Write the vault into the new FILE, which only you can read. Daemons on the vault go on.
 
-    FILE has everything but the vault's key.
+    FILE has everything except the vault's key.
     """
     settings = read_settings(given)
     from connmgr.daemon.storage import database_url
@@ -45,7 +45,7 @@ def backup(file: Path, **given: Any) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @setting_options("data_dir", "database_url")
 def restore(file: Path, **given: Any) -> None:
-    """Make the backup FILE the vault.
+    """Restore the vault from the backup FILE.
 
     The data directory, or the PostgreSQL database, must be empty. Then put the vault's key into the data directory,
     before you start a daemon.

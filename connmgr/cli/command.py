@@ -9,7 +9,8 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.group import Group
-from connmgr.cli.output import json_option, print_json, print_table, visible
+from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.printable import visible
 
 _KINDS = ("re", "in", "integer", "path")
 _WHOLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -32,7 +33,7 @@ def command() -> None:
     "parameters",
     metavar="NAME=KIND:VALUE",
     multiple=True,
-    help="What a parameter takes. May be given several times.",
+    help="The values that a parameter accepts. May be given several times.",
 )
 @click.option("--description", metavar="TEXT", help="What the command is for.")
 @click.option("--replace", is_flag=True, help="Replace the command of this name.")

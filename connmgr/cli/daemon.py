@@ -14,7 +14,7 @@ from connmgr import paths
 from connmgr.cli.exits import DENIED, Failure
 from connmgr.cli.host_key import Doorkeeper
 from connmgr.client import Client
-from connmgr.client.http import default_auth_file, default_url, is_address_named
+from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.kept_session import KeptSession
 from connmgr.whereabouts import find, url_of
 

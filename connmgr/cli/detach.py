@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from connmgr.cli.output import print_json, visible
+from connmgr.cli.output import print_json
 from connmgr.client import Client
+from connmgr.printable import visible
 
 
 def start_job(client: Client, connection: str, *, open_input: bool | None, as_json: bool, **options: Any) -> None:

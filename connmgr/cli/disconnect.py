@@ -7,18 +7,19 @@ import click
 from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName
-from connmgr.cli.output import counted, visible
+from connmgr.cli.output import counted
 from connmgr.client import Client, ClientError
+from connmgr.printable import visible
 
 
 @click.command()
 @click.argument("connections", metavar="CONNECTION...", type=ConnectionName(), nargs=-1, required=True)
-@click.option("--session", metavar="NAME", help="End the shell of this name alone.")
+@click.option("--session", metavar="NAME", help="End only the shell of this name.")
 def disconnect(connections: tuple[str, ...], session: str | None) -> None:
     """End the shells of connections, and their links.
 
-    All that runs in the shells ends with them. The next command logs in again. Jobs run on, and so do the shells of
-    connections that run over these.
+    Commands in the shells end with them. The next command logs in again. Jobs run on, and so do the shells of
+    connections over these.
     """
     client = connect()
     ids = {reach(client, name): name for name in connections}

@@ -13,8 +13,8 @@ from connmgr.cli.names import ConnectionName, find
 @click.argument("connection", type=ConnectionName())
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
-@click.option("--unset", metavar="FIELD", multiple=True, help="Take a field out, so that it has its default.")
-@click.option("--validate", is_flag=True, help="Open it with the changes first, and change nothing if that fails.")
+@click.option("--unset", metavar="FIELD", multiple=True, help="Remove a field, so that it has its default.")
+@click.option("--validate", is_flag=True, help="Open it with the changes first, and store them only if that succeeds.")
 def edit(
     connection: str, assignments: tuple[str, ...], secrets: tuple[str, ...], unset: tuple[str, ...], *, validate: bool
 ) -> None:

@@ -92,7 +92,7 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @click.command(cls=_WithCommand)
 @click.argument("names", metavar="CONNECTION... -- COMMAND...", type=Target(), nargs=-1)
 @click.option(
-    "--all", "everywhere", is_flag=True, help="Run it on all connections that match; each CONNECTION is then a GLOB."
+    "--all", "everywhere", is_flag=True, help="Run it on all matching connections; each CONNECTION is then a GLOB."
 )
 @choosing
 @jobs_option(DEFAULT_JOBS, MAX_JOBS)
@@ -115,13 +115,15 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @session_option
 @fresh_option
 @click.option(
-    "--dry-run", is_flag=True, help="Run nothing; print whether the daemon would, and by which rule of the token."
+    "--dry-run",
+    is_flag=True,
+    help="Run nothing; print whether the daemon would run it, and which rule of the token decides.",
 )
-@click.option("--store", is_flag=True, help="Store a connection to USER@HOST, under that name.")
+@click.option("--store", is_flag=True, help="Store a connection to USER@HOST under that name.")
 @click.option("--detach", is_flag=True, help="Begin it as a job, which runs on by itself, and print the job's uuid.")
-@click.option("--name", metavar="NAME", help="With --detach: what the job is called.")
+@click.option("--name", metavar="NAME", help="With --detach: a name for the job.")
 @click.option(
-    "--key", metavar="KEY", help="With --detach: begin nothing if the connection has a job of this key already."
+    "--key", metavar="KEY", help="With --detach: begin no job if the connection already has one with this key."
 )
 @click.option(
     "--keep",
@@ -156,19 +158,19 @@ def exec(
 ) -> None:
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
-    Blanks join the words after --, as with ssh, into one command of that shell's language: quote a word that the far
-    shell is to see as one. With --argv no shell reads them: the first is the program, each other one an argument,
-    whatever it holds. With --saved a command that `connmgr command save` has saved is run. Output comes as it is
-    printed, byte by byte and without a limit, and the exit code is the command's. After --timeout the command is
-    killed. Ctrl-C kills it, and so does the end of what reads its output, when it prints more.
+    As with ssh, the words after -- are joined by blanks into one command of that shell's language: quote a word that
+    the far shell shall see as one. With --argv no shell reads them: the first word is the program, each other one an
+    argument, whatever characters it contains. --saved runs a command of `connmgr command save`. Output appears as it is
+    printed, byte by byte and without a limit, and the exit code is the command's. The command is killed after
+    --timeout, by Ctrl-C, and when it prints after the reader of its output has ended.
 
     CONNECTION may be an address too, USER@HOST or ssh://[USER@]HOST[:PORT], to which no connection is stored: it is
     dialled as ~/.ssh/config of the daemon's user says, and forgotten a minute after its shell has ended.
 
-    With --all it runs on all connections that one of the GLOBs matches, and -- must stand before the command. Each
-    connection has one line when it finishes, then comes a summary. The exit code is 1 if any failed. With --json there
-    is one object, or one a line, with the whole output, when the command has ended. --failed takes such lines, and
-    repeats the command where it failed. --category, --type, --failed and --limit go with --all.
+    With --all it runs on all connections that match one of the GLOBs, and -- must precede the command. Each connection
+    gets one line when it finishes; then comes a summary. The exit code is 1 if any failed. With --json there is one
+    object, or with --all one per line, with the whole output, when the command has ended. --failed reads such lines,
+    and repeats the command where it failed. --category, --type, --failed and --limit go with --all.
 
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     `connmgr job` looks after it.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from connmgr.cli.output import visible
+from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.client import ClientError
@@ -68,7 +68,7 @@ def io_failure(error: OSError | UnicodeError) -> Failure:
 def failure(error: ClientError) -> Failure:
     """Return the failure for an error of the daemon's."""
     # The message may quote output of a machine.
-    return Failure("\n".join(map(visible, _advised(error).splitlines())), _code(error))
+    return Failure(visible(_advised(error), lines=True), _code(error))
 
 
 def _code(error: ClientError) -> int:

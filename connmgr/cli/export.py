@@ -20,8 +20,8 @@ def export(*, as_json: bool) -> None:
     """Print all connections as YAML.
 
     connmgr apply reads it. Categories are part of it. No secret is printed, encrypted or not: `{secret: kept}` stands
-    in its place. Connections name one another by their paths. What has its default is left out. Jobs, users and host
-    keys are not part of it: it is no backup.
+    in its place. Connections refer to each other by their paths. Fields with their default are left out. It is no
+    backup: jobs, users and host keys are not part of it.
     """
     client = connect()
     document = written(Stored(client), categories(client))

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import NOT_RUN
-from connmgr.cli.output import print_json, visible
+from connmgr.cli.output import print_json
 from connmgr.client import Client
+from connmgr.printable import visible
 
 _EFFECTS = {"allow": "would run", "ask": "would wait for an approval", "deny": "would be refused"}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
+from connmgr.printable import visible
 
 UNKNOWN, CHANGED = "host_key_unknown", "host_key_changed"
 

@@ -26,11 +26,12 @@ USUAL = Path("~/.ssh/config")
 def import_ssh_config(file: Path | None, **options: Any) -> None:
     """Show or add the hosts of an SSH configuration.
 
-    It shows which would become connections; with --apply it adds them. Hosts of ~/.ssh/config are added by their alias:
-    the daemon reads that file at each connection, and later changes of it count. Hosts of another FILE are added with
-    its HostName, Port, User, first IdentityFile, and ProxyJump as a connection to go through. Hosts with a ProxyCommand
-    are left out. Hosts that are stored already are not added again. A connection of another kind that has the name
-    stays as it is, and one of this kind with other data unless --update is given. All are stored in one step, or none.
+    It shows which hosts would become connections; with --apply it adds them. Hosts of ~/.ssh/config are added by their
+    alias: the daemon reads that file for each connection, so later changes of the file apply. Hosts of another FILE are
+    added with its HostName, Port, User, first IdentityFile, and ProxyJump as a connection to go through. Hosts with a
+    ProxyCommand are left out. Hosts that are stored already are not added again. A connection of another type with the
+    same name is not changed; an ssh connection with other data is changed only with --update. All are stored in one
+    step, or none.
     """
     run(lambda: _read(file), **options)
 

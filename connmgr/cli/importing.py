@@ -22,7 +22,7 @@ def import_options(command: Command) -> Command:
     """Give a command the options of an import, which :func:`run` takes."""
     command = json_option(command)
     command = click.option("--category", metavar="PATH", help="Where to put them.  [default: default]")(command)
-    update = "Change those that are stored with other data, too."
+    update = "Change stored connections with other data, too."
     command = click.option("--update", is_flag=True, help=update)(command)
     return click.option("--apply", is_flag=True, help="Add them. Default: change nothing.")(command)
 

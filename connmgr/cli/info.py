@@ -15,6 +15,7 @@ from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.status import at_work
 from connmgr.client import Connection
+from connmgr.printable import visible
 
 SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 
@@ -26,16 +27,17 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 def info(connection: str, *, refresh: bool, as_json: bool) -> None:
     """Show a connection, and what it would dial.
 
-    It shows what its shells do, too. Secrets stay encrypted. CONNECTION may be an address: USER@HOST or
+    It also shows what the connection's shells do. Secrets stay encrypted. CONNECTION may be an address: USER@HOST or
     ssh://[USER@]HOST[:PORT].
 
-    "dials" is the host that CONNECTION leads to, after what ~/.ssh/config of the daemon's user says of it, "through"
-    the hosts on the way there, and "offers" the private keys that are offered to it.
+    "dials" is the host that CONNECTION leads to, according to ~/.ssh/config of the daemon's user, "through" the hosts
+    on the way there, and "offers" the private keys that are offered to it.
     """
     client = connect()
     id = reach(client, connection)
     if refresh:
-        client.connection.refresh(id)
+        for sentence in client.connection.refresh(id).skipped:
+            click.echo(f"connmgr: {visible(sentence)}", err=True)
     answer = client.post("/connection/info", connections=[id], created=True, dialled=True)["infos"][0]
     if as_json:
         print_json(answer)

@@ -16,9 +16,10 @@ from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.orphans import orphans
-from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table, visible
+from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table
 from connmgr.client import ClientError
 from connmgr.client.names import is_text
+from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.client.jobs import Job, JobInfo, JobOutput
@@ -53,7 +54,7 @@ def job() -> None:
 def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
     """List jobs of the connections that GLOB matches.
 
-    The oldest come first, each with how it is, its age and its command.
+    The oldest come first, each with its state, its age and its command.
     """
     client = connect()
     filters: dict[str, Any] = {"connectionFilter": pattern} | ({"states": list(states)} if states else {})
@@ -103,22 +104,24 @@ def info(name: str, *, as_json: bool) -> None:
 
 @job.command(name="logs")
 @_named
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, whatever becomes of the daemon.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Continue until the job has ended, even across restarts of the daemon."
+)
 @click.option(
     "--stdout-offset",
     metavar="BYTES",
     type=click.IntRange(0),
     default=0,
-    help="Leave out so many bytes of its standard output.",
+    help="Skip this many bytes of its standard output.",
 )
 @click.option(
-    "--stderr-offset", metavar="BYTES", type=click.IntRange(0), default=0, help="The same of its standard error."
+    "--stderr-offset", metavar="BYTES", type=click.IntRange(0), default=0, help="The same for its standard error."
 )
 def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> None:
-    """Print what a job has printed.
+    """Print the output of a job.
 
-    Each stream goes to the same stream of ours, byte by byte. With --follow it goes on when the daemon or the machine
-    is gone for a time: it waits until they are back. Ctrl-C ends it, and the job runs on.
+    Standard output and standard error stay separate, byte by byte. With --follow it waits when the daemon or the
+    machine is unreachable for a time, and then continues. Ctrl-C ends it, and the job runs on.
     """
     found = find_job(connect(), name)
     pieces = _followed(found, stdout_offset, stderr_offset) if follow else _so_far(found, stdout_offset, stderr_offset)
@@ -138,8 +141,8 @@ def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> 
 def wait(name: str) -> None:
     """Wait until a job has ended, and exit with its exit code.
 
-    The exit code is 124 if its timeout has ended it, and 125 if nobody knows how it ended. It goes on waiting when the
-    daemon or the machine is gone for a time. Ctrl-C ends it, and the job runs on.
+    The exit code is 124 if its timeout has ended it, and 125 if it is unknown how it ended. It waits on when the daemon
+    or the machine is unreachable for a time. Ctrl-C ends it, and the job runs on.
     """
     found = find_job(connect(), name)
     one = found.info()
@@ -156,10 +159,10 @@ def wait(name: str) -> None:
 @_named
 @click.option("--no-eof", is_flag=True, help="Leave the job's input open at the end.")
 def input(name: str, *, no_eof: bool) -> None:
-    """Send standard input to a job, and end its input with it.
+    """Send standard input to a job, and end the job's input.
 
-    The job was begun with --open-input. What has been sent is safe: it reaches the job even if the daemon dies. Where
-    the job does not read, it waits.
+    The job must have been begun with --open-input. Input that was sent reaches the job even if the daemon dies. If the
+    job does not read, this command waits.
     """
     from connmgr.client.jobs import PIECE_BYTES
 
@@ -181,7 +184,7 @@ def input(name: str, *, no_eof: bool) -> None:
     type=click.FloatRange(0, 3600),
     default=5.0,
     show_default=True,
-    help="When to send KILL to what TERM, INT, HUP or QUIT has left.",
+    help="Seconds after TERM, INT, HUP or QUIT until the remaining processes get KILL.",
 )
 def kill(name: str, signal: str, grace: float) -> None:
     """Send a signal to all processes of a job. It does not wait for their end."""

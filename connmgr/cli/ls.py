@@ -8,10 +8,11 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, qualified
-from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised, visible
+from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised
 from connmgr.cli.selection import Choice, choosing, chosen
 from connmgr.client import Client, Connection
 from connmgr.client.names import UUID
+from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -28,20 +29,22 @@ MORE = ("CHANGED", "UUID")
 @click.command()
 @click.argument("patterns", metavar="[GLOB]...", type=ConnectionName(), nargs=-1)
 @choosing
-@click.option("-l", "--long", "long", is_flag=True, help="Show a line of all columns for each, with its uuid.")
+@click.option(
+    "-l", "--long", "long", is_flag=True, help="Show one line with all columns per connection, with its uuid."
+)
 @click.option(
     "--format",
     "shape",
     metavar="table|names|json",
     type=click.Choice(["table", "names", "json"]),
-    help="Show a table with a heading, names alone, or JSON.",
+    help="Show a table with a heading, only names, or JSON.",
 )
 @json_option
 def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
     """List connections: address, state, last use.
 
-    GLOB matches whole names, with or without the category, and ignores case: * within a segment, ** across segments,
-    ? [abc] {a,b}. A terminal shows a tree by category; other output has one line a connection.
+    GLOB matches whole names, with or without the category, and ignores case: * within a segment, ** across segments, ?
+    [abc] {a,b}. A terminal shows a tree by category; other output has one line per connection.
     """
     client = connect()
     names = chosen(client, patterns, choice, may_be_none=True).names

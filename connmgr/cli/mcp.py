@@ -25,7 +25,7 @@ DECIDE_SECONDS = 5.0
 @click.group(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 @click.option("--owner", is_flag=True, help="Let the agent do everything that you may, without a token.")
 @click.option(
-    "--http", "by_http", is_flag=True, help="Serve many agents by streamable HTTP; each shows a token as its bearer."
+    "--http", "by_http", is_flag=True, help="Serve many agents by streamable HTTP; each sends a bearer token."
 )
 @click.option(
     "--port",
@@ -37,7 +37,7 @@ DECIDE_SECONDS = 5.0
     "--approver-token-file",
     metavar="FILE",
     envvar="CONNMGR_APPROVER_TOKEN_FILE",
-    help="A second token, which decides as the person answers whom the agent's client asks for an approval.",
+    help="A second token, which decides about approvals as the person in front of the agent's client answers.",
 )
 @click.pass_context
 def mcp(
@@ -45,8 +45,8 @@ def mcp(
 ) -> None:
     """Serve an agent on standard input and output.
 
-    The agent may do what the token allows that --token-file or CONNMGR_TOKEN shows. With --http there are many agents,
-    each with its own token; none but this one where it is shown. Needs connmgr[mcp].
+    The agent has the rights of the token in --token-file or CONNMGR_TOKEN. With --http there are many agents, each with
+    its own token; if a token is given here, only agents with this token are served. Needs connmgr[mcp].
     """
     if context.invoked_subcommand is not None:
         return

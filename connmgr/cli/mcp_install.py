@@ -54,7 +54,7 @@ def _place_options(command: Command) -> Command:
         metavar="NAME",
         default=SERVER,
         callback=_checked,
-        help=f"What the server is called there.  [default: {SERVER}]",
+        help=f"The server's name there.  [default: {SERVER}]",
     )
     client = click.argument("client", type=click.Choice(sorted(mcp_clients(Path(), {}))))
     return client(file(name(command)))

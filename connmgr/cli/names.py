@@ -10,9 +10,9 @@ from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.near import did_you_mean
-from connmgr.cli.output import visible
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Connection, Name
 from connmgr.client.names import UUID, escape, is_text, meant, named
+from connmgr.printable import visible
 
 MAX_CANDIDATES = 20
 """Candidates listed for an ambiguous name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from connmgr.cli.output import visible
+from connmgr.printable import visible
 
 MAX_SUGGESTIONS = 3
 LEAST_LIKENESS = 0.6

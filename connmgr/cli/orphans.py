@@ -25,15 +25,15 @@ DOCTOR_SECONDS = 5.0
     metavar="SECONDS",
     type=click.FloatRange(0),
     default=0.0,
-    help="Only what began so long ago or earlier; a minute at the least.",
+    help="Only jobs that began at least this long ago; a minute at the least.",
 )
 @json_option
 def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
     """List jobs of a machine that the vault does not know.
 
-    Each comes with how it is, and its age. A backup that was put back and a connection that was removed leave such
-    jobs. If other vaults' daemons use the same account of the machine, theirs are among them, and --remove takes from
-    their users what has ended.
+    Each comes with its state and its age. A restored backup and a removed connection leave such jobs. If daemons of
+    other vaults use the same account of the machine, their jobs are listed too, and --remove deletes the ended ones
+    from their users.
     """
     client = connect()
     found = client.jobs.orphans(find(client, name), remove=remove, min_age=min_age)

@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from connmgr.cli.exits import TIMED_OUT
-from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError, RawResult, Stream
+from connmgr.printable import visible
 
 KILLED = "command_timeout"
 """The code of the error that carries the output of a command killed at its timeout."""
@@ -25,12 +25,12 @@ session_option = click.option(
     "--session",
     metavar="NAME",
     envvar=SESSION_VARIABLE,
-    help="Use the shell of this name, with a directory and variables of its own. $CONNMGR_SESSION names one too.",
+    help="Use the shell of this name, with its own directory and variables. $CONNMGR_SESSION names one too.",
 )
 
 
 fresh_option = click.option(
-    "--fresh", is_flag=True, help="Use a new shell, which is stopped afterwards: it leaves no directory or variable."
+    "--fresh", is_flag=True, help="Use a new shell, which is stopped afterwards: directory and variables are not kept."
 )
 
 

@@ -11,19 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
+from connmgr.printable import visible
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _UNUSUAL = re.compile(r"[^\n -~]")
 """What is not certain to be printable; to ask that of each character takes longer than all the rest."""
 
 _STEPS = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with what would control a terminal made visible."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def command_text(command: str | Sequence[str]) -> str:

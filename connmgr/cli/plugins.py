@@ -7,7 +7,8 @@ import json
 
 import click
 
-from connmgr.cli.output import json_option, print_table, visible
+from connmgr.cli.output import json_option, print_table
+from connmgr.printable import visible
 
 
 @click.command()

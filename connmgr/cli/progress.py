@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError, Progress
+from connmgr.printable import visible
 
 PATIENCE_SECONDS = 1.0
 """Nothing is said of what takes no longer."""

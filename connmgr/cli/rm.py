@@ -8,14 +8,14 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName, find, qualified
-from connmgr.cli.output import visible
+from connmgr.printable import visible
 
 
 @click.command()
 @click.argument("connections", metavar="CONNECTION...", type=ConnectionName(), nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(connections: tuple[str, ...], *, yes: bool) -> None:
-    """Remove connections, and what runs over them. Their shells are stopped.
+    """Remove connections, and all that run over them. Their shells are stopped.
 
     It asks first. Without a terminal to ask on, it needs --yes.
     """

@@ -44,21 +44,21 @@ class Choice(NamedTuple):
 def choosing(command: Command) -> Command:
     """Give a command the options that choose connections, as its argument ``choice``, a :class:`Choice`."""
     options = [
-        click.option("--category", metavar="GLOB", default=EVERYTHING, help="Only those in a category that matches."),
-        click.option("--type", "kind", metavar="GLOB", default=EVERYTHING, help="Only those of a type that matches."),
+        click.option("--category", metavar="GLOB", default=EVERYTHING, help="Only connections in a matching category."),
+        click.option("--type", "kind", metavar="GLOB", default=EVERYTHING, help="Only connections of a matching type."),
         click.option(
             "--failed",
             "--retry-failed",
             "failed",
             metavar="FILE",
             type=click.File(encoding="utf-8"),
-            help="Only those on which an earlier run failed, whose --json output is in FILE; - is standard input.",
+            help="Only connections that failed in an earlier run, whose --json output is in FILE; - is standard input.",
         ),
         click.option(
             "--limit",
             metavar="N",
             type=click.IntRange(1),
-            help="Only the first N that are chosen, in the order of `connmgr ls`.",
+            help="Only the first N connections, in the order of `connmgr ls`.",
         ),
     ]
 

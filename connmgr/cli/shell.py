@@ -25,9 +25,9 @@ from connmgr.cli.outcome import (
     tell_restarted,
     write_all,
 )
-from connmgr.cli.output import visible
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.client import Client, ClientError
+from connmgr.printable import visible
 
 HISTORY_LINES = 5000
 LEAVING = {"exit", "logout"}
@@ -54,9 +54,9 @@ class Place(NamedTuple):
     metavar="[TERMINAL]",
     is_flag=False,
     flag_value="",
-    help="Come back to a terminal that runs, named by the beginning of its uuid or by its CONNECTION.",
+    help="Return to a running terminal, named by the beginning of its uuid or by its CONNECTION.",
 )
-@click.option("--watch", is_flag=True, help="With --attach: see what others do there, and type nothing.")
+@click.option("--watch", is_flag=True, help="With --attach: only watch, and type nothing.")
 @click.option("--record", is_flag=True, help="Keep a recording of the terminal, in the format of asciinema.")
 def shell(
     connection: str | None,
@@ -70,12 +70,12 @@ def shell(
 ) -> None:
     """Work on a connection by hand, on a terminal.
 
-    It is a login shell with all that a terminal can do, kept by the daemon: it goes on when this program ends or is
-    killed, and --attach comes back to it. With --session it begins in the directory and with the variables of that
-    shell. At the beginning of a line ~d detaches, ~. ends it, and ~? lists the others.
+    It is a login shell on a full terminal, kept by the daemon: it goes on when this program ends or is killed, and
+    --attach returns to it. With --session it begins in the directory and with the variables of that shell. At the
+    beginning of a line ~d detaches, ~. ends it, and ~? lists the others.
 
-    If standard input is no terminal, or the connection has none, or with --lines, it runs lines one after the other in
-    the connection's shell instead: commands read no input, the directory and exported variables last from one line to
+    If standard input is no terminal, or the connection has none, or with --lines, it instead runs lines one after the
+    other in the connection's shell: commands read no input, the directory and exported variables last from one line to
     the next, Ctrl-C kills the running command, and Ctrl-D or exit leaves.
     """
     if watch and attach is None:

@@ -13,8 +13,8 @@ import click
 
 from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
-from connmgr.cli.output import visible
 from connmgr.cli.program import program
+from connmgr.printable import visible
 from connmgr.whereabouts import file_of, find, read
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ ANSWER_SECONDS = 10.0
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
-    """Show whether the daemon runs, and how it is.
+    """Show whether the daemon runs, and its state.
 
-    It shows what its shells do, too. It exits with 3 if no daemon answers.
+    It also shows what the daemon's shells do. It exits with 3 if no daemon answers.
     """
     client = connect(ANSWER_SECONDS, offers_start=False)
     answer = client.post("/daemon/status")

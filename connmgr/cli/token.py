@@ -9,9 +9,10 @@ import click
 from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
 from connmgr.cli.exits import Failure
-from connmgr.cli.output import json_option, print_json, print_table, visible
+from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.cli.token_options import token_options, wanted
 from connmgr.client import Client
+from connmgr.printable import visible
 
 DAY = 86400
 MAX_DAYS = 90
@@ -23,7 +24,7 @@ def token() -> None:
 
 
 @token.command(name="create")
-@click.option("--for", "name", metavar="NAME", required=True, help="Who or what it is for.")
+@click.option("--for", "name", metavar="NAME", required=True, help="Who or what the token is for.")
 @click.option(
     "--expires",
     metavar="TIME",
@@ -34,9 +35,9 @@ def token() -> None:
 @token_options
 @json_option
 def create(name: str, expires: float, *, as_json: bool, **given: Any) -> None:
-    """Create a token, and print it: this once.
+    """Create a token, and print it. It is never shown again.
 
-    --may and --ask bring the scopes that they need. The token alone goes to stdout.
+    --may and --ask add the scopes that they need. Only the token goes to stdout.
     """
     created = connect().post("/token/create", name=name, expires=expires, **wanted(given))
     if as_json:
@@ -49,7 +50,7 @@ def create(name: str, expires: float, *, as_json: bool, **given: Any) -> None:
 @token.command(name="ls")
 @json_option
 def ls(*, as_json: bool) -> None:
-    """List the tokens, those too that are no longer valid."""
+    """List the tokens, invalid ones too."""
     tokens = connect().post("/token/query")["tokens"]
     if as_json:
         print_json(tokens)
@@ -61,9 +62,9 @@ def ls(*, as_json: bool) -> None:
 @token.command(name="revoke")
 @click.argument("name", metavar="TOKEN")
 def revoke(name: str) -> None:
-    """Make a token invalid at once, with all that were made with it, and end what runs by them.
+    """Revoke a token, and end what it runs.
 
-    TOKEN is its name, or its uuid or the beginning of that.
+    Tokens that were created with it are revoked too. TOKEN is its name, or its uuid or the beginning of that.
     """
     client = connect()
     client.post("/token/revoke", id=_find(client, name))
@@ -79,7 +80,7 @@ def revoke(name: str) -> None:
     help="When it expires, from now.",
 )
 def renew(name: str, expires: float) -> None:
-    """Let a token expire later, or sooner."""
+    """Change the time when a token expires."""
     client = connect()
     renewed = client.post("/token/renew", id=_find(client, name), expires=expires)
     click.echo(f"{renewed['id'][:8]}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)

@@ -26,15 +26,24 @@ _EFFECTS = (("deny", "deny"), ("ask", "ask"), ("allow", "may"))
 _OPTIONS = (
     click.option("--only", metavar="FILTER", multiple=True, help="The connections that it sees.  [default: all]"),
     click.option("--category", metavar="FILTER", multiple=True, help="The categories whose connections it sees."),
-    click.option("--scope", "scopes", metavar="SCOPE", multiple=True, help="What it may do, such as connection.read."),
+    click.option(
+        "--scope",
+        "scopes",
+        metavar="SCOPE",
+        multiple=True,
+        help="A kind of action that it may use, such as connection.read.",
+    ),
     click.option(
         "--may",
         metavar=_RULE,
         multiple=True,
-        help="What it may run or touch: argv:PROGRAM WORD..., read:PATH, write:PATH, command:NAME. A word * stands for "
-        "any that is no option, ... for any further words; in a path * stays within a directory, ** does not.",
+        help="What it may run or touch: argv:PROGRAM WORD..., read:PATH, write:PATH, command:NAME. A word * stands "
+        "for any word that is no option, ... for any further words; in a path * stays within a directory, ** "
+        "does not.",
     ),
-    click.option("--ask", metavar=_RULE, multiple=True, help="What somebody has to approve first; also text:REGEX."),
+    click.option(
+        "--ask", metavar=_RULE, multiple=True, help="What needs somebody's approval each time; also text:REGEX."
+    ),
     click.option("--deny", metavar=_RULE, multiple=True, help="What it may not do; also text:REGEX."),
     click.option(
         "--rules",
@@ -43,9 +52,9 @@ _OPTIONS = (
         type=click.Path(exists=True, dir_okay=False),
         help="A file with further rules, as JSON.",
     ),
-    click.option("--quota", metavar="NUMBER", type=click.IntRange(1), help="Requests that it may send in a day."),
-    click.option("--at-once", metavar="NUMBER", type=click.IntRange(1), help="Requests that may be under way at once."),
-    click.option("--from", "networks", metavar="ADDRESS", multiple=True, help="Addresses that it may be used from."),
+    click.option("--quota", metavar="NUMBER", type=click.IntRange(1), help="Most requests per day."),
+    click.option("--at-once", metavar="NUMBER", type=click.IntRange(1), help="Most requests under way at once."),
+    click.option("--from", "networks", metavar="ADDRESS", multiple=True, help="Addresses from which it may be used."),
 )
 
 

@@ -9,8 +9,8 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.host_key import CHANGED, Doorkeeper
 from connmgr.cli.names import ConnectionName
-from connmgr.cli.output import visible
 from connmgr.client import Client, ClientError
+from connmgr.printable import visible
 
 
 @click.command()
@@ -20,18 +20,17 @@ from connmgr.client import Client, ClientError
     "fingerprints",
     metavar="SHA256:...",
     multiple=True,
-    help="Accept a key with this fingerprint, and no other, without asking. Once for each unknown host on the way.",
+    help="Accept only a key with this fingerprint, without asking. Give it once for each unknown host on the way.",
 )
-@click.option("--forget", is_flag=True, help="Remove the known keys of a host that was set up anew.")
+@click.option("--forget", is_flag=True, help="Remove the known keys of a reinstalled host.")
 def trust(connection: str, *, fingerprints: tuple[str, ...], forget: bool) -> None:
     """Accept or forget the keys of hosts.
 
-    They are those that CONNECTION leads to. It opens the connection, shows each key that is not known, and asks.
-    Compare the fingerprint with the host's administrator. Where there is no terminal to ask on, --fingerprint says what
-    to accept.
+    The hosts are those that CONNECTION leads to. It opens the connection, shows each unknown key, and asks. Compare the
+    fingerprint with the host's administrator. Without a terminal, --fingerprint names the key to accept.
 
-    With --forget it removes the known keys of the host whose key has changed, or else of the one that CONNECTION leads
-    to, from the known_hosts files of connmgr and of the daemon's user.
+    With --forget it removes the known keys of the host whose key has changed, otherwise of the host that CONNECTION
+    leads to, from the known_hosts files of connmgr and of the daemon's user.
     """
     if forget and fingerprints:
         raise click.UsageError("--forget and --fingerprint are two steps.")

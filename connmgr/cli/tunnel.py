@@ -11,8 +11,9 @@ from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.group import Group
 from connmgr.cli.names import ConnectionName, find
-from connmgr.cli.output import json_option, print_json, print_table, visible
+from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client
+from connmgr.printable import visible
 
 HEADING = ("NAME", "STATE", "ADDRESS", "STREAMS", "IN", "OUT", "LAST ERROR")
 _PLACE = re.compile(r"(?:\[([^\]]+)\]:|([^:]+):)?(\d{1,5})", re.ASCII)
@@ -48,10 +49,10 @@ def tunnel() -> None:
     "--local-port", metavar="PORT", type=click.IntRange(1, 65535), help="The port here; a free one otherwise."
 )
 def open_(name: str, place: str | None, local_port: int | None) -> None:
-    """Open a tunnel that is stored, or one to a PORT of a machine.
+    """Open a stored tunnel, or one to a PORT of a machine.
 
     With PORT the CONNECTION is a machine, and the service is stored below it under `services`. HOST is another host
-    that the machine reaches, as it names that. The address that is printed is where to connect to.
+    that the machine can reach, by the name that the machine uses. Connect to the printed address.
     """
     client = connect()
     if place is None:
@@ -78,7 +79,7 @@ def close(name: str) -> None:
 @click.argument("pattern", metavar="[GLOB]", default="*")
 @json_option
 def ls(pattern: str, *, as_json: bool) -> None:
-    """List tunnels that GLOB matches, how they are, and where they listen."""
+    """List tunnels that GLOB matches, with their states and addresses."""
     client = connect()
     names = {one.id: one.path for one in client.connection.names(pattern)}
     found = [one for one in client.tunnel.query() if one["connection"] in names]

@@ -24,7 +24,7 @@ for command in (status, unlock, lock, user, backup, restore):
 @vault.command(name="rotate-key")
 @setting_options("data_dir", "database_url", "key_store")
 def rotate_key(**given: Any) -> None:
-    """Give the vault another key, while no daemon runs on it.
+    """Replace the vault's key, while no daemon runs on the vault.
 
     Secrets and passphrases stay as they are. If it is interrupted, the next start finds the right key. Daemons that
     share the vault's database must be stopped, and need a copy of the new key.

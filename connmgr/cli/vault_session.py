@@ -71,19 +71,19 @@ def add(name: str) -> None:
 @user.command()
 @click.argument("name", metavar="USER")
 def passphrase(name: str) -> None:
-    """Give a user another passphrase. It asks for both, or reads them as two lines."""
+    """Change a user's passphrase. It asks for the old and the new one, or reads them as two lines."""
     old = ask_passphrase(f"Passphrase of {name}")
     connect().vault.change_passphrase(name, old, ask_passphrase("New passphrase", confirm=True))
 
 
 @user.command()
 @click.argument("name", metavar="USER")
-@click.option("--force", is_flag=True, help="Even where secrets are lost to everyone by it.")
+@click.option("--force", is_flag=True, help="Remove the user even if nobody can read some secrets afterwards.")
 @json_option
 def rm(name: str, *, force: bool, as_json: bool) -> None:
-    """Remove a user, and list whose secrets must change.
+    """Remove a user, and list connections whose secrets must change.
 
-    The user could read secrets of these connections: change them at their source.
+    The user could read their secrets: change these passwords and keys on their machines.
     """
     client = connect()
     readable = client.vault.remove_user(name, force=force)

@@ -1,4 +1,4 @@
-"""A client of the daemon's HTTP API, on the standard library alone.
+"""A client of the daemon's HTTP API, which needs only the standard library.
 
 with Client() as daemon:
     for id in daemon.connection.query("web*"):
@@ -14,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from connmgr.client.address import default_auth_file, default_url
 from connmgr.client.archives import Extracted
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
-from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Shells, Vault
+from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
-from connmgr.client.http import HttpSession, Remedy, default_auth_file, default_url
+from connmgr.client.http import HttpSession, Remedy
 from connmgr.client.results import (
     Applied,
     Category,
@@ -30,12 +31,14 @@ from connmgr.client.results import (
     ForgottenKey,
     Name,
     RawResult,
+    Refreshed,
     Result,
     RunningShell,
     ShellInfo,
     VaultStatus,
     Version,
 )
+from connmgr.client.shells import Shells
 from connmgr.client.stream import Piece, Stream
 from connmgr.client.transfer import Download, Progress
 
@@ -68,6 +71,7 @@ __all__ = [
     "Progress",
     "RawOutcome",
     "RawResult",
+    "Refreshed",
     "Result",
     "RunningShell",
     "ShellInfo",
@@ -91,18 +95,17 @@ TIMEOUT_SECONDS = 86400.0 + 60.0
 class Client:
     """A session with the daemon over one kept-alive connection, for one thread; :meth:`clone` makes another thread's.
 
-    Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, or else to where the daemon says that it
-    listens, by ``daemon.json`` beside the auth file, or else to 127.0.0.1:21721. It prefers the Unix socket there.
-    It authenticates with ``api_key``, which may be a token of ``/token/create``, or else with the auth file:
-    ``auth_file``, ``CONNMGR_AUTH_FILE``, or the one of this user's daemon. ``session_token`` continues another client's
-    session.
+    Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, else to the address in ``daemon.json``
+    beside the auth file, else to 127.0.0.1:21721. It prefers the Unix socket there. It authenticates with ``api_key``,
+    which may be a token of ``/token/create``, or else with the auth file: ``auth_file``, ``CONNMGR_AUTH_FILE``, or the
+    one of this user's daemon. ``session_token`` continues another client's session.
 
     It sends nothing to a program of another user on this machine, which may have taken a dead daemon's port; only Linux
     tells who owns a port. ``foreign`` allows a daemon of another user, whose API key you have.
 
-    It shakes hands before the first request, and when the daemon rejects the token as expired or unknown; only then
-    does it repeat a request. When a connection breaks during a request it raises :class:`Unreachable`. The daemon kills
-    the command of :meth:`Shells.exec` when the client is closed or interrupted meanwhile.
+    It shakes hands before the first request, and again when the daemon rejects the token as expired or unknown; only
+    then does it repeat a request. When a connection breaks during a request it raises :class:`Unreachable`. If the
+    client is closed or interrupted during :meth:`Shells.exec`, the daemon kills the command.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class Client:
     @cached_property
     def jobs(self) -> Jobs:
         """``/job``."""
-        # Few programs use it, and all would wait for its modules.
+        # Loaded on first use: few programs need it, and all would wait for its modules.
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
@@ -193,11 +196,11 @@ class Client:
         self._session.close()
 
     def abandon(self) -> None:
-        """Make the request fail, as one whose connection breaks, that another thread has under way, if any."""
+        """Make another thread's current request, if any, fail as if its connection broke."""
         self._session.abandon()
 
     def clone(self, timeout: float | None = None) -> Client:
-        """Return a client of the same session, with a connection of its own, for another thread.
+        """Return a client of the same session, with its own connection, for another thread.
 
         It waits ``timeout`` seconds for an answer, by default as long as this one.
         """
@@ -220,18 +223,20 @@ class Client:
         return self._session.token
 
     def answer_by(self, deadline: float | None) -> None:
-        """Give up at ``deadline``, a time.monotonic(), on each request that has no answer then; with None no more.
+        """Let requests without an answer at ``deadline``, a time.monotonic(), raise :class:`Unreachable`; None: no
+        deadline.
 
-        Such a request raises :class:`Unreachable`. It bounds each part of an answer that comes in parts.
+        The deadline applies to each part of an answer that comes in parts.
         """
         self._session.deadline = deadline
 
     def remedy(self, remedy: Remedy | None) -> None:
-        """Have ``remedy`` told the error of each refused request and its body; where it returns True, send it again."""
+        """Call ``remedy`` with the error and the body of each refused request; if it returns True, repeat the
+        request."""
         self._session.remedy = remedy
 
     def remedies(self, error: ClientError, **fields: Any) -> bool:
-        """Whether the remedy lets a request of ``fields``, refused by ``error``, be sent again."""
+        """Whether the remedy wants to repeat a request of ``fields`` that was refused by ``error``."""
         remedy = self._session.remedy
         return remedy is not None and remedy(error, self._session.encoded(**fields))
 

@@ -1,4 +1,4 @@
-"""Directories on their way: archives in the format tar that are read and sent in pieces."""
+"""Transfers of directories: tar archives that are read and sent in pieces."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from connmgr.client.transfer import Download
 TAR = "application/x-tar"
 
 FAILED = "CONNMGR.failed"
-"""The pax header of an archive's last directory ``./`` that tells what could not be read, a line each."""
+"""The pax header of an archive's last directory ``./`` that lists unreadable files, one per line."""
 
 
 class Failed(NamedTuple):
-    """What could not be put in its place: its path in the archive, and why."""
+    """An entry that could not be moved to its place: its path in the archive, and the reason."""
 
     path: str
     message: str
 
 
 class Extracted(NamedTuple):
-    """What an archive held, directories left out, and what of it could not be put in its place."""
+    """What was unpacked, without directories, and the entries that could not be moved to their place."""
 
     files: int
     bytes: int
@@ -38,6 +38,6 @@ Archived = IO[bytes] | Iterator[bytes] | Download
 
 
 def target_of(path: str, fields: Mapping[str, Any]) -> str:
-    """Return the target of a request whose ``fields`` are its query; surrogates stand for bytes that are not UTF-8."""
+    """Return the URL's path with ``fields`` as query; surrogates stand for bytes that are not UTF-8."""
     members = {name: str(value).lower() if isinstance(value, bool) else value for name, value in fields.items()}
     return f"{path}?{urlencode(members, errors='surrogateescape')}"

@@ -1,4 +1,4 @@
-"""What an approval is about, in lines that a person reads before deciding: whole, and nothing in it can deceive."""
+"""Shows the whole request of an approval to a person, in lines that its content cannot forge."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from connmgr.printable import visible
+
 
 def described(approval: Mapping[str, Any], when: str) -> Iterator[str]:
-    """Yield the lines that show an approval whole; ``when`` follows who asks, in the first."""
+    """Yield the lines that show a whole approval; the first has the token's name and ``when``."""
     asked = dict(approval["asked"])
     yield f"{quoted(approval['tokenName'])} asks{when}:"
     yield f"  {asked.pop('action', 'something')} on {', '.join(map(quoted, asked.pop('names', [])))}"
     for id in asked.pop("connections", []):
-        yield f"    {_visible(id)}"
+        yield f"    {visible(id)}"
     for member, value in asked.items():
-        yield f"  {_visible(member)}"
+        yield f"  {visible(member)}"
         yield from (f"    {line}" for line in _lines(value))
     yield from beyond_ascii(json.dumps(approval, ensure_ascii=False))
 
 
 def beyond_ascii(text: str) -> Iterator[str]:
-    """Yield lines that name the characters of ``text`` beyond ASCII, for they may look like others."""
+    """Yield lines that name the characters of ``text`` beyond ASCII, which may look like others."""
     beyond = sorted({c for c in text if not c.isascii()})
     if beyond:
         yield "  characters beyond ASCII, which may look like others"
@@ -30,8 +32,8 @@ def beyond_ascii(text: str) -> Iterator[str]:
 
 
 def quoted(value: object) -> str:
-    """Return a value as JSON, in which what controls or reorders a terminal's text is written as an escape."""
-    return _visible(json.dumps(value, ensure_ascii=False))
+    """Return a value as JSON, with escapes for characters that control a terminal or reorder text."""
+    return visible(json.dumps(value, ensure_ascii=False))
 
 
 def _lines(value: object) -> Iterator[str]:
@@ -44,7 +46,3 @@ def _lines(value: object) -> Iterator[str]:
         yield from map(quoted, value.splitlines(keepends=True))
     else:
         yield quoted(value)
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

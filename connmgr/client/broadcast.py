@@ -14,7 +14,7 @@ from connmgr.client.wire import Response, WireError
 
 
 class Outcome(NamedTuple):
-    """How a command went on one connection: its result, or the error in its place.
+    """The outcome of a command on one connection: its result, or an error.
 
     ``name`` is the connection's path, empty if there is no such connection.
     """
@@ -56,8 +56,8 @@ Read = TypeVar("Read", Outcome, RawOutcome)
 class Broadcast(Generic[Read]):
     """The outcomes on all connections, iterated as they come.
 
-    It occupies the client's connection until the last has come, or until it is closed, as a context manager does:
-    the daemon then kills what still runs.
+    It occupies the client's connection until the last outcome, or until it is closed, for example as a context manager:
+    the daemon then kills commands that still run.
     """
 
     def __init__(self, response: Response, read: Callable[[Answer], Read], close: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class Broadcast(Generic[Read]):
                 self._response.read()
 
     def close(self) -> None:
-        """Release the connection, and give up the outcomes that have not come."""
+        """Release the connection, and abandon outstanding outcomes."""
         if not self._whole:
             self._close()
         self._response.close()
@@ -106,4 +106,4 @@ class Broadcast(Generic[Read]):
 
     def _broken(self) -> Unreachable:
         self._close()
-        return Unreachable("The outcomes broke off before the last had come.", sent=True)
+        return Unreachable("The connection broke before the last outcome.", sent=True)

@@ -1,14 +1,10 @@
-"""The daemon's endpoints as methods, one class a group: ``/shell/exec`` is ``client.shell.exec``."""
+"""The daemon's endpoints as methods, one class per group: ``/shell/exec`` is ``client.shell.exec``."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
-from connmgr.client.errors import Answer
-from connmgr.client.http import HttpSession
 from connmgr.client.results import (
     Applied,
     Category,
@@ -16,18 +12,11 @@ from connmgr.client.results import (
     ConnectionType,
     DaemonStatus,
     ForgottenKey,
-    ListedShell,
     Name,
-    RawResult,
-    Result,
-    ShellInfo,
+    Refreshed,
     VaultStatus,
     Version,
 )
-from connmgr.client.stream import LINES, Stream
-
-if TYPE_CHECKING:
-    from connmgr.client.pipe import Pipe
 
 
 class Post(Protocol):
@@ -112,25 +101,21 @@ class Connections(Group):
         category: str | None = None,
         validate: bool = False,
     ) -> None:
-        """Change what is given; ``data`` replaces all stored data and includes the ``type``."""
+        """Change the given fields; ``data`` replaces all stored data and includes the ``type``."""
         changes = {"name": name, "data": None if data is None else dict(data), "category": category}
         given = {key: value for key, value in changes.items() if value is not None}
         self._post("/connection/update", connection=connection, validate=validate, **given)
 
     def remove(self, connections: Sequence[str]) -> None:
-        """Remove connections, and all that run over them."""
+        """Remove connections, and all connections over them."""
         self._post("/connection/remove", connections=list(connections))
 
-    def refresh(self, connection: str) -> tuple[list[str], list[str]]:
-        """Open a connection as a test, and store what it shows.
-
-        Returns the connections to systems inside of it that were added, and those to systems that are gone.
-        """
-        answer = self._post("/connection/refresh", connection=connection)
-        return answer["added"], answer["gone"]
+    def refresh(self, connection: str) -> Refreshed:
+        """Open a connection as a test, and store its state."""
+        return Refreshed(**self._post("/connection/refresh", connection=connection))
 
     def toggle(self, connection: str, state: bool) -> None:
-        """Have a tunnel open or closed from now on, or start and stop what a connection leads to."""
+        """Open or close a tunnel, or start or stop the system that a connection leads to."""
         self._post("/connection/toggle", connection=connection, state=state)
 
     def browse(self, connection: str, directory: str | None = None) -> dict[str, Any]:
@@ -149,177 +134,13 @@ class Connections(Group):
         change: Sequence[Mapping[str, Any]] = (),
         remove: Sequence[str] = (),
     ) -> Applied:
-        """Do all of it in one step, or nothing; the entries are those of ``/connection/apply``."""
+        """Make all changes in one step, or none; the entries are those of ``/connection/apply``."""
         fields = {"categories": categories, "add": add, "change": change, "remove": remove}
         return Applied.read(self._post("/connection/apply", **{name: list(value) for name, value in fields.items()}))
 
     def types(self) -> list[ConnectionType]:
         """Describe the installed connection types."""
         return [ConnectionType.read(one) for one in self._post("/connection/types")["types"]]
-
-
-class Shells(Group):
-    """``/shell``; without the name of a ``session`` it is the connection's own shell."""
-
-    def __init__(self, post: Post, http: HttpSession) -> None:
-        super().__init__(post)
-        self._http = http
-
-    def start(self, connection: str, *, session: str | None = None) -> ShellInfo:
-        """Start a shell, unless it runs, and describe it."""
-        return ShellInfo.read(self._post("/shell/start", connection=connection, **given(session=session)))
-
-    def ensure(self, connection: str, *, session: str | None = None) -> bool:
-        """Start a shell, unless it runs; return whether it had been lost, so that directory and variables are new."""
-        answer = self._post("/shell/start", connection=connection, tellRestarted=True, **given(session=session))
-        return bool(answer.get("restarted", False))
-
-    def exec(
-        self,
-        connection: str,
-        command: str | None = None,
-        *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        stdin: str | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        session: str | None = None,
-        start: bool | None = None,
-        fresh: bool | None = None,
-    ) -> Result:
-        """Run a command, ``timeout`` seconds at most; raise :class:`ClientError` if it did not run to its end.
-
-        With ``argv`` in place of ``command`` it is a program with its words, which no shell reads. ``saved`` is a saved
-        command: its ``name``, and ``arguments`` by the names of its parameters.
-        With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
-        With ``fresh`` the command has a shell of its own, which is stopped afterwards.
-        """
-        options = given(timeout=timeout, stdin=stdin, cwd=cwd, env=env, session=session, start=start, fresh=fresh)
-        return Result.read(
-            self._post("/shell/exec", connection=connection, **what_runs(command, argv, saved), **options)
-        )
-
-    def exec_bytes(
-        self,
-        connection: str,
-        command: str | None = None,
-        *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        session: str | None = None,
-        start: bool | None = None,
-        fresh: bool | None = None,
-    ) -> RawResult:
-        """As :meth:`exec`, with input and output byte by byte."""
-        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
-        fields = _bytewise(connection, command, argv, saved, stdin=stdin, **options)
-        return RawResult.read(self._post("/shell/exec", **fields))
-
-    def stream(
-        self,
-        connection: str,
-        command: str | None = None,
-        *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        session: str | None = None,
-        start: bool | None = None,
-        fresh: bool | None = None,
-    ) -> Stream:
-        """Run a command, and return its output while it runs, byte by byte and without a limit.
-
-        It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
-        a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
-        """
-        options = {"timeout": timeout, "cwd": cwd, "env": env, "session": session, "start": start, "fresh": fresh}
-        fields = _bytewise(connection, command, argv, saved, stdin=stdin, **options)
-        return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
-
-    def pipe(
-        self,
-        connection: str,
-        command: str | None = None,
-        *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        tcp: tuple[str, int] | None = None,
-        **terminal: Any,
-    ) -> Pipe:
-        """Run ``command``, in the language of the login shell, or ``argv``, or the login shell itself, byte by byte.
-
-        With ``tcp`` it is a stream from the far side to that host and port. With ``pty=True`` it has a terminal of the
-        kind ``term``, of ``columns`` and ``rows``. It has nothing of the connection's shells, and ends with the
-        :class:`Pipe`. An error of its start is raised when it is first read.
-        """
-        from connmgr.client.pipe import open_pipe
-
-        to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
-        run = {**what_runs(command, argv, saved), **given(tcp=to)}
-        return open_pipe(self._http, {"connection": connection, **run, **terminal})
-
-    def broadcast(
-        self,
-        command: str | None = None,
-        connections: Sequence[str] | None = None,
-        *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        connection: str | None = None,
-        category: str | None = None,
-        type: str | None = None,
-        parallel: int | None = None,
-        start: bool | None = None,
-        stdin: str | None = None,
-        **options: Any,
-    ) -> Broadcast[Outcome]:
-        """Run a command on many connections at once, and return their outcomes as they come.
-
-        They are those of ``connections``, or those that the filters ``connection``, ``category`` and ``type`` match,
-        ``parallel`` at a time. Shells that do not run are started, unless ``start`` is False. The other ``options``
-        are those of :meth:`exec`.
-        """
-        filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
-        fields = {"connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
-        return self._broadcast(Outcome.read, **what_runs(command, argv, saved), **fields, **filters, **options)
-
-    def broadcast_bytes(
-        self,
-        command: str | None = None,
-        connections: Sequence[str] | None = None,
-        *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        stdin: bytes | None = None,
-        **options: Any,
-    ) -> Broadcast[RawOutcome]:
-        """As :meth:`broadcast`, with input and output byte by byte."""
-        encoded = None if stdin is None else base64.b64encode(stdin).decode()
-        fields = {"connections": connections, "encoding": "base64", "stdin": encoded}
-        return self._broadcast(RawOutcome.read, **what_runs(command, argv, saved), **fields, **options)
-
-    def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
-        response = self._http.open("/shell/broadcast", self._http.encoded(**given(**fields)))
-        return Broadcast(response, read, self._http.close)
-
-    def list(self, connection: str | None = None) -> list[ListedShell]:
-        """Describe the shells that run, of one connection or all."""
-        found = self._post("/shell/list", **given(connection=connection))["shells"]
-        return [ListedShell.read(one) for one in found]
-
-    def stop(self, connection: str, *, session: str | None = None, all: bool = False) -> None:
-        """Stop a shell, or all shells of the connection."""
-        options = {"all": True} if all else {}
-        self._post("/shell/stop", connection=connection, **given(session=session), **options)
 
 
 class HostKeys(Group):
@@ -350,7 +171,7 @@ class Secrets(Group):
 
 
 class Vault(Group):
-    """``/vault``; unlocking affects this client's session alone."""
+    """``/vault``; unlocking affects only this client's session."""
 
     def status(self) -> VaultStatus:
         """Return whether the vault has users, and what this session may decrypt."""
@@ -369,7 +190,7 @@ class Vault(Group):
         self._post("/vault/user/add", user=user, passphrase=passphrase)
 
     def change_passphrase(self, user: str, passphrase: str, new: str) -> None:
-        """Give a user another passphrase."""
+        """Change a user's passphrase."""
         self._post("/vault/user/passphrase", user=user, passphrase=passphrase, newPassphrase=new)
 
     def remove_user(self, user: str, *, force: bool = False) -> list[str]:
@@ -393,24 +214,9 @@ class DaemonItself(Group):
         self._post("/daemon/stop")
 
 
-def _bytewise(
-    connection: str,
-    command: str | None,
-    argv: Sequence[str] | None,
-    saved: Mapping[str, Any] | None,
-    *,
-    stdin: bytes | None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Return the fields of a command whose input and output are bytes."""
-    encoded = None if stdin is None else base64.b64encode(stdin).decode()
-    fields = {"connection": connection, **what_runs(command, argv, saved), "encoding": "base64"}
-    return {**fields, **given(stdin=encoded, **options)}
-
-
 def what_runs(command: str | None, argv: Sequence[str] | None, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the fields of a command, or of a program with its words."""
-    # Letters are no words: a text is left to the daemon to refuse.
+    # A text must not become a list of letters: the daemon refuses it.
     words = argv if argv is None or isinstance(argv, str) else list(argv)
     return given(command=command, argv=words, saved=saved)
 

@@ -52,7 +52,7 @@ class Answer(dict[str, Any]):
     """
 
     def __missing__(self, name: str) -> NoReturn:
-        raise ClientError(f"An answer without {name!r}, which is not a daemon's of this version.", "unknown", 200)
+        raise ClientError(f"The answer lacks {name!r}, so it is not that of a daemon of this version.", "unknown", 200)
 
 
 def from_member(error: dict[str, Any]) -> ClientError:
@@ -71,7 +71,7 @@ def from_answer(status: int, content: bytes, retry_after: str | None = None) -> 
         shown = dict(body.get("error", body))
         message, code = str(shown.pop("message")), str(shown.pop("code"))
     except (ValueError, AttributeError, KeyError, TypeError):
-        return ClientError(f"An answer with status {status} that is not the daemon's.", "unknown", status)
+        return ClientError(f"The answer has status {status} and is not the daemon's.", "unknown", status)
     kind = AccessDenied if code in _DENIED else ClientError
     seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
     return kind(message, code, status, shown, seconds)

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from connmgr import paths
+from connmgr.client.address import connection_to
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
-from connmgr.client.listener import connect_beside, read_auth_file, stranger
-from connmgr.client.wire import HTTP_PORT, SWITCHING, Body, Connection, Headers, Response, WireError
-from connmgr.whereabouts import find, url_of
+from connmgr.client.listener import read_auth_file, stranger
+from connmgr.client.wire import SWITCHING, Body, Headers, Response, WireError
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
-LOOPBACK = {"localhost", "::1"}
-
 TOKEN_PREFIX = "cmgr_"  # noqa: S105 - no token
-"""What tokens of ``/token/create`` begin with, and no API key does."""
+"""The prefix of tokens of ``/token/create``, which no API key has."""
 
 Remedy = Callable[[ClientError, bytes], bool]
-"""Is told the error of a request and its body; returns whether to send it again."""
+"""Gets the error and the body of a request; returns whether to repeat the request."""
 
 
 class HttpSession:
@@ -63,19 +56,19 @@ class HttpSession:
         self.remedy: Remedy | None = None
         self.deadline: float | None = None
         self._patience = timeout
-        self._connection = _connection(base_url, timeout, None if foreign else auth_file)
+        self._connection = connection_to(base_url, timeout, None if foreign else auth_file)
 
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
         self._connection.close()
 
     def abandon(self) -> None:
-        """Make the request fail that another thread has under way, if any."""
+        """Make another thread's current request, if any, fail."""
         self._connection.abandon()
 
     @contextmanager
     def answered_within(self, seconds: float) -> Iterator[None]:
-        """Wait at most ``seconds`` for each part of an answer, where that is shorter than the session's ``timeout``."""
+        """Wait at most ``seconds`` for each part of an answer, if that is shorter than the session's ``timeout``."""
         self._patience = min(seconds, self.timeout)
         try:
             yield
@@ -100,7 +93,7 @@ class HttpSession:
         except ValueError:
             answer = None
         if not isinstance(answer, Answer):
-            raise ClientError("An answer that is no JSON object, and so not the daemon's.", "unknown", 200)
+            raise ClientError("The answer is no JSON object, so it is not the daemon's.", "unknown", 200)
         return answer
 
     @staticmethod
@@ -139,17 +132,17 @@ class HttpSession:
         try:
             return self._request(path, body, content_type, length, accept)
         except AccessDenied as error:
-            # The daemon did nothing with the request: it restarted, or the token expired.
+            # The daemon has not handled the request: it restarted, or the token expired.
             if error.code != "invalid_token" or fresh or not isinstance(body, bytes):
                 raise
         self.shake_hands()
         return self._request(path, body, content_type, length, accept)
 
     def switched(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
-        """Have the connection to ``path`` switched to the protocol that ``headers`` ask for, and hand it over.
+        """Switch the connection to the protocol that ``headers`` ask for, at ``path``, and give it away.
 
-        It returns the headers of the answer, the socket, which does not block, and what has come of the protocol. The
-        next request opens a connection of its own.
+        Returns the headers of the answer, the non-blocking socket, and data of the protocol that has already come. The
+        next request opens a new connection.
         :raises ClientError: the daemon refuses, or cannot be reached.
         """
         fresh = self.token is None
@@ -262,77 +255,6 @@ class HttpSession:
 
     def _lost(self, error: Exception) -> Unreachable:
         return Unreachable(f"The daemon at {self.base_url} does not answer: {_reason(error)}", sent=True)
-
-
-class _Connection(Connection):
-    beside: Path | None = None
-    """The Unix socket of this user's daemon at this address, preferred to the port."""
-
-    def connect(self) -> socket.socket:
-        found = connect_beside(self.beside, self.timeout) if self.beside is not None else None
-        if found is None:
-            return super().connect()
-        self.sock = found
-        return found
-
-    def limit(self, seconds: float) -> None:
-        """Wait at most ``seconds`` whenever something is sent or received."""
-        self.timeout = seconds
-        if self.sock is not None:
-            self.sock.settimeout(seconds)
-
-    def abandon(self) -> None:
-        """Wake up whoever waits for an answer, to whom it breaks off."""
-        sock = self.sock
-        if sock is not None:
-            # It may be closed already.
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def close_if_stale(self) -> None:
-        """Close the connection if the daemon closed it: sending would fail only when the request is under way."""
-        if self.sock is None:
-            return
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        if poll.poll(0):
-            self.close()
-
-
-def _connection(url: str, timeout: float, auth_file: Path | None) -> _Connection:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme == "http" and parts.hostname and not re.search(r"[\x00-\x20\x7f]", parts.hostname):
-            connection = _Connection(parts.hostname, parts.port or HTTP_PORT, timeout)
-            if auth_file is not None and (parts.hostname in LOOPBACK or parts.hostname.startswith("127.")):
-                connection.beside = paths.socket_of(auth_file, connection.port)
-            return connection
-    except ValueError:
-        pass
-    raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {url}")
-
-
-def default_url(auth_file: Path) -> str:
-    """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, or else that of the daemon with ``auth_file``.
-
-    Where none runs it is the URL of a daemon without settings.
-    :raises ValueError: ``CONNMGR_PORT`` is no port.
-    """
-    port = os.environ.get("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
-    if not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).")
-    running = None if is_address_named() else find(auth_file)
-    return running.url if running else url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", port)
-
-
-def is_address_named() -> bool:
-    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 is none, a daemon takes a free one then."""
-    return bool(os.environ.get("CONNMGR_HOST") or (os.environ.get("CONNMGR_PORT") or "0").strip("0"))
-
-
-def default_auth_file() -> Path:
-    """Return the path of the auth file: ``CONNMGR_AUTH_FILE``, or that of this user's daemon."""
-    return Path(os.environ.get("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
 
 
 def _reason(error: Exception) -> str:

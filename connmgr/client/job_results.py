@@ -52,11 +52,11 @@ class JobInfo(NamedTuple):
 
 
 class JobOutput(NamedTuple):
-    """What a job has printed from two offsets on.
+    """The output of a job from two offsets on.
 
-    ``next_stdout`` and ``next_stderr`` are the offsets to go on from, ``stdout_size`` and ``stderr_size`` what was
-    printed so far, all in bytes. ``ended`` tells that nothing follows, ``truncated`` that some was dropped.
-    ``directory`` is where the command ended, if it was asked to tell that; the rest is as in :class:`JobInfo`.
+    ``next_stdout`` and ``next_stderr`` are the offsets to continue from, ``stdout_size`` and ``stderr_size`` the sizes
+    so far, all in bytes. ``ended`` tells that no output follows, ``truncated`` that some was dropped. ``directory`` is
+    where the command ended, if it was asked to tell that; the rest is as in :class:`JobInfo`.
     """
 
     stdout: bytes

@@ -1,4 +1,4 @@
-"""``client.jobs``: commands that live on the far side by themselves.
+"""``client.jobs``: commands that run on the far side independently of client and daemon.
 
 job = client.jobs.start(connection, "make -j4 all", name="nightly")
 for piece in job.stream():
@@ -28,10 +28,10 @@ WAIT_SECONDS = 25.0
 """Longest time for which the daemon lets a request wait for news."""
 
 ANSWER_SECONDS = 120.0
-"""Time for an answer beyond what the request itself waits: the daemon may have to open a link first."""
+"""Seconds for an answer, in addition to the wait of the request itself: the daemon may have to open a link first."""
 
 PATIENCE_SECONDS = 60.0
-"""Time of silence that is borne by default: that of a daemon that is started again."""
+"""Default seconds of silence that are tolerated: enough for a restart of the daemon."""
 
 PIECE_BYTES = 1 << 20
 
@@ -81,7 +81,7 @@ class Jobs(Group):
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif isinstance(stdin, str) and stdin != OPEN.value:
-            # Who approves it reads it.
+            # The person who approves it reads it.
             fields["stdin"] = stdin
         elif stdin is not None:
             fields |= _encoded(stdin=stdin)
@@ -89,7 +89,7 @@ class Jobs(Group):
         return Job(self._post, self._session, answer["job"], answer.get("warning"))
 
     def get(self, id: str) -> Job:
-        """Return the job ``id``; nothing is asked before it is used."""
+        """Return the job ``id``, without asking the daemon."""
         return Job(self._post, self._session, id)
 
     def query(
@@ -109,9 +109,9 @@ class Jobs(Group):
         return [JobInfo.read(one) for one in self._post("/job/query", **filters, **more)["jobs"]]
 
     def orphans(self, connection: str, *, remove: bool = False, min_age: float = 0.0) -> list[Orphan]:
-        """Return what a machine keeps of jobs that the vault does not know, begun ``min_age`` seconds ago or earlier.
+        """Return the jobs on a machine that the vault does not know, begun at least ``min_age`` seconds ago.
 
-        With ``remove`` those that do not run are removed, those of other vaults too whose daemons use the same account.
+        ``remove`` removes those that do not run, including jobs of other vaults whose daemons use the same account.
         """
         with self._session.answered_within(ANSWER_SECONDS):
             answer = self._post("/job/orphans", connection=connection, remove=remove, minAge=min_age)
@@ -121,9 +121,9 @@ class Jobs(Group):
 class Job:
     """A job, wherever it was started; for the thread of its client.
 
-    ``warning`` tells what may end it early, where it was started by this object's maker.
-    What waits goes on when the connection to the daemon breaks, the daemon is started again or the machine cannot be
-    reached, until for ``patience`` seconds neither was heard of; ``silence`` is told when that begins.
+    ``warning`` tells what may end it early, if this client started it. Methods that wait tolerate a broken connection,
+    a restart of the daemon and an unreachable machine, up to ``patience`` seconds of silence; ``silence`` is called
+    when that begins.
     """
 
     def __init__(self, post: Post, session: HttpSession, id: str, warning: str | None = None) -> None:
@@ -148,9 +148,9 @@ class Job:
         until_exit: bool = False,
         max_bytes: int = PIECE_BYTES,
     ) -> JobOutput:
-        """Return what was printed from two offsets on, at most ``max_bytes`` of each stream.
+        """Return the output from two offsets on, at most ``max_bytes`` of each stream.
 
-        If there is nothing yet it waits for some, or with ``until_exit`` for the end alone, ``wait`` seconds at most.
+        If there is none, it waits for some, or with ``until_exit`` only for the end, at most ``wait`` seconds.
         """
         fields = {"stdout": stdout, "stderr": stderr, "maxBytes": max_bytes, "encoding": "base64"}
         until = "exit" if until_exit else "output"
@@ -159,9 +159,9 @@ class Job:
     def stream(
         self, stdout: int = 0, stderr: int = 0, *, patience: float = PATIENCE_SECONDS, silence: Silence | None = None
     ) -> Iterator[JobOutput]:
-        """Yield what is printed from two offsets on as it comes, until the end; nothing is lost or comes twice.
+        """Yield the output from two offsets on as it comes, until the end; nothing is lost or repeated.
 
-        :raises ClientError: what there was printed is gone, or patience is at its end.
+        :raises ClientError: the output was removed, or the patience is exhausted.
         """
         bearing = Patience(patience, silence, may_pass)
         while True:
@@ -177,13 +177,13 @@ class Job:
                 continue
             bearing.heard()
             if not (piece.stdout or piece.stderr) and time.monotonic() < began + RETRY_SECONDS:
-                # A daemon that stops lets nobody wait.
+                # A stopping daemon ends all waits.
                 time.sleep(RETRY_SECONDS)
 
     def wait(
         self, timeout: float | None = None, *, patience: float = PATIENCE_SECONDS, silence: Silence | None = None
     ) -> JobInfo:
-        """Wait for the end and describe the job; after ``timeout`` seconds as it is then."""
+        """Wait for the end, at most ``timeout`` seconds, and describe the job."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         bearing = Patience(min(patience, end - time.monotonic()), silence, may_pass)
         while True:
@@ -204,8 +204,8 @@ class Job:
     ) -> None:
         """Send more input to a job that was started with :data:`OPEN`, and end its input with ``eof``.
 
-        It returns when the input is safe on the far side, read or not. Where the job has not read what it was sent
-        before, and no more finds room, it tries again for ``patience`` seconds.
+        It returns when the far side has stored the input, read or not. If there is no room because the job has not read
+        earlier input, it tries again for ``patience`` seconds.
         """
         content = data.encode() if isinstance(data, str) else data
         bearing = Patience(patience, silence, has_done_nothing)
@@ -217,11 +217,12 @@ class Job:
             bearing.heard()
 
     def kill(self, signal: str = "TERM", grace: float = 5.0) -> None:
-        """Send a signal to all processes; what TERM, INT, HUP or QUIT leaves is sent KILL after ``grace`` seconds."""
+        """Send a signal to all processes; ``grace`` seconds after TERM, INT, HUP or QUIT the remaining ones get
+        KILL."""
         self._post("/job/kill", signal=signal, grace=grace)
 
     def remove(self, *, force: bool = False) -> None:
-        """Remove a job that has ended, with what the far side keeps of it; with ``force`` kill one that runs first."""
+        """Remove a job that has ended, and its files on the far side; with ``force`` kill a running one first."""
         self._post("/job/remove", force=force)
 
     def _post(self, path: str, seconds: float = 0.0, /, **fields: Any) -> Any:

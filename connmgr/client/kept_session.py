@@ -1,4 +1,4 @@
-"""A session with the daemon that other programs of this user continue, as that of ``connmgr vault unlock``."""
+"""A session with the daemon that other programs of this user can continue, such as that of ``connmgr vault unlock``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.client import Client
+from connmgr.client.address import default_auth_file, default_url
 from connmgr.client.errors import ClientError
-from connmgr.client.http import default_auth_file, default_url
 
 FILE_NAME = "session"
 MAX_FILE_BYTES = 64 * 1024
@@ -52,7 +52,7 @@ class KeptSession:
             raise
 
     def forget(self) -> None:
-        """Make later commands begin sessions of their own."""
+        """Make later commands begin their own sessions."""
         if self._content().get("url") == self._url:
             self._path.unlink(missing_ok=True)
 
@@ -86,7 +86,7 @@ def connect(name: str, timeout: float, shared: Path | None = None) -> Client:
     """Return a client of this user's daemon that continues the session of ``connmgr vault unlock``, if there is one.
 
     The session kept in the directory ``shared`` goes before. ``timeout`` is in seconds an answer.
-    :raises ClientError: the address of the daemon is none, or a file with a session is not to be trusted.
+    :raises ClientError: the address of the daemon is malformed, or a file with a session cannot be trusted.
     """
     auth_file = default_auth_file()
     try:

@@ -42,7 +42,7 @@ def connect_beside(path: Path, timeout: float | None) -> socket.socket | None:
 def stranger(connected: socket.socket) -> int | None:
     """Return the user id of the listener behind ``connected``, or None if it is this process' user or root.
 
-    None also if nothing tells: on another machine, in another network namespace, or without ``/proc/net/tcp``.
+    None also if it is unknown: on another machine, in another network namespace, or without ``/proc/net/tcp``.
     :raises OSError: the system does not tell who is at the other end of a Unix socket.
     """
     if connected.family == socket.AF_UNIX:

@@ -1,4 +1,4 @@
-"""Connections by the names that people give them."""
+"""Finds connections by their names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ UNKNOWN = "unknown_connection"
 
 
 def named(client: Client, name: str) -> list[str]:
-    """Return the uuids of the connections that are called ``name``, to the letter but for case.
+    """Return the uuids of the connections with exactly this ``name``, ignoring case.
 
-    It is, in this order, a whole path, the end of a path, or the end of category and path.
+    The name is, in this order, a whole path, the end of a path, or the end of category and path.
     """
     if not is_text(name):
         return []
@@ -30,7 +30,7 @@ def named(client: Client, name: str) -> list[str]:
 
 
 def meant(client: Client, name: str) -> list[str]:
-    """As :func:`named`; where nothing is called so, those with ``name`` in their path, reaching into its last segment.
+    """As :func:`named`; if there are none, the connections with ``name`` in their path, reaching into its last segment.
 
     Matching an earlier segment alone would find the connection that contains the one meant.
     """

@@ -1,4 +1,4 @@
-"""How long a client bears that it gets no answer."""
+"""How long a client tolerates missing answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RETRY_SECONDS = 0.25
 Answer = TypeVar("Answer")
 
 Silence = Callable[[ClientError], None]
-"""Called once whenever answers cease to come, with the error that tells why."""
+"""Called once whenever a silence begins, with its error."""
 
 
 class Patience:
-    """Repeats what may be repeated, until for ``seconds`` there was nothing but silence.
+    """Repeats requests, until there was only silence for ``seconds``.
 
-    ``passing`` tells which errors are silence; all others are raised at once.
+    ``passing`` tells which errors count as silence; all others are raised at once.
     """
 
     def __init__(self, seconds: float, silence: Silence | None, passing: Callable[[ClientError], bool]) -> None:
@@ -43,7 +43,7 @@ class Patience:
                 self.bear(error)
 
     def bear(self, error: ClientError) -> None:
-        """Wait a moment after ``error``, or raise it when patience is at its end."""
+        """Wait a moment after ``error``, or raise it if the patience is exhausted."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -55,13 +55,13 @@ class Patience:
         time.sleep(min(error.retry_after or RETRY_SECONDS, left))
 
     def heard(self) -> None:
-        """Take note of an answer: the next silence is a new one."""
+        """Note an answer: the next silence is a new one."""
         self._since = None
 
 
 def may_pass(error: ClientError) -> bool:
     """Whether ``error`` may go away by itself, for a request that may be repeated even if it was carried out."""
-    # A daemon that starts again writes another auth file; who read it before is not let in.
+    # A restarted daemon writes a new auth file; the old content is refused.
     return isinstance(error, Unreachable) or error.code == "invalid_credential" or _is_refused_for_now(error)
 
 

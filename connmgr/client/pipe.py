@@ -18,14 +18,14 @@ from connmgr.client.websocket import WebSocket, open_websocket
 
 
 class Event(NamedTuple):
-    """What has come: ``kind`` is DATA, STDERR, RESIZE or EOF of :mod:`connmgr.frames`."""
+    """A received frame: ``kind`` is DATA, STDERR, RESIZE or EOF of :mod:`connmgr.frames`."""
 
     kind: int
     content: memoryview
 
 
 class Pipe:
-    """What runs on the far side; it ends when this is closed. For one thread.
+    """A process or stream on the far side, which ends when this is closed. For one thread.
 
     As a whole: write to it by :meth:`send`, end its input by :meth:`end_input`, iterate it for its output. Among other
     descriptors: wait for :meth:`fileno`, call :meth:`events` when it is readable, and say by :meth:`taken` how much of
@@ -65,7 +65,7 @@ class Pipe:
 
     @property
     def has_received(self) -> bool:
-        """Whether something has come that waits for no descriptor."""
+        """Whether there are events without waiting for the descriptor."""
         return self._websocket.has_received
 
     @property
@@ -91,7 +91,7 @@ class Pipe:
         self._websocket.send(frames.resize(columns, rows))
 
     def taken(self, size: int) -> None:
-        """Say that ``size`` bytes of output are done with, so that as many more may come."""
+        """Report ``size`` bytes of output as processed, so that as many more may come."""
         self._taken += size
         if self._taken >= frames.ACKNOWLEDGED_BYTES and self.exit_status is None:
             self._untaken -= self._taken
@@ -99,7 +99,7 @@ class Pipe:
             self._taken = 0
 
     def events(self) -> Iterator[Event]:
-        """Yield what has come; at the end set ``exit_status``.
+        """Yield received events; at the end set ``exit_status``.
 
         :raises ClientError: it could not be started, or was ended by the daemon.
         :raises Unreachable: the connection broke before its end.
@@ -110,7 +110,7 @@ class Pipe:
             if event := self._read(message):
                 yield event
         if self._websocket.closed is not None and self.exit_status is None:
-            raise Unreachable("The daemon closed the stream before its end; its exit status is not known.", sent=True)
+            raise Unreachable("The daemon closed the stream before its end; the exit status is unknown.", sent=True)
 
     def _read(self, message: memoryview) -> Event | None:
         kind, content = (message[0], message[1:]) if message else (-1, message)

@@ -186,6 +186,17 @@ class ForgottenKey(NamedTuple):
     kept: str
 
 
+class Refreshed(NamedTuple):
+    """What a refresh found inside of a connection: ids of connections added, ids of those whose system is gone.
+
+    ``skipped`` has a sentence for each system that cannot be stored.
+    """
+
+    added: list[str]
+    gone: list[str]
+    skipped: list[str]
+
+
 class FileEntry(NamedTuple):
     """A file on the far side; ``size`` in bytes, ``mode`` its permission bits, ``target`` where a link leads.
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from connmgr.client.http import default_auth_file
+from connmgr.client.address import default_auth_file
 
 MAX_SLOTS = 12
 """Sessions of one connection; the daemon allows 16 of all programs."""

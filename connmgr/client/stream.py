@@ -43,7 +43,7 @@ class Stream:
         self._response = response
         if response.headers.content_type != LINES:
             response.close()
-            raise ClientError("An answer without lines, which is not a daemon's of this version.", "unknown", 200)
+            raise ClientError("The answer has no lines, so it is not that of a daemon of this version.", "unknown", 200)
 
     def __enter__(self) -> Stream:
         return self

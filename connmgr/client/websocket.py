@@ -44,7 +44,7 @@ def open_websocket(session: HttpSession, path: str) -> WebSocket:
     proof = base64.b64encode(hashlib.sha1(key + _ACCEPT).digest()).decode()  # noqa: S324 - RFC 6455 has no other
     if headers.get("sec-websocket-accept") != proof or headers.get("upgrade", "").lower() != "websocket":
         connected.close()
-        raise ClientError("An answer that opens no WebSocket, which is not a daemon's of this version.", "unknown", 101)
+        raise ClientError("The answer opens no WebSocket: no daemon of this version sent it.", "unknown", 101)
     return WebSocket(connected, received)
 
 

@@ -1,4 +1,4 @@
-"""The daemon: this module makes all collaborators and connects them."""
+"""The daemon: one process, from its start to its end."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ import os
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 from connmgr.api.app import create_app
 from connmgr.api.archive import STREAMED_PATHS
-from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
-from connmgr.api.counts import Counts
 from connmgr.api.fs import BLOB_PATH
 from connmgr.api.origin import Addresses
-from connmgr.api.parking import turns
 from connmgr.api.services import Services
-from connmgr.api.slots import STOPS, RequestSlots
-from connmgr.api.tickets import Tickets
-from connmgr.daemon import apikey, metrics_token
+from connmgr.api.slots import STOPS
+from connmgr.daemon import metrics_token
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.daemon_file import DaemonFile
-from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.notify import tell_ready
 from connmgr.daemon.parser import Uploads
@@ -35,35 +29,12 @@ from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, ignore_signals
 from connmgr.daemon.storage import database_url, key_store
 from connmgr.daemon.unix_socket import SocketFile
+from connmgr.daemon.wiring import open_services
 from connmgr.engine.script import programs
-from connmgr.errors import StartupError, UnknownJob
-from connmgr.fs.blobs import Blobs
-from connmgr.jobs.jobs import Jobs
-from connmgr.jobs.keeper import Keeper
-from connmgr.jobs.orphans import Orphans
-from connmgr.jobs.reach import Reach
-from connmgr.jobs.starting import JobLimits, Starts
-from connmgr.links.kept import KeptLinks
-from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
-from connmgr.rights.approvals import Approvals
-from connmgr.rights.audit_trail import AuditTrail
-from connmgr.rights.authorisation import Authorisation
-from connmgr.rights.chain import open_chain
-from connmgr.rights.grants import Grants
-from connmgr.rights.saved_commands import SavedCommands
-from connmgr.rights.subject_names import SubjectNames
-from connmgr.rights.subjects import SubjectsOf, Work
-from connmgr.rights.trail_files import FILE_NAME
 from connmgr.secrets.keyfile import load_from
-from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
-from connmgr.shell.shells import Shells
-from connmgr.streams.streams import Streams
 from connmgr.streams.websocket import GOODBYE_SECONDS
-from connmgr.terminals.recording import Recordings
-from connmgr.terminals.terminals import TerminalLimits, Terminals
-from connmgr.tunnels.tunnels import Tunnels
 from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
 
@@ -92,77 +63,24 @@ def serve(settings: Settings) -> None:
         registry = _prepared(Registry.load(), settings.data_dir)
         for package in FAR_SIDE:
             programs(package)
-        links, slots = LinkTable(vault, registry), RequestSlots(settings.threads)
-        shells = _open_shells(settings, vault, registry, links, cleanup)
-        streams = Streams()
-        cleanup.callback(streams.close, CLOSE_SECONDS)
-        terminals = _open_terminals(settings, vault, links, streams, cleanup)
-        tunnels = Tunnels(vault, registry, links, settings.start_timeout)
-        cleanup.callback(tunnels.close, CLOSE_SECONDS)
-        kept = KeptLinks()
-        cleanup.callback(kept.let_go, 0.0)
-        reach = Reach(links, kept)
-        jobs = _open_jobs(vault, reach, kept, slots, cleanup)
-        starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
-        auth_file = AuthFile(settings.auth_file)
         found_by = cleanup.enter_context(contextlib.ExitStack())
+        auth_file = AuthFile(settings.auth_file)
         found_by.callback(auth_file.remove)
         socket_file = SocketFile(settings.auth_file, bound.getsockname()[1])
         cleanup.callback(socket_file.close)
         found_by.callback(socket_file.remove)
-        blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
-        cleanup.callback(blobs.close)
-        subject_names = SubjectNames(vault)
-        audit = _open_audit(settings, vault, registry, subject_names, cleanup)
-        anonymous = Caller("anonymous", Access(), time.monotonic())
-        key = vault.principals.lasting_key(b"connmgr.tokens")
-        grants = Grants(vault.tokens, key, Ending(vault, streams, terminals, tunnels, jobs))
-        cleanup.callback(grants.close)
-        approvals = _open_approvals(vault, registry, cleanup)
-        tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants)
-        cleanup.callback(tokens.close)
-        tokens.watch()
-        services = Services(
-            settings=settings,
-            vault=vault,
-            registry=registry,
-            links=links,
-            kept=kept,
-            shells=shells,
-            streams=streams,
-            terminals=terminals,
-            tunnels=tunnels,
-            jobs=jobs,
-            starts=starts,
-            orphans=Orphans(vault, reach, jobs, starts),
-            authorisation=_authorisation(vault, registry, approvals, jobs, terminals),
-            approvals=approvals,
-            commands=SavedCommands(vault.commands),
-            grants=grants,
-            credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-            tokens=tokens,
-            tickets=Tickets(),
-            scraper=Scraper(lambda: _metrics_token(settings)),
-            anonymous=anonymous,
-            slots=slots,
-            blobs=blobs,
-            audit=audit,
-            subject_names=subject_names,
-            counts=Counts(),
-            stopping=lambda: stop.requested,
-            stop=stop.request,
-        )
+        services = open_services(settings, vault, registry, auth_file, stop, cleanup)
         server = _open_server(services, bound, socket_file.bound)
         cleanup.callback(server.shut_down)
         stop.wake = server.wake
-        tunnels.resume()
+        services.tunnels.resume()
         found_by.callback(DaemonFile(settings.auth_file, url).remove)
         _announce(settings, url_of(bound))
         server.run(until=lambda: stop.requested)
         logger.info("Stopping.")
         guard(found_by.close)
         found_by.close()
-        _finish(server, shells, streams, terminals)
+        _finish(server, services)
     ignore_signals()
 
 
@@ -173,80 +91,12 @@ def _open_vault(settings: Settings, cleanup: contextlib.ExitStack) -> Vault:
     return Vault(database, key)
 
 
-def _open_shells(
-    settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
-) -> Shells:
-    shells = Shells(
-        vault,
-        registry,
-        links,
-        max_output=settings.max_output,
-        idle_timeout=settings.idle_timeout,
-        start_timeout=settings.start_timeout,
-        orphans=settings.data_dir / "shells.json",
-    )
-    cleanup.callback(shells.close, CLOSE_SECONDS)
-    return shells
-
-
-def _open_terminals(
-    settings: Settings, vault: Vault, links: LinkTable, streams: Streams, cleanup: contextlib.ExitStack
-) -> Terminals:
-    recordings = Recordings(
-        settings.data_dir / "recordings", limit=settings.max_recording, days=settings.recording_days
-    )
-    limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
-    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout)
-    cleanup.callback(terminals.close, CLOSE_SECONDS)
-    return terminals
-
-
-def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
-    jobs = Jobs(vault, reach, slots.taken)
-    cleanup.callback(jobs.close, CLOSE_SECONDS)
-    keeper = Keeper(vault, jobs, reach, kept)
-    cleanup.callback(keeper.close, CLOSE_SECONDS)
-    return jobs
-
-
-def _open_audit(
-    settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
-) -> AuditTrail:
-    audit = AuditTrail(
-        settings.data_dir / FILE_NAME,
-        *open_chain(vault.principals, vault.database),
-        vault.audit_mac,
-        commands=settings.audit_commands,
-        names=names.of,
-        ship=registry.plugins.hook.connmgr_audit,
-    )
-    cleanup.callback(audit.close)
-    return audit
-
-
-def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Approvals:
-    key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
-    approvals = Approvals(vault.approvals, key, turns, lambda shown: requested(approval=shown))
-    cleanup.callback(approvals.close)
-    return approvals
-
-
-def _authorisation(
-    vault: Vault, registry: Registry, approvals: Approvals, jobs: Jobs, terminals: Terminals
-) -> Authorisation:
-    def job(id: str) -> Work | None:
-        try:
-            stored = jobs.find(id).stored
-        except UnknownJob:
-            return None
-        return Work(stored.connection, stored.token)
-
-    def terminal(id: str) -> Work | None:
-        origin = terminals.origin_of(id)
-        return None if origin is None else Work(origin.connection, origin.token)
-
-    subjects = SubjectsOf(registry, vault, {"job": job, "terminal": terminal})
-    return Authorisation(registry, vault, subjects, approvals)
+def _prepared(registry: Registry, data_dir: Path) -> Registry:
+    """Tell every connection type where it may keep files, and log the plugins that cannot be used."""
+    registry.prepare(data_dir)
+    for problem in registry.problems:
+        logger.warning("Plugin %s of %s: %s", problem.plugin, problem.distribution, problem.reason)
+    return registry
 
 
 def _open_server(services: Services, bound: socket.socket, beside: socket.socket | None) -> Server:
@@ -263,45 +113,21 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
     )
 
 
-def _finish(server: Server, shells: Shells, streams: Streams, terminals: Terminals) -> None:
+def _finish(server: Server, services: Services) -> None:
     """Let running requests end, then end streams, terminals, shells and commands, and deliver the last answers."""
-    server.resume_all()
+    server.parked_channels.resume_all()
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()
 
     def close() -> None:
-        streams.stop(GOODBYE_SECONDS)
-        terminals.close(CLOSE_SECONDS)
-        shells.close(CLOSE_SECONDS)
+        services.streams.stop(GOODBYE_SECONDS)
+        services.terminals.close(CLOSE_SECONDS)
+        services.shells.close(CLOSE_SECONDS)
         closed.set()
         server.wake()
 
     threading.Thread(target=close, name="close-shells", daemon=True).start()
     server.run(until=lambda: closed.is_set() and not server.busy, timeout=CLOSE_SECONDS)
-
-
-def _prepared(registry: Registry, data_dir: Path) -> Registry:
-    """Tell every connection type where it may keep files, and log the plugins that cannot be used."""
-    registry.prepare(data_dir)
-    for problem in registry.problems:
-        logger.warning("Plugin %s of %s: %s", problem.plugin, problem.distribution, problem.reason)
-    return registry
-
-
-def _metrics_token(settings: Settings) -> str | None:
-    try:
-        return metrics_token.read(settings.metrics_token_file) if settings.metrics_token_file else None
-    except StartupError as error:
-        logger.warning("The metrics token is not accepted. %s", error.message)
-        return None
-
-
-def _api_key(data_dir: Path) -> str | None:
-    try:
-        return apikey.read(data_dir)
-    except StartupError as error:
-        logger.warning("The API key is not accepted. %s", error.message)
-        return None
 
 
 def _announce(settings: Settings, url: str) -> None:

@@ -30,15 +30,11 @@ def start_logging(level: str, style: str) -> None:
 class TextLines(logging.Formatter):
     """Time, level, origin and message in one line; a traceback follows indented."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        return _CONTROL.sub(_escaped, super().formatMessage(record))
-
-    def formatException(self, ei: object) -> str:  # noqa: N802 - the library's name
-        lines = super().formatException(ei).splitlines()  # type: ignore[arg-type]
-        return "\n".join("    " + _CONTROL.sub(_escaped, line) for line in lines)
+    def format(self, record: logging.LogRecord) -> str:
+        lines = [f"{self.formatTime(record)} {record.levelname} {record.name}: {record.getMessage()}"]
+        if record.exc_info:
+            lines += [f"    {line}" for line in self.formatException(record.exc_info).splitlines()]
+        return "\n".join(_CONTROL.sub(_escaped, line) for line in lines)
 
 
 class JsonLines(logging.Formatter):

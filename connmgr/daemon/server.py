@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import heapq
-import itertools
 import socket
 import sys
 import threading
@@ -17,8 +15,8 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-from connmgr.api.parking import Parked
 from connmgr.daemon.channel import Channel
+from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
@@ -102,32 +100,8 @@ class Server(TcpWSGIServer):
         self._waking = threading.RLock()
         self._shut_down = False
         self._next_drop = 0.0
-        self._due: list[tuple[float, int]] = []
-        self._parked: dict[int, tuple[Channel, Parked]] = {}
-        self._parking = threading.Lock()
-        self._parks = True
-        self._numbers = itertools.count()
-        adjustments = Adjustments(
-            sockets=[bound],
-            threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
-            # waitress counts the listening sockets and the trigger too; one more is the client that replaces another.
-            connection_limit=MAX_CONNECTIONS + 3 + (beside is not None),
-            max_request_header_size=HEADER_BYTES,
-            # waitress refuses a body of exactly this size.
-            max_request_body_size=max_body + 1,
-            # Requests carry secrets and responses output: only `uploads` may go to a file.
-            inbuf_overflow=sys.maxsize,
-            outbuf_overflow=sys.maxsize,
-            outbuf_high_watermark=PENDING_OUTPUT_BYTES,
-            recv_bytes=RECEIVE_BYTES,
-            # select() fails beyond 1,024 open files.
-            asyncore_use_poll=True,
-            # Nothing reads them.
-            clear_untrusted_proxy_headers=False,
-            expose_tracebacks=False,
-            log_socket_errors=False,
-            ident=None,
-        )
+        self.parked_channels = ParkedChannels()
+        adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
         dispatcher = ThreadedTaskDispatcher()
         dispatcher.set_thread_count(adjustments.threads)
         super().__init__(
@@ -150,7 +124,7 @@ class Server(TcpWSGIServer):
             if left <= 0:
                 return
             self._drop()
-            pause = min(POLL_SECONDS, left, self._resume_due())
+            pause = min(POLL_SECONDS, left, self.parked_channels.resume_due())
             wasyncore.loop(timeout=pause, use_poll=True, map=self._sockets, count=1)
 
     def wake(self) -> None:
@@ -167,39 +141,6 @@ class Server(TcpWSGIServer):
         """Queue the request for a thread, unless the thread that received it answers it itself."""
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
-
-    def park(self, channel: Channel, parked: Parked) -> int:
-        """Resume ``channel`` when the time of ``parked`` is over; return its place, for :meth:`leave`."""
-        with self._parking:
-            place = next(self._numbers)
-            self._parked[place] = channel, parked
-            heapq.heappush(self._due, (parked.until if self._parks else 0.0, place))
-        return place
-
-    def leave(self, place: int) -> None:
-        """Keep nothing of what waits at ``place``. Doing so again does nothing."""
-        with self._parking:
-            self._parked.pop(place, None)
-
-    def resume_all(self) -> None:
-        """Answer all requests again that wait without a thread, and those that would begin to wait, at once."""
-        with self._parking:
-            self._parks = False
-            waiting, self._parked, self._due = self._parked, {}, []
-        for channel, parked in waiting.values():
-            channel.resume(parked)
-
-    def _resume_due(self) -> float:
-        """Resume the channels whose time is over; return the seconds until the next one's is."""
-        now = time.monotonic()
-        while True:
-            with self._parking:
-                if not self._due or self._due[0][0] > now:
-                    return self._due[0][0] - now if self._due else POLL_SECONDS
-                found = self._parked.pop(heapq.heappop(self._due)[1], None)
-            if found is not None:
-                channel, parked = found
-                channel.resume(parked)
 
     @property
     def crowded(self) -> bool:
@@ -233,3 +174,28 @@ class Server(TcpWSGIServer):
         with self._waking:
             self._shut_down = True
         wasyncore.close_all(self._sockets)
+
+
+def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: int) -> Adjustments:
+    """Return waitress's settings for a server with ``listening`` sockets that accept clients."""
+    return Adjustments(
+        sockets=[bound],
+        threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
+        # waitress counts the listening sockets and the trigger too; one more is the client that replaces another.
+        connection_limit=MAX_CONNECTIONS + 2 + listening,
+        max_request_header_size=HEADER_BYTES,
+        # waitress refuses a body of exactly this size.
+        max_request_body_size=max_body + 1,
+        # Requests carry secrets and responses output: only `uploads` may go to a file.
+        inbuf_overflow=sys.maxsize,
+        outbuf_overflow=sys.maxsize,
+        outbuf_high_watermark=PENDING_OUTPUT_BYTES,
+        recv_bytes=RECEIVE_BYTES,
+        # select() fails beyond 1,024 open files.
+        asyncore_use_poll=True,
+        # Nothing reads them.
+        clear_untrusted_proxy_headers=False,
+        expose_tracebacks=False,
+        log_socket_errors=False,
+        ident=None,
+    )

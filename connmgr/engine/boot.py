@@ -1,4 +1,4 @@
-"""Boots the far side's shell, past whatever its start-up files do before they let a command run."""
+"""Boots the far side's shell, whatever its start-up files do before they let a command run."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from functools import cache
 
 from connmgr.engine.dialects import DIALECTS
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.printable import printable
 from connmgr.engine.script import Source, fill
 from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel, Deadline
+from connmgr.printable import in_one_line
 
 NUDGES = (1.0, 2.0, 4.0)
-"""Seconds after which a shell that is still silent is given its command on standard input too: its start-up files may
-wait for a line from there, or may have replaced it with another shell."""
+"""Seconds of silence after which a shell also gets its command on standard input: its start-up files may wait for a
+line, or may have replaced it with another shell."""
 
 PATIENCE = 0.5
-"""Seconds after which a shell that lost its input to an earlier nudge is asked again whether it reads."""
+"""Seconds between questions whether the shell reads, which may have lost its input to an earlier nudge."""
 
 KEPT = 64 << 10
-"""Bytes of what comes before the announcement that are kept, to find it in and to quote from."""
+"""Bytes of output kept, to find the announcement in it and to quote from it."""
 
 
 LINE_LIMIT = 4200
-"""Bytes of an announcement, which is a word, a name and a path (PATH_MAX of Linux is 4096)."""
+"""Most bytes of an announcement: a word, a name and a path (PATH_MAX of Linux is 4096)."""
 
-# The channel's output moves out of the reach of commands, and of shells that take themselves for interactive ones where
-# it is a terminal.
+# Moves the channel's output out of the reach of commands, and of shells that think they are interactive on a terminal.
 _ASIDE = "8>&1 9>&2 >/dev/null 2>&1"
 
 _BOOT = Source(__package__, "boot")
@@ -49,7 +48,7 @@ def boot_script() -> str:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a shell is: the last part of its path, and the path; ``nudged`` where its input may hold nudges yet.
+    """A shell by the last part of its path, and its path; ``nudged`` if its input may still contain nudges.
 
     Its environment has ``word`` in the variable CONNMGR_BOOT.
     """
@@ -61,7 +60,7 @@ class Announcement:
 
 
 class _Output:
-    """What a channel has printed, with its end looked at for marks."""
+    """The end of a channel's output, which is searched for marks."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -70,7 +69,7 @@ class _Output:
         self._looked = 0
 
     def line(self, mark: bytes) -> str | None:
-        """Return the rest of the line that begins with ``mark``, once it is whole."""
+        """Return the rest of the line that begins with ``mark``, or None until the line is complete."""
         lead = b"\n" + mark
         while (at := self._stdout.find(lead, self._looked)) >= 0:
             self._looked = at
@@ -88,7 +87,7 @@ class _Output:
         stdout, stderr = self._channel.recv(timeout)
         self._stdout += stdout
         self._stderr += stderr
-        # To drop some from each piece would be to copy all that is kept for each.
+        # Dropping some bytes at every piece would copy the whole buffer each time.
         if len(self._stdout) > 2 * KEPT:
             self._looked = max(0, self._looked - len(self._stdout) + KEPT)
             del self._stdout[:-KEPT]
@@ -96,12 +95,12 @@ class _Output:
             del self._stderr[:-KEPT]
 
     def quoted(self) -> str:
-        text = printable((self._stdout + self._stderr).decode(errors="replace"))[:200]
+        text = in_one_line((self._stdout + self._stderr).decode(errors="replace"))[:200]
         return f" It printed: {text}" if text else ""
 
 
 def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
-    """Return what the boot script ``boot``, the channel's argv, announces after ``nonce``.
+    """Return what the boot script announces after ``nonce``; ``boot`` is the channel's argv.
 
     :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline``.
     """
@@ -124,9 +123,9 @@ def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadli
 
 
 def await_reader(channel: Channel, deadline: Deadline) -> None:
-    """Return when the supervisor has read all that was sent to it before it ran; what it sends meanwhile is dropped.
+    """Return when the supervisor has read all earlier input; drop its output until then.
 
-    A nudge starts it anew, and what the one before had read ahead is lost then.
+    A nudge starts a new supervisor, and input that the previous one had read ahead is lost.
     """
     output, mark = _Output(channel), new_nonce().encode()
     while output.line(mark) is None and not deadline.passed:

@@ -1,8 +1,8 @@
 """The shells that the engine speaks, and how each is started, driven and asked for its state.
 
-A *supervisor* is the shell that lives as long as the session. It reads one frame a command from its standard input and
-runs it in a subshell, so that nothing a command does to its shell reaches the supervisor. fish and csh cannot do that:
-``/bin/sh`` supervises them and starts one a command.
+A *supervisor* is the shell that lives as long as the session. It reads one frame per command from its standard input
+and runs it in a subshell, so that a command cannot affect the supervisor. fish and csh cannot do that: ``/bin/sh``
+supervises them and starts one per command.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Dialect:
         return replace(own, by_path=family.by_path and own.execute)
 
 
-# zsh does not read back what its own `export -p` prints for control characters and bytes above 127.
-# Arrays may be marked, but are not exported.
+# zsh does not read back what its own `export -p` prints for control characters and bytes above 127. Arrays may be
+# marked, but are not exported.
 _ZSH_EXPORTS = (
     "builtin emulate -L zsh -o extendedglob;builtin local _cm_k;builtin local -a _cm_e;"
     'for _cm_k in "${(@k)parameters[(R)(scalar|integer|float)*export*~*readonly*special*]}";do '
@@ -116,10 +116,10 @@ _BASH_PLAINLY = (
     "POSIXLY_CORRECT=${POSIXLY_CORRECT-_cm_};unset -f builtin enable;enable builtin exit echo pwd export trap unset [;"
     'case "$POSIXLY_CORRECT" in _cm_) unset POSIXLY_CORRECT;; esac'
 )
-# Without this option it takes builtins and functions for programs.
+# Without this option it runs builtins and functions instead of programs.
 _ZSH_EXECUTE = "builtin unset -f command_not_found_handler 2>/dev/null;builtin setopt posixbuiltins;builtin exec"
 _UNTRAP = "command trap - DEBUG ERR||:"
-# `cd -` goes where OLDPWD says, which lasts as exported variables do; a ksh exports it only where it came exported.
+# `cd -` goes to OLDPWD, which lasts like exported variables; a ksh exports it only if it was exported before.
 _KEEP_DIRECTORY_BEFORE = "export OLDPWD"
 
 SH = Dialect(
@@ -133,7 +133,7 @@ SH = Dialect(
     family="if case \"$KSH_VERSION\" in Version*) (eval ': ${.sh.version}');; *) ! :;; esac;then command echo ksh93;"
     "elif (PATH=/nowhere;exec :) 2>&-;then command echo pdksh;"
     'else command echo "${BASH_VERSION:+bash}${ZSH_VERSION:+zsh}";fi',
-    # Whoever has no printf of its own is asked what it is; KSH_VERSION may be any shell's variable.
+    # A shell without its own printf is identified by KSH_VERSION, which may be any shell's variable.
     put='if PATH=/dev/null command -v printf >/dev/null;then command printf %b "$1";'
     'else case "$KSH_VERSION" in *" KSH "*) print -n -- "$1";; *) command printf %b "$1";; esac;fi',
 )
@@ -187,7 +187,7 @@ DIALECTS = (
     ),
     _MKSH,
     replace(_MKSH, names=("oksh", "loksh", "pdksh"), by_path="exec"),
-    # ksh93 runs `( … )` within itself, where a timeout could not kill it alone; setting a limit makes it fork. On a
+    # ksh93 runs `( … )` without a fork, and a timeout could not kill only that; setting a limit makes it fork. On a
     # terminal it loses what it has read of a quoted string when the next line comes.
     Dialect(
         5,

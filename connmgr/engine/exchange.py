@@ -7,20 +7,20 @@ from typing import NoReturn
 
 from connmgr import errors
 from connmgr.engine.helper import Helper, Helpers, Program
-from connmgr.engine.printable import printable
 from connmgr.plugin import Deadline, Transport
+from connmgr.printable import in_one_line
 
 OPEN_SECONDS = 30.0
 STALL_SECONDS = 60.0
 """Longest time without progress of a transfer."""
 
 END_SECONDS = 2.0
-"""Longest wait for a program that has answered to end, so that its helper can be used again."""
+"""Longest wait for the end of a program after its answer, so that its helper can be used again."""
 
 STATUS_BYTES = len("255\n")
 
 SEND_BYTES = 192 << 10
-"""Bytes that count as progress once accepted."""
+"""Bytes sent at once; each acceptance counts as progress."""
 
 NOISE_BYTES = 64 << 10
 """Bytes that start-up files may print before the program answers."""
@@ -30,14 +30,14 @@ DETAIL_CHARACTERS = 200
 ANSWER_BYTES = 8 << 10
 """Bytes of an answer line: a word and at most a path."""
 
-NOT_WHOLE = "What was sent did not arrive whole."
+NOT_WHOLE = "The data did not arrive whole; repeat the transfer."
 
 
 Judge = Callable[[bytes], None]
-"""Decides what a program asks about, and raises the error that refuses it."""
+"""Decides about a program's question, and raises an error to refuse."""
 
 Chunk = tuple[int, Iterable[bytes]]
-"""Bytes that go together: their number, and the pieces that they come in."""
+"""Bytes that are sent together: their number, and their pieces."""
 
 
 class Exchange:
@@ -76,10 +76,12 @@ class Exchange:
             self._helpers.end(self._helper)
 
     def answer(self, timeout: float = STALL_SECONDS) -> bytes:
-        """Return what follows ``ok`` on the program's next line, and drop what comes before that line.
+        """Return the rest of the program's next line after ``ok``, and drop earlier output.
 
-        What the program asks until then is decided by its judge, without which it may ask nothing; with one it must.
-        :raises connmgr.errors.ConnmgrError: the program said ``no``; its refusal of that code. Or the judge refuses.
+        Before that, the judge decides about the program's questions. With a judge the program must ask, without one it
+        must not.
+
+        :raises connmgr.errors.ConnmgrError: the program answered ``no`` with a code, or the judge refuses.
         """
         deadline = Deadline(timeout)
         while (line := self._answer_line(deadline)).startswith(b"ask ") and self._judge is not None:
@@ -92,7 +94,7 @@ class Exchange:
         refusal = self._refusals.get(code)
         if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
-        raise type(refusal)(f"{refusal.message} {printable(detail)[:DETAIL_CHARACTERS]}".rstrip())
+        raise type(refusal)(f"{refusal.message} {in_one_line(detail)[:DETAIL_CHARACTERS]}".rstrip())
 
     def _decide(self, judge: Judge, question: bytes) -> None:
         try:
@@ -143,9 +145,9 @@ class Exchange:
     ) -> None:
         """Write ``chunks``, each after a line with its size, then ``0`` and the line that ``last`` returns.
 
-        Where they are ``acknowledged``, each waits until the program has taken the one before.
-        Where ``chunks`` or ``last`` raise an exception, ``no`` takes the place of that line, and the program drops what
-        has come. If the program has ended, its next answer says why.
+        If they are ``acknowledged``, each waits until the program has taken the previous one. If ``chunks`` or ``last``
+        raise an exception, ``no`` replaces the last line, and the program drops the data. If the program has ended, its
+        next answer says why.
         :raises connmgr.errors.TransferFailed: a chunk is not of its size; the program is ended.
         """
         chunks = iter(chunks)
@@ -162,7 +164,7 @@ class Exchange:
                 self._sent(end)
                 return
             size, pieces = chunk
-            # One of no bytes would be the last line.
+            # An empty chunk would look like the last line.
             if size and not (self._sent(b"%d\n" % size) and self.send(pieces, size)):
                 return
             if size and acknowledged:
@@ -201,7 +203,7 @@ class Exchange:
         return True
 
     def settle(self) -> None:
-        """Declare that only the program's end is awaited, with whatever status."""
+        """Expect no more output but the program's end, with any status."""
         self._answered = True
 
     def succeeded(self) -> bool:
@@ -209,7 +211,7 @@ class Exchange:
         return self._status == b"0"
 
     def _before_end(self, piece: bytes) -> bytes:
-        """Return ``piece`` without the line of the program's end, and keep back what may be its beginning."""
+        """Return ``piece`` without the program's last line, and keep back a possible beginning of that line."""
         end = self.mark + b" over "
         at = piece.rfind(end, max(0, len(piece) - len(end) - STATUS_BYTES))
         status, newline, rest = piece[at + len(end) :].partition(b"\n") if at >= 0 else (b"", b"", b"")
@@ -258,7 +260,7 @@ class Exchange:
         return bool(stdout)
 
     def _quoted_complaint(self) -> str:
-        said = printable(self._complaint.decode(errors="replace"))[:DETAIL_CHARACTERS]
+        said = in_one_line(self._complaint.decode(errors="replace"))[:DETAIL_CHARACTERS]
         return f" It printed: {said}" if said else ""
 
     def _fail(self, reason: str) -> NoReturn:

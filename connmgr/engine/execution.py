@@ -1,4 +1,4 @@
-"""How a shell becomes a program: what stands for an argv in the text that it reads."""
+"""The shell text that replaces a shell by the program of an argv."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ def definition(dialect: Dialect) -> str:
 
 
 def executed(dialect: Dialect, argv: Sequence[bytes]) -> bytes:
-    """Return the statement by which a shell of ``dialect`` becomes the program ``argv[0]``, as execvp(3) does.
+    """Return the statement that replaces a shell of ``dialect`` by the program ``argv[0]``, as execvp(3) does.
 
-    No builtin and no function is taken for the program. Where there is none the shell says so, and ends with 127; with
-    126 where it cannot be executed.
+    Builtins and functions do not count as programs. If there is no such program the shell says so and exits with 127;
+    with 126 if it cannot be executed.
     """
     is_searched = b"/" not in argv[0] and (dialect.by_path or argv[0].startswith(b"-"))
     become = words.EXEC if is_searched else dialect.execute.encode()
-    return become + b" " + b" ".join(map(dialect.quoted, argv))
+    # ksh93 on a terminal loses the beginning of a word that stands at byte 65,536 of a line.
+    between = b" " if dialect.newline == b"\n" else b" \\\n"
+    return become + b" " + between.join(map(dialect.quoted, argv))
 
 
 def become() -> str:
-    """Return the text that defines ``become``, which does the same with its words in a shell that is not known."""
+    """Return the text that defines ``become``, which does the same with its words in an unknown shell."""
     return fill(_EXECUTE.text, {"builtin": "", "by_path": "exec"}) + _BECOME.text

@@ -1,4 +1,4 @@
-"""The frame: one write that makes a supervisor run one command. :mod:`connmgr.engine.marks` reads what comes back."""
+"""The frame: one write that makes a supervisor run one command. :mod:`connmgr.engine.marks` reads the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.R
 
 @dataclass(frozen=True)
 class Command:
-    """One command and the options that hold for it alone: ``text``, or in its place the program and words of ``argv``.
+    """One command and its own options: ``text``, or instead the program and words of ``argv``.
 
     It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory`` or ``environment`` it runs in a copy of the
     session, whose state it does not change; so does an ``argv``.
@@ -42,7 +42,7 @@ class Command:
 
     @property
     def source(self) -> bytes | None:
-        """The file that it reads, quoted for sh; None where it reads what the frame brings."""
+        """The file that it reads, quoted for sh; None if the frame contains its input."""
         if self.stdin_pipe is not None:
             return quote(self.stdin_pipe)
         return None if self.stdin else b"/dev/null"
@@ -73,8 +73,8 @@ def build_frame(
 ) -> bytes:
     """Return the line that runs ``command`` in a subshell of the supervisor and reports how it ended.
 
-    The subshell becomes the program of an argv; an ``interpreter`` runs texts alone. The command stands in no ``if``,
-    ``&&`` or ``||``, where ``set -e`` would be ignored. ``cookie`` goes into the command's environment, to find
+    The subshell becomes the program of an argv; an ``interpreter`` only runs texts. The command is not within ``if``,
+    ``&&`` or ``||``, which would disable ``set -e``. ``cookie`` is in the command's environment, and identifies
     processes that left its tree.
     """
     mark = nonce.encode()
@@ -85,7 +85,7 @@ def build_frame(
         steps.insert(0, enter + b"||{ " + _REFUSED + mark + b";exit;}")
     if command.environment:
         exports = (export + k.encode() + b"=" + dialect.quoted(v.encode()) for k, v in command.environment.items())
-        steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # some variables cannot be set; the shell says which
+        steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # Some variables cannot be set; the shell prints which.
     if command.argv:
         source = b" " if command.source is None else b" <" + command.source + b" "
         steps.append(executed(dialect, command.argv) + source + _OUTPUT)
@@ -107,10 +107,10 @@ _STREAMS = b"</dev/null " + _OUTPUT
 def build_plain_frame(command: Command, nonce: str, cookie: str) -> bytes | None:
     """Return the line that runs a plain ``command`` in a supervisor without functions; None if it is not plain.
 
-    Its options are not looked at.
+    The command's options are ignored.
 
-    A single program needs no subshell. The subshell of several reports their end before it is gone itself; if it is
-    killed, the supervisor does.
+    A single program needs no subshell. For several, the subshell reports the end before it exits; if it is killed, the
+    supervisor reports the end.
     """
     mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
     single = _single(command)
@@ -123,7 +123,7 @@ def build_plain_frame(command: Command, nonce: str, cookie: str) -> bytes | None
 
 
 def _single(command: Command) -> bytes | None:
-    """Return the one program and its words that ``command`` is, if no shell would take them for anything else."""
+    """Return ``command`` as one program and its words, or None if a shell might read it differently."""
     if command.argv:
         return b" ".join(map(quote, command.argv)) if is_program(command.argv[0]) else None
     return command.text.strip(BLANKS) if is_single(command.text) else None
@@ -132,7 +132,7 @@ def _single(command: Command) -> bytes | None:
 def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes) -> bytes:
     """Return a line that moves the supervisor into ``directory`` and runs ``frame`` there, or reports that it is gone.
 
-    A ``case``, because a command within ``if`` or after ``||`` would not heed ``set -e``.
+    It uses ``case``, because a command within ``if`` or after ``||`` would ignore ``set -e``.
     """
     mark = nonce.encode()
     enter = dialect.builtin.encode() + b" cd " + dialect.quoted(directory)
@@ -141,12 +141,12 @@ def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes
 
 
 def _special(dialect: Dialect) -> bytes:
-    """Return what reaches a special builtin behind a function, in shells where one may have its name (POSIX 2.14)."""
+    """Return the prefix that reaches a special builtin in shells where a function may have its name (POSIX 2.14)."""
     return b"builtin " if dialect.builtin == "builtin" else b""
 
 
 def _as_path(directory: bytes) -> bytes:
-    # cd takes "-" and "-P" for something else, and looks in CDPATH for what begins with a name.
+    # cd gives "-" and "-P" another meaning, and searches CDPATH for a path that begins with a name.
     return directory if directory.startswith(b"/") else b"./" + directory
 
 
@@ -169,7 +169,7 @@ def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: I
     }
     run = _BLANK.sub(lambda blank: filling[blank[1]], interpreter.language.template)
     source = b"6<" + (command.source or b"&0")
-    # All newlines, those of the command too, stand within single quotes.
+    # All newlines, those of the command too, are within single quotes.
     return b"{ " + run.replace(b"\n", dialect.newline) + b";} " + source + b" " + _OUTPUT
 
 

@@ -1,4 +1,4 @@
-"""The greeting: what turns a freshly started shell into a supervisor, as its dialect fills it in."""
+"""The greeting: the text that turns a freshly started shell into a supervisor, filled in for its dialect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MERGED = Source(__package__, "merged")
 def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
     """Return the text that makes a shell of ``dialect`` a supervisor and has it describe itself, led by ``nonce``.
 
-    Where the channel has but one stream of output (``merged``), both descriptors are that one.
+    If the channel has only one stream of output (``merged``), both descriptors use it.
     """
     words = LETTERS | {"builtin": dialect.builtin, "nonce": nonce, "fork": dialect.fork}
     streams = _MERGED.text if merged else fill(_APART.text, {"renewal": dialect.renewal})

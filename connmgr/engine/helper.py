@@ -17,7 +17,7 @@ from connmgr.plugin import Channel, Transport
 _LOOP = Source(__package__, "helper")
 
 EXCHANGE = Source(__package__, "exchange")
-"""What programs of all rooms answer by, and take what they are sent."""
+"""The functions by which programs of all packages answer and read their input."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Helper:
         timeout: float,
         variables: Mapping[str, bytes] | None = None,
     ) -> bytes:
-        """Run ``program`` with ``arguments``, and return the mark that leads its answers.
+        """Run ``program`` with ``arguments``, and return the mark that begins its answers.
 
-        The program finds ``variables`` set; the helper is sent those that are not as in its last call.
-        Its last line is the mark, ``over``, and its exit status.
+        ``variables`` are set for the program; only those that changed since the last call are sent. Its last line is
+        the mark, ``over``, and its exit status.
         :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
         """
         mark = new_nonce()
@@ -89,7 +89,7 @@ class Helper:
         statements = [name.encode() + b"=" + quote(value) for name, value in changed.items()]
         lead = [b"feed" if program.fed else b"run", program.name.encode(), mark.encode()]
         text = b";".join([*statements, b" ".join([*lead, *map(quote, words)])])
-        # Most calls need no process on the far side to be read.
+        # The far side can read most calls without starting a process.
         line = None if unknown else as_words(text)
         told = b"as-is " + line if line is not None else as_line(unknown + text).encode()
         self.channel.sendall(self._word.encode() + b" " + told + b"\n", timeout)
@@ -97,11 +97,11 @@ class Helper:
 
     @property
     def idle(self) -> bool:
-        """Whether it runs, and prints nothing unasked."""
+        """Whether it runs and has printed nothing unexpected."""
         try:
             if any(self.channel.recv(0)):
                 return False
-            # A child of a start-up file may hold the streams of a dead shell open.
+            # A child of a start-up file may keep the streams of a dead shell open.
             self.channel.exit_status(0)
         except TimeoutError:
             return True
@@ -111,7 +111,8 @@ class Helper:
 
 
 class Helpers:
-    """Keeps one idle helper for the next caller, in ``pool`` if given; knows those that work for its own callers.
+    """Keeps one idle helper for the next caller, in ``pool`` if given, and tracks the helpers in use by its own
+    callers.
 
     Safe to use from several threads.
     """
@@ -124,14 +125,14 @@ class Helpers:
         self._closed = False
 
     def take(self) -> Helper | None:
-        """Return the idle helper, which the caller then has until :meth:`leave` or :meth:`end`, or None."""
+        """Return the idle helper or None; the caller owns it until :meth:`leave` or :meth:`end`."""
         helper = self._pool.take() if self._pool else self._taken_idle()
         if helper is not None:
             self._work(helper)
         return helper
 
     def start(self, transport: Transport, program: Program, timeout: float) -> Helper:
-        """Start another helper, which the caller then has; see :meth:`Helper.start`."""
+        """Start another helper, which the caller then owns; see :meth:`Helper.start`."""
         helper = Helper.start(transport, program, timeout)
         self._work(helper)
         return helper
@@ -149,7 +150,7 @@ class Helpers:
             helper.channel.close()
 
     def end(self, helper: Helper) -> None:
-        """Close a helper that is of no further use."""
+        """Close a helper that cannot be used again."""
         with self._lock:
             self._working.discard(helper)
         if self._pool:
@@ -165,7 +166,7 @@ class Helpers:
         return helper is not None
 
     def close(self) -> None:
-        """Close the helpers, those that work included, and every one that comes from now on; none of ``pool``."""
+        """Close all helpers, busy and future ones too, but none of ``pool``."""
         with self._lock:
             self._closed = True
             working = list(self._working)

@@ -1,4 +1,4 @@
-"""Joins what a running command prints in a burst, so that it does not cost its reader a message for each write."""
+"""Joins output of a running command that comes in a burst, so that its reader does not get a message for each write."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterator
 
 JOIN_SECONDS = 0.02
-"""Longest time that output waits for more: what comes that soon after the last piece is joined."""
+"""Longest time that output waits for more; output that comes within it is joined."""
 
 JOINED_BYTES = 64 << 10
-"""Output beyond which none waits for more."""
+"""Bytes of output that are sent at once, without waiting for more."""
 
 PIECE_BYTES = 32 << 10
 """Most bytes of a piece."""
@@ -23,21 +23,21 @@ Piece = tuple[bytes, bytes]
 class Joined:
     """Output on its way to a reader that takes piece after piece.
 
-    The first piece after a pause waits for nothing. Output of one stream is not joined across output of the other, so
-    that the reader sees in which order they were read.
+    The first piece after a pause is not delayed. Output of one stream is not joined across output of the other, so that
+    the reader sees the order in which they were read.
     """
 
     def __init__(self) -> None:
-        # Each stream's number, 0 for stdout, and what came of it until something came of the other.
+        # Stream numbers, 0 for stdout, each with the output that came before output of the other stream.
         self._runs: deque[tuple[int, bytearray]] = deque()
         self._bytes = 0
         self._leaving = False
-        # A time of time.monotonic: until then output waits for more.
+        # The time of time.monotonic until which output waits for more.
         self._joining_until = -math.inf
 
     @property
     def due(self) -> float:
-        """When the next piece must go out, a time of ``time.monotonic``; infinity if nothing is held."""
+        """The time of ``time.monotonic`` when the next piece must be sent; infinity if nothing is held."""
         if not self._runs:
             return math.inf
         return -math.inf if self._leaving else self._joining_until
@@ -53,7 +53,7 @@ class Joined:
             self._bytes += len(data)
 
     def next(self) -> Piece | None:
-        """Return the piece that now goes out, or None if what is held, if anything, waits for more."""
+        """Return the piece to send now, or None if there is none or it still waits for more."""
         if not self._runs:
             return None
         now = time.monotonic()
@@ -66,12 +66,12 @@ class Joined:
         return piece
 
     def rest(self) -> Iterator[Piece]:
-        """Yield all that is held; nothing follows."""
+        """Yield all held output, at the end."""
         while self._runs:
             yield self._first()
 
     def drop(self) -> None:
-        """Forget all that is held."""
+        """Drop all held output."""
         self._runs.clear()
         self._bytes = 0
 

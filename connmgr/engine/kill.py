@@ -13,7 +13,7 @@ TREE = Source(__package__, "tree")
 """The functions that find processes and kill them."""
 
 RESUME = Source(__package__, "resume")
-"""The function that continues who has stopped."""
+"""The function that continues stopped processes."""
 
 _HANG_UP = Source(__package__, "hang_up")
 _KILL_TREE = Source(__package__, "kill_tree")
@@ -42,7 +42,7 @@ def _run(transport: Transport, argv: list[str], timeout: float) -> bool:
     except OperationError:
         return False
     try:
-        # A start-up file may have replaced the shell by one that reads its commands from standard input.
+        # A start-up file may have replaced the shell by another one, which reads its commands from standard input.
         with contextlib.suppress(OSError):
             channel.sendall(b"exec " + shlex.join(argv).encode() + b"\n", deadline.left())
             channel.shutdown_write()

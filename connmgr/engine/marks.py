@@ -9,7 +9,7 @@ that the command moved to another, and begins that name if it differs; ``v`` beg
 output of an EXIT trap. ``g`` says that the requested directory cannot be entered, ``l`` that the session's own is lost.
 A blank and a number end the command with that status. On stderr the bare nonce is the only mark, and the end.
 
-After anything else behind a nonce, the shell's state is unknown, and :class:`UnknownMark` is raised.
+If anything else follows a nonce, the shell's state is unknown, and :class:`UnknownMark` is raised.
 """
 
 from __future__ import annotations

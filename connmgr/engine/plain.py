@@ -1,4 +1,4 @@
-"""Finds commands that cannot change their session's state, which can be run with less effort.
+"""Finds commands that cannot change their session's state, and so can run with less effort.
 
 They consist of programs with words and redirections. A program cannot change the shell that runs it; only the shell's
 builtins and functions can.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MAX_COMMAND_BYTES = 400
-"""A longer command takes longer than a check could save."""
+"""Most bytes of a checked command: checking a longer one takes more time than it could save."""
 
 BLANKS = b" \t\n"
 """Blanks around a command."""
@@ -43,7 +43,7 @@ _WORD = rb"""(?:[\w./:@%+,=*?~\[\]-]|VARIABLE|'[ -&(-~]*'|"(?:[ !#%-\[\]^_a-~]|V
 _WORD = _WORD.replace(b"VARIABLE", _VARIABLE)
 _REDIRECTION = rb"[0-9]?(?:[<>]|>>)[ \t]*" + _WORD + rb"|[0-9]?>&[0-9]"
 _SIMPLE = _PROGRAM + rb"(?:[ \t]+(?:" + _WORD + rb"|" + _REDIRECTION + rb"))*"
-# No words that a shell could reject, as zsh rejects a pattern without a match.
+# Excludes words that a shell could reject, as zsh rejects a pattern without a match.
 _SINGLE = re.compile(_PROGRAM + rb"(?:[ \t]+[\w./:@%+,-][\w./:@%+,=-]*)*")
 _NAME = re.compile(rb"\w[\w.+-]*")
 _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z)")

@@ -22,7 +22,7 @@ CLIENT_POLL_SECONDS = 1.0
 """Interval of checks whether the client is still there."""
 
 KILL_SECONDS = 20.0
-"""Time for a killed command's processes to end; otherwise the session is given up."""
+"""Longest wait for the end of a killed command's processes; then the session is abandoned."""
 
 KILL_AGAIN_FIRST_SECONDS, KILL_AGAIN_SECONDS = 0.1, 1.0
 """Interval of attempts to kill a command that still runs: the first, and the longest."""
@@ -64,7 +64,7 @@ class Holder(Protocol):
 
 
 Room = Callable[[float], bool]
-"""Waits up to so many seconds until a reader has taken what it was given; returns whether it has."""
+"""Waits up to the given seconds until the reader has taken all output; returns whether it has."""
 
 
 def _always(_: float) -> bool:
@@ -74,7 +74,7 @@ def _always(_: float) -> bool:
 class Running:
     """A command that a session has begun. One thread at a time reads its :meth:`events` or its :meth:`result`, once.
 
-    The time of its ``limits`` counts from now; whether it is abandoned is checked once a second.
+    The time of its ``limits`` counts from now. Once a second it checks whether its client has left.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class Running:
     def events(self, room: Room = _always) -> Iterator[Piece]:
         """Yield ``(stdout, stderr)``, one of them empty, as output comes, to the end of the command.
 
-        Bursts are joined (:class:`Joined`). While there is no ``room``, nothing is read, so that the command waits for
-        its reader. Its time goes on, and what it has left when it is killed is dropped then.
+        Bursts are joined (:class:`Joined`). While there is no ``room``, nothing is read, so the command waits for its
+        reader, while its time goes on. If it is killed then, unread output is dropped.
 
-        It raises CommandTimeout or CommandCancelled after a kill, NoSuchDirectory or ShellLost.
+        Raises CommandTimeout or CommandCancelled after a kill, NoSuchDirectory or ShellLost.
         """
         self.stdout.limit = self.stderr.limit = sys.maxsize
         self._room = room
@@ -140,10 +140,10 @@ class Running:
         return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated)
 
     def read(self, seconds: float) -> bool:
-        """Read what has come, or what comes first within ``seconds``; return whether the command has ended.
+        """Read available output, waiting up to ``seconds`` for some; return whether the command has ended.
 
-        So one thread reads several commands in turn. :meth:`result` waits no more for one that has ended; before that,
-        any thread may read it to its end.
+        With this one thread reads several commands in turn. Afterwards any thread may call :meth:`result`, which does
+        not wait if the command has ended.
         :raises connmgr.errors.ShellLost, connmgr.errors.ShellStopped: the shell is gone.
         """
         with self._session.guarded():
@@ -170,7 +170,7 @@ class Running:
             raise self._interruption(reason)
 
     def _until(self, deadline: float, abandoned: Callable[[], bool]) -> Generator[None, None, str]:
-        """Read until the command ends; return None, or why it is no longer awaited: ``timeout`` or ``abandoned``.
+        """Read until the command ends; return None, or why the wait was given up: ``timeout`` or ``abandoned``.
 
         ``deadline`` is a time of ``time.monotonic``. Yields after each read.
         :raises EOFError: the shell is gone.
@@ -187,7 +187,7 @@ class Running:
                 self._raise_if_ended()
                 next_look = now + CLIENT_POLL_SECONDS
             if not self._room(min(deadline, next_look) - now):
-                # A reader that has gone is not waited for.
+                # Do not wait for a reader that has left.
                 if abandoned():
                     return "abandoned"
                 continue
@@ -214,19 +214,19 @@ class Running:
         self._due = math.inf
 
     def _receive(self, seconds: float) -> None:
-        # By itself, so that nothing holds what was read while its reader is waited for.
+        # A function of its own, so that no variable keeps the output alive during the wait for its reader.
         out, err = self._channel.recv(seconds)
         self.stdout.parse(out)
         self.stderr.parse(err)
 
     def _raise_if_ended(self) -> None:
-        """Detect the shell's end even if a job of it keeps the streams open."""
+        """Detect the shell's end even if a background process keeps the streams open."""
         with contextlib.suppress(TimeoutError):
             self._channel.exit_status(0)
             raise EOFError
 
     def _killed(self) -> Iterator[None]:
-        """Kill the command and read the rest of its output; a shell that does not answer then is lost."""
+        """Kill the command and read the rest of its output; if the shell does not answer then, it is lost."""
         self._room = partial(self._drop_without, self._room)
         deadline = time.monotonic() + KILL_SECONDS
         interval = KILL_AGAIN_FIRST_SECONDS
@@ -240,7 +240,7 @@ class Running:
 
     def _interruption(self, reason: str) -> CommandTimeout | CommandCancelled:
         if reason == "abandoned":
-            return CommandCancelled("The client went away; the command was killed.")
+            return CommandCancelled("The client disconnected; the command was killed.")
         return CommandTimeout(
             f"The command ran longer than {self._limits.timeout:g} s and was killed.",
             self.stdout.output,

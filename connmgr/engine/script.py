@@ -1,4 +1,4 @@
-"""Packs an sh script with its arguments into an argv that every login shell hands on as it is."""
+"""Packs an sh script with its arguments into an argv that every login shell passes on unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-# Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in ways of their own.
+# Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in their own ways.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _BOOT_IN_OWN_LOCALE = 'eval "$(LC_ALL=C printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
@@ -23,7 +23,7 @@ def quote(word: bytes) -> bytes:
 
 
 def fill(text: str, words: Mapping[str, str]) -> str:
-    """Return ``text`` with ``words`` in the place of their names between two @; other names stay."""
+    """Return ``text`` with each ``@name@`` replaced by its value in ``words``; other names stay."""
     return _BLANK.sub(lambda blank: words.get(blank[1], blank[0]), text)
 
 
@@ -31,8 +31,8 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 def programs(package: str) -> Mapping[str, str]:
     """Return the programs for the far side that ``package`` has in the files of ``far/``, by the files' names.
 
-    They are read together, once: a daemon goes on with those that it was started with, whatever is installed meanwhile.
-    Of each the far side is sent the lines without indentation, but for blank ones and comments.
+    They are read together, once: a running daemon keeps its programs, even if an upgrade replaces the files. The far
+    side gets their lines without indentation, blank lines and comments.
     """
     found = (file for file in (files(package) / "far").iterdir() if file.is_file())
     return {file.name: _uncommented(file.read_text(encoding="utf-8")) for file in found}
@@ -53,19 +53,19 @@ class Source:
 
     @property
     def text(self) -> str:
-        """What the far side is sent of it."""
+        """The text for the far side."""
         return programs(self.package)[f"{self.name}.{self.language}"]
 
     @property
     def one_line(self) -> str:
-        """The text of a program each line of which is a whole list of commands, as one such line."""
+        """The text in one line, for a program whose every line is a complete list of commands."""
         return "; ".join(self.text.splitlines())
 
 
 def script_argv(script: str, arguments: Iterable[str | bytes] = (), *, own_locale: bool = False) -> list[str]:
     """Return the argv that runs ``script`` in ``/bin/sh`` with ``arguments`` as ``$1`` and so on.
 
-    It runs in the locale C, unless it is to keep its ``own_locale`` for a program that is the user's.
+    It runs in the locale C, or with ``own_locale`` in the user's, for programs of the user.
 
     The login shell of the far side parses the command line of an ssh session, whatever language it speaks. So the
     script travels in the octal escapes of ``printf %b`` (POSIX.1-2017 *printf*), which hold nothing that means

@@ -34,16 +34,16 @@ from connmgr.errors import (
 from connmgr.plugin import Channel, Transport
 
 GIVE_UP_SECONDS = 5.0
-"""For killing a shell that does not answer."""
+"""Time for killing a shell that does not answer."""
 
 MAX_LATE_READS = 64
-"""Most reads of a job that prints without end, before a command is sent all the same."""
+"""Most reads of output from background processes before a command is sent anyway."""
 
 FRAME_INPUT_BYTES = 16384
 """Larger standard input goes through a pipe of its own, if there is a second channel."""
 
 SEND_SECONDS = 30.0
-"""For a waiting supervisor to take a frame."""
+"""Time for a waiting supervisor to take a frame."""
 
 
 class Session:
@@ -66,7 +66,7 @@ class Session:
         self._nonces = nonces()
         self._running: str | None = None
         self.running_since: float | None = None
-        """When the command began that runs, in seconds of ``time.time``."""
+        """When the running command began, in seconds of ``time.time``."""
         self._stopping = threading.Event()
         self._lost = False
         self._entered = supervisor.directory
@@ -90,14 +90,14 @@ class Session:
                 self._lost = True
 
     def lose(self) -> None:
-        """Give the shell up, unless a command runs: its far side is silent."""
+        """Abandon the shell, whose far side is silent, unless a command runs."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             self._lost = True
 
     def _has_ended(self) -> bool:
         try:
             self._discard_late_output()
-            # A background job may hold the streams of a dead shell open.
+            # A background process may keep the streams of a dead shell open.
             self._channel.exit_status(0.0)
         except TimeoutError:
             return False
@@ -112,7 +112,7 @@ class Session:
 
     @property
     def surroundings(self) -> Surroundings:
-        """What a command that began now would find."""
+        """The shell and state that a command would start with now."""
         shell = self._supervisor
         variables = dict(self._state.variables)
         return Surroundings(shell.argv, shell.dialect, shell.interpreter, self._state.directory, variables)
@@ -159,11 +159,11 @@ class Session:
     ) -> Iterator[Running]:
         """Begin ``command`` after those before it, and hold the session for it until the ``with`` block ends.
 
-        It may run for ``timeout`` seconds, while ``abandoned``, called about once a second, returns False. If it still
-        runs when the block ends, it is killed.
+        It may run for ``timeout`` seconds, as long as ``abandoned``, called about once a second, returns False. If it
+        still runs when the block ends, it is killed.
         :raises ShellBusy: earlier commands took ``patience`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
-        :raises ShellLost: the shell is gone; where it says that it was ``sent``, nobody knows whether the command ran.
+        :raises ShellLost: the shell is gone; if the error is ``sent``, it is unknown whether the command ran.
         """
         with (
             self._turn(timeout if patience is None else patience),
@@ -197,7 +197,9 @@ class Session:
         try:
             self._command_lock.acquire(timeout)
         except TimeoutError:
-            raise ShellBusy("Other commands held this session until the request's time was over.") from None
+            raise ShellBusy(
+                "Other commands held this session until the request's time was over; try again, or use another session."
+            ) from None
         try:
             if self._stopping.is_set():
                 raise ShellStopped("The shell was stopped before the command ran.")
@@ -237,9 +239,9 @@ class Session:
         return self.alive
 
     def stop(self, timeout: float) -> None:
-        """Kill what runs, let the shell exit, and release the channel, in about ``timeout`` seconds."""
+        """Kill a running command, let the shell exit, and release the channel, in about ``timeout`` seconds."""
         if not self._lost:
-            # Who waits for a lost shell hears that it was lost: it may be started anew for them.
+            # Threads that wait for a lost shell get ShellLost, so that they may start it again.
             self._stopping.set()
         try:
             self._end(timeout)
@@ -258,7 +260,7 @@ class Session:
             cookie = self._running
             if cookie and not self._lost:
                 self.kill_tree(cookie, min(KILL_SECONDS, left / 2))
-            # A command that had not begun yet is killed in the next round.
+            # A command that has not begun yet is killed in the next round.
             ended = self._exit(min(KILL_AGAIN_SECONDS, max(0.0, exit_deadline - time.monotonic())), exit_deadline)
         if not ended:
             self._kill_supervisor(max(0.1, deadline - time.monotonic()))
@@ -297,7 +299,7 @@ class Session:
             yield command
 
     def settle(self, running: Running) -> None:
-        """Take over a command's state, and raise the reason if it did not run.
+        """Store a command's state, and raise the reason if it did not run.
 
         :raises ShellStopped: the shell was stopped while it ran.
         :raises NoSuchDirectory: its working directory, or the session's own, cannot be entered.
@@ -336,13 +338,13 @@ class Session:
         return tidying + RESUME.text.encode() + b"p=$$;resume;exit 0\n"
 
     def _discard_late_output(self) -> None:
-        """Drop what background jobs of earlier commands have printed: it is not the next command's."""
+        """Drop output of earlier commands' background processes, which does not belong to the next command."""
         for _ in range(MAX_LATE_READS):
             if not any(self._channel.recv(0)):
                 return
 
     def give_up(self, cookie: str) -> None:
-        """Kill a shell that does not answer, and all that it runs, and close its channel."""
+        """Kill a shell that does not answer, with its child processes, and close its channel."""
         self.kill_tree(cookie, GIVE_UP_SECONDS)
         self._kill_supervisor(GIVE_UP_SECONDS)
         self._channel.close()
@@ -354,7 +356,7 @@ class Session:
             return
         self._entered = self._state.directory
         if command.keeps_state and stdout.state:
-            # The name may be the same, and lead to another directory.
+            # The same name may lead to another directory.
             self._moved = stdout.moved
             interpreted = self._supervisor.interpreter is not None
             self._restore = self._state.update(*stdout.state, from_env=interpreted)

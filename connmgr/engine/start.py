@@ -13,10 +13,10 @@ from connmgr.engine.frame import Interpreter
 from connmgr.engine.greeting import greeting
 from connmgr.engine.marks import MarkedStream, UnknownMark
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.printable import printable
 from connmgr.engine.words import FUNCTION_PREFIX
 from connmgr.errors import ConnectTimeout, ShellLost, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Transport
+from connmgr.printable import in_one_line
 
 FACTS_BYTES = 64 << 10
 PATH_BYTES = 4096
@@ -58,9 +58,9 @@ class ShellInfo:
 class Supervisor:
     """A shell that is ready for frames.
 
-    Its environment contains ``word``. ``pure`` says that it has no functions or aliases, so that every word but its own
-    runs a program, and that it waits for all programs. ``dialect`` is that of the actual shell, also for ``sh``.
-    ``argv`` starts another one like it.
+    Its environment contains ``word``. ``pure`` says that it has no functions or aliases, so that every word except its
+    own runs a program, and that it waits for all programs. ``dialect`` is that of the actual shell, also for ``sh``.
+    ``argv`` starts another shell of the same kind.
     """
 
     channel: Channel
@@ -88,7 +88,7 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
     channel = transport.open_channel(boot, timeout=timeout)
     if deadline.passed:
         channel.close()
-        raise ConnectTimeout(f"Nothing could be started there within {timeout:.0f} s.")
+        raise ConnectTimeout(f"No shell could be started there within {timeout:.0f} s.")
     try:
         return _greet(channel, await_announcement(channel, nonce, boot, deadline), argv[1:], deadline)
     except (ShellStartFailed, UnsupportedShell) as error:
@@ -110,8 +110,8 @@ def _words(shell: str) -> Sequence[str]:
 
 def _greet(channel: Channel, shell: Announcement, options: Sequence[str], deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
-        raise UnsupportedShell("The shell that the connection asks for does not exist there.")
-    dialect, path = dialect_of(shell.name), printable(shell.path)[:NAME_CHARACTERS]
+        raise UnsupportedShell("The connection's shell does not exist there; change its field shell.")
+    dialect, path = dialect_of(shell.name), in_one_line(shell.path)[:NAME_CHARACTERS]
     supervising = SH if dialect.interpreter else dialect
     word = new_nonce()
     stdout, stderr = MarkedStream(word, FACTS_BYTES), MarkedStream(word, FACTS_BYTES, stderr=True)
@@ -135,7 +135,7 @@ def _greet(channel: Channel, shell: Announcement, options: Sequence[str], deadli
 
 
 def _undescribed(shell: Announcement) -> ShellStartFailed:
-    path = printable(shell.path)[:NAME_CHARACTERS]
+    path = in_one_line(shell.path)[:NAME_CHARACTERS]
     return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
 
 
@@ -148,7 +148,7 @@ def _described(
     shell: Announcement,
     argv: tuple[str, ...],
 ) -> Supervisor:
-    # Earlier output of the shell comes first. The nonce is not at the line's beginning, where it would be a mark.
+    # Earlier output of the shell comes first. A nonce at the beginning of a line would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {word} ")[2].split("\n")
     if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_BYTES:
         raise _undescribed(shell)
@@ -164,7 +164,7 @@ def _described(
         info=ShellInfo(
             dialect.number,
             _OS_TYPES.get(kernel, "unix"),
-            printable(system or kernel)[:NAME_CHARACTERS],
+            in_one_line(system or kernel)[:NAME_CHARACTERS],
             "merged" if channel.merged else "none",
             temp,
         ),

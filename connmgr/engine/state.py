@@ -1,8 +1,8 @@
 """The state that lasts between commands: the working directory and the exported variables.
 
 The subshell of each command prints both after the command. The engine compares them with the last ones, and sets what
-changed in the supervisor before the next command. Values stay in the shell's own quoting (``export -p`` prints what the
-same shell reads back, POSIX.1-2017 *export*), so that none is decoded.
+changed in the supervisor before the next command. Values stay in the shell's own quoting and are not decoded (the same
+shell can read the output of ``export -p``, POSIX.1-2017 *export*).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from connmgr.engine.dialects import SH, Dialect
 from connmgr.engine.script import quote
 
 _HEAD = re.compile(rb"(?:export|declare|typeset)(?: -\w{1,16}){0,4} (?P<name>[A-Za-z_]\w*)(?P<set>=?)")
-# One alternative for each first byte, so that no input matches in two ways.
+# One alternative per first byte, so that no input matches in two ways.
 _PIECE = re.compile(
     rb"""[^\s'"\\$()]+ | \\. | '[^']*' | "[^"\\]*(?:\\.[^"\\]*)*" | \$'[^'\\]*(?:\\.[^'\\]*)*' | \$(?!')"""
     rb"| (?P<blanks>\s+) | (?P<end>.)",
@@ -24,7 +24,7 @@ _QUOTING = re.compile(rb"""['"\\]""")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 _OF_EACH_COMMAND = frozenset(b"_ PWD CONNMGR_COMMAND".split())
-"""Variables with a value of their own in each command."""
+"""Variables whose value differs in each command."""
 
 GONE = b"/dev/null"
 """The working directory of a session whose directory was removed: no shell enters it."""
@@ -90,7 +90,7 @@ class State:
     _dump: bytes = b""
 
     def update(self, directory: bytes, dump: bytes, *, from_env: bool) -> bytes:
-        """Take over a command's state, and return the sh text that updates the supervisor's variables.
+        """Store a command's state, and return the sh text that updates the supervisor's variables.
 
         A malformed dump changes no variable; one that does not begin with a directory changes nothing.
         """
@@ -109,5 +109,5 @@ class State:
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
         changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.kept]
         self.variables = variables
-        # Without this word, a variable that the shell refuses to set or unset would end it.
+        # Without this word, the shell would exit at a variable that it refuses to set or unset.
         return b"".join(self.dialect.builtin.encode() + b" " + statement for statement in changes)

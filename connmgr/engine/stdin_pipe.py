@@ -1,6 +1,6 @@
 """Sends a command's large standard input over a second channel and a named pipe.
 
-Shells read their input byte by byte, to leave the rest to their commands; a megabyte within a frame takes seconds.
+Shells read their input byte by byte, to leave the rest to their commands: a megabyte within a frame takes seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from connmgr.plugin import Channel, Deadline, Transport
 
 PIECE_BYTES = 1 << 20
 END_SECONDS = 5.0
-"""Time for the feeding process to end after its reader."""
+"""Longest wait for the end of the feeding process after its reader."""
 
 _LINE_BYTES = 1 << 16
 
@@ -48,7 +48,7 @@ def _path(channel: Channel, deadline: Deadline) -> bytes:
         if deadline.passed:
             raise EOFError
         seen += channel.recv(deadline.left())[0]
-    # Start-up files of the login shell may have printed before.
+    # Start-up files of the login shell may have printed something before.
     _, said, path = seen.rpartition(b"ok /")
     if not said:
         raise EOFError

@@ -1,4 +1,4 @@
-"""What a command finds in a session, for programs that run beside it."""
+"""The shell, directory and variables of a session, for programs that run beside it."""
 
 from __future__ import annotations
 

@@ -19,19 +19,19 @@ HOLD, FREE = b"_cm_hold", b"_cm_free"
 """Take, and free again, the descriptors that scripts use; between them the streams of a command are kept."""
 
 EXEC = b"_cm_exec"
-"""``argv…``: becomes a program of PATH whose name means something else to ``exec``."""
+"""``argv…``: becomes a program of PATH whose name ``exec`` would take for something else."""
 
 END = b"_cm_end"
 """``status nonce``: the supervisor reports the end of a command."""
 
 DONE = b"_cm_done"
-"""``status nonce``: a subshell reports its own end, and the supervisor then needs :data:`RENEW` alone."""
+"""``status nonce``: a subshell reports its own end; the supervisor then only needs :data:`RENEW`."""
 
 RENEW = b"_cm_renew"
-"""Opens the session's streams anew."""
+"""Reopens the session's streams."""
 
 FUNCTION_PREFIX = "_cm_"
-"""What all functions of a supervisor begin with, those too that no frame calls."""
+"""The prefix of all functions of a supervisor, even those that no frame calls."""
 
 DIRECTORY = "c"
 MOVED = "p"
@@ -41,4 +41,4 @@ REFUSED = "g"
 LOST = "l"
 
 LETTERS = {"directory": DIRECTORY, "moved": MOVED, "variables": VARIABLES, "rest": REST}
-"""The letters by the names that the programs of ``far/`` have for them."""
+"""The letters by their names in the programs of ``far/``."""

@@ -1,4 +1,4 @@
-"""What of listings and patterns is for a caller whose files are put to a gate."""
+"""Filters listings and patterns for callers with rules over paths."""
 
 from __future__ import annotations
 

@@ -17,31 +17,31 @@ from connmgr.fs.files import BLOCK, SLOWEST_DISK, Place, chunked, joined, record
 from connmgr.fs.tar import DIRECTORY, HARD_LINK, LINK, OTHER, Member, Reader
 
 PIECE_BYTES = 192 << 10
-"""Bytes of an archive that go on at once."""
+"""Bytes of an archive that are passed on at once."""
 
 MAX_LINKS = 100_000
-"""Links in one archive that is written; each is remembered, so that nothing goes through it."""
+"""Most links in one archive to unpack; each is remembered, so that no member is written through it."""
 
 LINK_BYTES = 64 << 20
 NAME_BYTES = 256
 """Memory for those links: of each name on the way to one its length, and so much besides."""
 
 COMPLAINT_BYTES = 32 << 10
-"""Bytes of what the far side's tar complains of that go on: what leads a header may have no more than 64 KiB."""
+"""Most bytes of error messages of the far side's tar that are passed on: a pax header may have 64 KiB."""
 
 MEMBERS_A_SECOND = 500
 """Members that a far side must put in place in a second at least, beyond the time that any answer has."""
 
 REPORT_BYTES = 1 << 20
-"""Bytes in which a far side tells what it could not put in place."""
+"""Most bytes of a far side's report about entries that it could not move to their place."""
 
 FAILED = "CONNMGR.failed"
-"""The pax header that tells what the far side's tar complained of."""
+"""The pax header with the error messages of the far side's tar."""
 
 
 @dataclass
 class Tally:
-    """What has passed: ``files`` that are no directories, and the ``bytes`` of their content."""
+    """The transferred ``files``, without directories, and the ``bytes`` of their content."""
 
     files: int = 0
     bytes: int = 0
@@ -62,9 +62,9 @@ class Failed:
 
 
 class Archive:
-    """What a directory holds, as an archive, by iteration; a single file is one of its own. Close it afterwards.
+    """The content of a directory, or a single file, as an archive, by iteration. Close it afterwards.
 
-    ``members`` are the paths in the directory that are wanted, with all below them; without them it is everything.
+    ``members`` are the wanted paths in the directory, with everything below them; without them, all.
     """
 
     def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
@@ -109,7 +109,7 @@ class Archive:
             return None
         parts = _parts(member.name)
         if self._lead is None:
-            # The first member tells what the run is about: a directory, or a single file.
+            # The first member shows whether the run is about a directory or a single file.
             self._lead = _parts(self._calls.lead or (self._single if parts else b""))
             parts = [] if self._lead else parts
         name = b"/".join(self._lead + parts)
@@ -119,12 +119,12 @@ class Archive:
 
 
 def extract(place: Place, path: bytes, pieces: Iterable[bytes], *, exact: bool, tally: Tally) -> list[Failed]:
-    """Write what an archive holds into the directory ``path``, which is made if it is missing; count it in ``tally``.
+    """Unpack an archive into the directory ``path``, which is created if missing; count its members in ``tally``.
 
-    Each file comes to its place in one step, when all of the archive has come. Modes are those of the archive without
-    what the far side's umask takes away, which ``exact`` keeps; never setuid, setgid or sticky.
+    Each file is moved to its place in one step, when the whole archive has arrived. Modes are those of the archive
+    minus the far side's umask, with ``exact`` unchanged; never setuid, setgid or sticky.
 
-    :returns: what could not be put in place.
+    :returns: the entries that could not be moved to their place.
     :raises ArchiveRefused: see :class:`Gate`; nothing was written.
     """
     with place.run(scripts.EXTRACT, [path, new_nonce(), str(BLOCK)]) as exchange:
@@ -145,10 +145,10 @@ _NONE: _Names = {}
 
 
 class Gate:
-    """Lets members of an archive through that may be written into a directory, as those that they become.
+    """Checks members of an archive before they are unpacked into a directory, and rewrites them.
 
-    :raises ArchiveRefused: a path is absolute or has ``..``; something follows that goes through a link, or would take
-        its place; a hard link leads elsewhere; something is neither a file, a directory nor a link.
+    :raises ArchiveRefused: a path is absolute or has ``..``; a later member goes through a link, or would take its
+        place; a hard link leads elsewhere; something is neither a file, a directory nor a link.
     """
 
     def __init__(self, mask: int, tally: Tally) -> None:
@@ -159,7 +159,7 @@ class Gate:
         self._count = self._held = 0
 
     def __call__(self, member: Member) -> Member | None:
-        """Return what is written of a member, None of the directory itself."""
+        """Return the member as it is written, None for the directory itself."""
         parts = _parts(member.name)
         if not parts:
             return None
@@ -233,7 +233,7 @@ def _parts(path: bytes) -> list[bytes]:
     """
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     if path.startswith(b"/") or b".." in parts or len(path) > tar.NAME_BYTES:
-        raise ArchiveRefused(f"{tar.shown(path)}: such a path would lead out of the directory, or is too long.")
+        raise ArchiveRefused(f"{tar.shown(path)}: this path leads out of the directory, or is too long.")
     return parts
 
 

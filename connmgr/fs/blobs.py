@@ -66,7 +66,7 @@ class Blobs:
         self._room = Room()
         self._quota = quota
         self._ttl = ttl
-        # Guards everything below, and each blob's readers.
+        # Guards all attributes below, and each blob's readers.
         self._lock = threading.Lock()
         self._blobs: dict[str, Blob] = {}
         self._used = 0
@@ -91,7 +91,7 @@ class Blobs:
 
     @contextmanager
     def borrowed(self, owner: object, identifier: str) -> Iterator[Blob]:
-        """Lend a blob of ``owner``; if it expires meanwhile, it can still be read to its end.
+        """Yield a blob of ``owner``; if it expires meanwhile, it can still be read to its end.
 
         :raises UnknownBlob: it does not exist, has expired, or belongs to another session.
         """

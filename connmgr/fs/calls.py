@@ -1,4 +1,4 @@
-"""One program, run over a directory as often as the names that it is told need."""
+"""One program, run over a directory as often as its list of names requires."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from connmgr.errors import RequestError
 from connmgr.fs.files import Place
 
 CALL_BYTES = 48 << 10
-"""Bytes of the names that one call of a program is given."""
+"""Most bytes of names in one call of a program."""
 
 
 class Calls:
     """The runs of ``program`` over the directory ``path``, for ``names`` in it; one run for all that it holds.
 
-    The first one has begun, and each yields what follows its ``ok``. Close it afterwards.
+    The first run has begun, and each yields its answer after ``ok``. Close it afterwards.
 
-    Where the place has a gate, each name has a run of its own, in which it is the path. ``lead`` is what the archive of
-    such a run is about: the path from the directory, empty for all that it holds; None where names need no lead.
-    ``missed`` tells what could not be run, after the first.
+    With a gate each name has its own run, as the path. ``lead`` is the path of such a run's archive relative to the
+    directory, empty for the whole directory; None if names need no prefix. ``missed`` has the runs after the first that
+    failed.
     """
 
     lead: bytes | None = None
@@ -37,7 +37,7 @@ class Calls:
             self._cleanup = cleanup.pop_all()
 
     def __iter__(self) -> Iterator[Exchange]:
-        """Yield each run when the one before is over."""
+        """Yield each run when the previous one is over."""
         yield self._exchange
         for names in self._lists:
             self._cleanup.close()

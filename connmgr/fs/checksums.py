@@ -18,7 +18,7 @@ from connmgr.fs.tar import FILE, HARD_LINK, Reader
 from connmgr.plugin import Deadline
 
 SIGN_SECONDS = 5.0
-"""After so long without a checksum the client is sent something, which shows whether it is still there."""
+"""Seconds without a checksum after which a blank is sent to the client, which shows whether it is still there."""
 
 _SIZE = re.compile(rb" *([0-9]{1,18})\r?\n")
 _SUM = re.compile(rb"([0-9a-f]{64}) [ *](?:\./)?(.+)", re.DOTALL)
@@ -26,16 +26,16 @@ _SUM = re.compile(rb"([0-9a-f]{64}) [ *](?:\./)?(.+)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Checksum:
-    """The SHA-256 of a file in hexadecimal; ``name`` is its path in the directory that was asked about."""
+    """The SHA-256 of a file in hexadecimal; ``name`` is its path in the requested directory."""
 
     name: bytes
     sha256: str
 
 
 class Checksums:
-    """The checksums of the files that a directory holds, or of a single file; close it afterwards.
+    """The checksums of the files in a directory, or of a single file; close it afterwards.
 
-    ``members`` are the paths in the directory that are wanted, with all below them; without them it is everything.
+    ``members`` are the wanted paths in the directory, with everything below them; without them, all.
     """
 
     def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
@@ -45,14 +45,14 @@ class Checksums:
         """
         self.count = 0
         names = [_below(name) for name in members]
-        # Programs that compute checksums open files by their names, in whose place a link may be by then.
+        # Programs that compute checksums open files by name, and a link may have replaced the file by then.
         self._archive = Archive(place, path, members) if place.gate is not None else None
         self._calls = Calls(place, scripts.CHECKSUM, path, names) if self._archive is None else None
 
     def __iter__(self) -> Iterator[list[Checksum]]:
-        """Yield those that have come, in no order, and an empty list for a while in which none came.
+        """Yield the checksums in bursts, in no order, and an empty list if none came for a while.
 
-        Links, and files that cannot be read, have none.
+        Links and unreadable files have none.
 
         :raises TransferFailed: the link breaks, or the far side sends something else.
         """
@@ -69,7 +69,7 @@ class Checksums:
 
 
 def _archived(archive: Archive) -> Iterator[list[Checksum]]:
-    """Yield the checksums of the files that come in ``archive``, computed here."""
+    """Yield the checksums of the files in ``archive``, computed here."""
     sums: dict[bytes, str] = {}
     reader, signed = Reader(archive), Deadline(SIGN_SECONDS)
     for member in reader:
@@ -91,7 +91,7 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
     while True:
         while not deadline.passed and not exchange.arrives(SIGN_SECONDS):
             yield []
-        # Whoever sends nothing beyond the deadline is given no further time.
+        # A far side that sends nothing gets no time beyond the deadline.
         if not (piece := next(exchange.data(deadline.left()), b"")):
             break
         total += len(piece)
@@ -115,5 +115,5 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
 
 def _below(name: bytes) -> bytes:
     if name.startswith(b"/") or b".." in name.split(b"/"):
-        raise InvalidRequest("members: such a path would lead out of the directory.")
+        raise InvalidRequest("members: a path may not lead out of the directory.")
     return b"./" + name

@@ -13,7 +13,7 @@ from itertools import islice
 from connmgr.errors import TransferFailed
 
 RUN_ENTRIES = 4096
-"""Entries sorted at once: sorting keeps other threads waiting."""
+"""Entries sorted at once, because sorting blocks other threads."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TYPES = {
@@ -112,7 +112,7 @@ def renamed(record: bytes, name: bytes) -> bytes:
 def _keyed(record: bytes) -> bytes:
     """Return ``record`` with the name first, delimited by NUL, which no name contains."""
     start = _matched(record).start("name")
-    # After a slash of the format's own there are the path, with its ./ where it is relative, and a newline.
+    # The format adds a slash before the path, which begins with ./ if it is relative, and a newline after it.
     return record[start + 1 :].removeprefix(b"./").removesuffix(b"\n") + b"\0" + record[:start]
 
 
@@ -124,7 +124,7 @@ def _matched(record: bytes) -> re.Match[bytes]:
 
 
 def _time(seconds: int, fraction: bytes) -> datetime:
-    """Return seconds since 1970 as a time; later ones than the calendar's end as its end."""
+    """Return seconds since 1970 as a time, at most the calendar's end."""
     try:
         return _EPOCH + timedelta(seconds=seconds, microseconds=int(fraction[:6].ljust(6, b"0")))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Reads, writes and looks at files of the machine that a session is on, as the session's user.
+"""Reads, writes and describes files of a session's machine, as the session's user.
 
 A path is bytes: absolute, relative to the session's directory, or beginning with ``~/``.
 """
@@ -23,35 +23,35 @@ from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
 
 WHOLE = 64 << 10
-"""Bytes up to which a file is read to its end before its size is told."""
+"""A file is read to its end before its size is told, if it has at most this many bytes."""
 
 UNSIZED_LIMIT = 16 << 20
-"""Bytes that are read of a file whose size is said to be small; those of /proc say 0."""
+"""Most bytes that are read of a file with a small reported size; files in /proc report 0."""
 
 LISTING_LIMIT = 64 << 20
 DESCRIPTION_LIMIT = 64 << 10
-"""Bytes in which one file is described, with a link's target."""
+"""Most bytes of a file's description, with a link's target."""
 
 RECORD_LIMIT = 16 << 10
-"""Bytes of an entry, and of a link's target."""
+"""Most bytes of an entry, and of a link's target."""
 
 BLOCK = 64 << 10
-"""Bytes that the far side reads at once of a large file."""
+"""Bytes of a large file that the far side reads at once."""
 
 CHUNK_BYTES = 2 << 20
-"""Bytes that a far side is sent in one chunk, each of which costs it a process."""
+"""Bytes of one chunk to a far side; each chunk costs a process there."""
 
 SLOWEST_DISK = 1 << 20
-"""Bytes a second that a far side must flush and check at least, beyond the time that any answer has."""
+"""Bytes per second that a far side must at least flush and check, in addition to the time of any answer."""
 
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session works: its transport, its working directory, and the helpers that it has.
+    """A session's transport, working directory and helpers.
 
-    All that is done with files there is put to ``gate``, if there is one.
+    If there is a ``gate``, it decides about every file operation.
     """
 
     transport: Transport
@@ -60,7 +60,7 @@ class Place:
     gate: Gate | None = None
 
     def run(self, program: Program, arguments: Sequence[str | bytes], judge: Judge | None = None) -> Exchange:
-        """Run one of :mod:`connmgr.fs.scripts` here; what it asks is put to ``judge``, or to one for the gate."""
+        """Run a program of :mod:`connmgr.fs.scripts`; ``judge``, or one for the gate, decides about its questions."""
         if self.gate is not None and judge is None:
             judge = Judge(self.gate)
         if judge is not None:
@@ -77,7 +77,7 @@ class Reading:
             self.size = _number(exchange.answer())
             self._pieces = exchange.data()
             if self.size <= WHOLE:
-                # What such a file's system says of its size may be wrong, as in /proc and /sys.
+                # The reported size of such a file may be wrong, as in /proc and /sys.
                 content = _limited(self._pieces, UNSIZED_LIMIT)
                 if not exchange.succeeded():
                     raise TransferFailed("The file could not be read to its end.")
@@ -85,7 +85,7 @@ class Reading:
             self._cleanup = cleanup.pop_all()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield exactly ``size`` bytes; what a file grows by meanwhile is left out.
+        """Yield exactly ``size`` bytes, even if the file grows meanwhile.
 
         :raises TransferFailed: there are fewer.
         """
@@ -104,23 +104,23 @@ class Reading:
 
 
 NOTHING = "nothing"
-"""In the place of the file that may be replaced: the path has to be free."""
+"""In place of a file to replace: the path must be free."""
 
 
 def write(place: Place, path: bytes, blob: Blob, mode: int | None, replaces: str = "") -> None:
-    """Put ``blob`` at ``path``: in one step, once it is there whole and on disk.
+    """Write ``blob`` to ``path``, which changes in one step, once the whole blob is on disk.
 
-    A file that exists keeps its mode and owner; a new one has ``mode``, or what the far side's umask gives it. A link
-    is followed. ``replaces`` is as in :class:`Marks`.
+    An existing file keeps its mode and owner; a new one gets ``mode``, or the mode that the far side's umask allows. A
+    link is followed. ``replaces`` is as in :class:`Marks`.
 
-    :raises connmgr.errors.FileExists, connmgr.errors.FileChanged: what is there may not be replaced.
+    :raises connmgr.errors.FileExists, connmgr.errors.FileChanged: the existing file may not be replaced.
     """
     _put(place, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), Marks(mode, None, replaces))
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What a file gets besides its content: permissions if it is new, and the time of its last change, or None.
+    """A file's attributes: permissions if it is new, and the time of its last change, or None.
 
     ``replaces`` is the SHA-256, in hexadecimal, of the one file that it may replace, or :data:`NOTHING`.
     """
@@ -131,15 +131,16 @@ class Marks:
 
     @property
     def stamp(self) -> str:
-        """The time as POSIX's touch takes it, in UTC."""
+        """The time in the format of POSIX's touch, in UTC."""
         return self.modified.astimezone(timezone.utc).strftime("%Y%m%d%H%M.%S") if self.modified else ""
 
 
 def receive(place: Place, path: bytes, pieces: Iterable[bytes], size: int | None, marks: Marks) -> tuple[int, str]:
-    """Put what ``pieces`` bring at ``path``, while they come; otherwise as :func:`write`.
+    """Write ``pieces`` to ``path`` while they arrive; otherwise as :func:`write`.
 
-    ``size`` is their size in bytes, None if nobody knows.
-    :returns: how many bytes have come, and their SHA-256 in hexadecimal, which the file was compared with.
+    ``size`` is their size in bytes, None if it is unknown.
+
+    :returns: the number of bytes, and their SHA-256 in hexadecimal, with which the file was compared.
     """
     digest, passed = Digest(), 0
 
@@ -169,7 +170,7 @@ def _put(
 
 
 def chunked(pieces: Iterable[bytes | memoryview]) -> Iterator[Chunk]:
-    """Yield ``pieces`` in chunks that are worth a process of the far side."""
+    """Yield ``pieces`` in chunks large enough to be worth a process of the far side."""
     return ((len(chunk), [chunk]) for chunk in joined(pieces, CHUNK_BYTES))
 
 
@@ -188,7 +189,7 @@ def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
 def make_temporary(place: Place) -> bytes:
     """Make a new directory for temporary files that only the session's user can enter, and return its path.
 
-    :raises PolicyDenied: the place has a gate: no rule over paths would hold for what is run from there.
+    :raises PolicyDenied: the place has a gate: rules over paths could not restrict a program that runs from there.
     """
     if place.gate is not None:
         raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
@@ -199,7 +200,7 @@ def make_temporary(place: Place) -> bytes:
 def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Listing:
     """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed.
 
-    With ``recursive`` also what the directories in it hold, by their paths below it.
+    With ``recursive`` also the content of its subdirectories, by relative paths.
     """
     judge = Judge(place.gate) if place.gate is not None else None
     with place.run(scripts.LIST, [path, "1" if recursive else ""], judge) as exchange:
@@ -209,9 +210,9 @@ def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Lis
 
 
 def matching(place: Place, pattern: bytes) -> Listing:
-    """Return the files whose paths ``pattern`` matches as the far side's shell expands it; links are not followed.
+    """Return the files that match ``pattern``, as the far side's shell expands it; links are not followed.
 
-    With a gate wildcards do not go through links either, and what may not be read is left out.
+    With a gate wildcards do not go through links either, and forbidden files are left out.
     :raises PolicyDenied: the place has a gate, and the pattern goes back from what a wildcard matches.
     """
     if place.gate is not None:
@@ -231,18 +232,6 @@ def _matching_allowed(place: Place, pattern: bytes, gate: Gate) -> Listing:
         return Listing(allowed.matched(_entries(exchange), gate, judge.real, lead))
 
 
-def real_directory(place: Place, path: bytes) -> bytes:
-    """Return the real path of a directory, without asking the place's gate.
-
-    It takes one exchange with the far side.
-    :raises NoSuchDirectory: there is none that the session's user may enter, or ``path`` goes into one and back.
-    """
-    judge = Judge(None)
-    with place.run(scripts.WHERE, [path], judge) as exchange:
-        exchange.answer()
-    return judge.real
-
-
 def _entries(exchange: Exchange) -> Iterator[bytes]:
     """Yield what describes each entry.
 
@@ -258,7 +247,7 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
 
 
 def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
-    """Return what is known of one file; of a link's target with ``follow``."""
+    """Describe one file; with ``follow`` a link's target."""
     with place.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
         exchange.answer()
         records = list(records_of(exchange, DESCRIPTION_LIMIT))
@@ -269,14 +258,14 @@ def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
 
 
 def records_of(exchange: Exchange, limit: int) -> Iterator[bytes]:
-    """Yield what a program prints after each of its marks, as it comes, in ``limit`` bytes at most."""
+    """Yield a program's output after each of its marks, as it comes, at most ``limit`` bytes."""
     mark, total, begun, rest = exchange.mark + b" ", 0, False, b""
     for piece in exchange.data():
         total += len(piece)
         *records, rest = (rest + piece).split(mark)
         if total > limit or len(rest) > RECORD_LIMIT:
             raise TransferFailed(f"The far side sends more than {limit if total > limit else RECORD_LIMIT} bytes.")
-        yield from records if begun else records[1:]  # nothing leads to what comes before the first mark
+        yield from records if begun else records[1:]  # Output before the first mark belongs to nothing.
         begun = begun or bool(records)
     if not exchange.succeeded():
         raise TransferFailed("The link broke, or the program that describes the file was killed.")
@@ -285,17 +274,17 @@ def records_of(exchange: Exchange, limit: int) -> Iterator[bytes]:
 
 
 def remove(place: Place, path: bytes, *, recursive: bool, timeout: float) -> None:
-    """Remove a file, a link itself, an empty directory, or with ``recursive`` a directory and all that is in it."""
+    """Remove a file, a link itself, an empty directory, or with ``recursive`` a directory with its content."""
     _do(place, scripts.REMOVE, [path, "1" if recursive else ""], timeout)
 
 
 def make_directory(place: Place, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
-    """Make a directory; with ``parents`` those above it too, and one that exists is no error."""
+    """Create a directory; with ``parents`` its missing parents too, and an existing directory is no error."""
     _do(place, scripts.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
 
 
 def move(place: Place, source: bytes, target: bytes, *, overwrite: bool, timeout: float) -> None:
-    """Give a file or directory another name; an existing file gives way only with ``overwrite``, a directory never."""
+    """Rename a file or directory; an existing file is replaced only with ``overwrite``, a directory never."""
     _do(place, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
 
 

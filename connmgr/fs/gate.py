@@ -1,7 +1,7 @@
 """Rules over paths, kept on the far side at the moment of use.
 
-A program of the far side enters the directory that holds what a path names, tells the real path, and waits for the
-decision; what it does then, it does in that directory, and follows no link.
+A program on the far side enters the directory of a path, tells the real path, and waits for the decision. It then works
+in that directory, and follows no link.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _QUESTIONS = {
     b"write": ((WRITE,), False),
     b"write-all": ((WRITE,), True),
     b"fill": ((WRITE,), True),
-    # Under its new name something may be read that may not be read now.
+    # Under its new name a file may be readable that is not readable now.
     b"take": ((READ, WRITE), False),
     b"take-all": ((READ, WRITE), True),
     b"at": ((), False),
 }
-"""What a program asks, the actions that it is about, and whether it is about all that a directory holds."""
+"""A program's question, the actions concerned, and whether it concerns the whole content of a directory."""
 
 
 class Gate(Protocol):
@@ -37,20 +37,21 @@ class Gate(Protocol):
     """
 
     def check(self, action: str, path: bytes) -> None:
-        """Return if ``action`` may be done to ``path``: what is there, or the name that is made, changed or removed."""
+        """Return if ``action`` is allowed on ``path``: an existing file, or the name that is created, changed or
+        removed."""
 
     def covers(self, action: str, directory: bytes) -> None:
-        """Return if ``action`` may be done to ``directory`` and to everything that is or will be below it."""
+        """Return if ``action`` is allowed on ``directory`` and on everything that is or will be below it."""
 
     def allows(self, action: str, path: bytes) -> bool:
-        """Whether :meth:`check` would return; nobody is asked for an approval."""
+        """Whether :meth:`check` would return; no approval is requested."""
 
 
 @dataclass
 class Judge:
-    """Puts to ``gate`` what one program asks; ``real`` is the path that it told last."""
+    """Passes the questions of one program to ``gate``; ``real`` is the last path that it told."""
 
-    gate: Gate | None
+    gate: Gate
     real: bytes = b""
 
     def __call__(self, question: bytes) -> None:
@@ -64,14 +65,13 @@ class Judge:
             raise TransferFailed("The far side did not tell a real path.")
         self.real = _normal(path)
         actions, whole = _QUESTIONS[kind]
-        if self.gate is not None:
-            decide = self.gate.covers if whole else self.gate.check
-            for action in actions:
-                decide(action, self.real)
+        decide = self.gate.covers if whole else self.gate.check
+        for action in actions:
+            decide(action, self.real)
 
 
 def _normal(path: bytes) -> bytes:
-    """Return ``path`` without what means nothing, up to the first ``..``, which leads back from what is not there."""
+    """Return ``path`` without redundant parts, up to the first ``..``, which leads back from a missing directory."""
     parts: list[bytes] = []
     for part in path.split(b"/"):
         if part == b"..":

@@ -6,21 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 More = Callable[[], bool]
-"""Receives more of a body; returns False where it is whole."""
+"""Receives more of a body; returns False when it is complete."""
 
 
 class Inflow:
-    """The bytes of one body: the parser of its request appends them, and who answers takes them, once.
+    """The bytes of one body: the parser of its request appends them, and the answering thread takes them, once.
 
-    Nothing is received but what is asked for: a client that sends faster waits. The server sets ``more`` when somebody
-    begins to answer; until then, or for ever where the request came at once, there are the bytes that came with the
+    Bytes are received only on demand: a client that sends faster waits. The server sets ``more`` when a thread begins
+    to answer. Until then, and always if the whole request came at once, there are only the bytes that came with the
     header.
     """
 
     def __init__(self) -> None:
         self.more: More = lambda: False
         self.size = 0
-        """How many bytes have come."""
+        """How many bytes have arrived."""
         self._pieces: deque[bytes] = deque()
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Inflow:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the body to its end.
 
-        :raises connmgr.errors.ConnmgrError: it does not come to its end, or is no body.
+        :raises connmgr.errors.ConnmgrError: it breaks off, or is malformed.
         """
         while True:
             while self._pieces:
@@ -51,5 +51,5 @@ class Inflow:
         return self
 
     def close(self) -> None:
-        """Drop what nobody has taken."""
+        """Drop unread bytes."""
         self._pieces.clear()

@@ -21,15 +21,15 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
     for error in (
         errors.NoSuchFile("File does not exist"),
         errors.NoSuchDirectory("The directory does not exist."),
-        errors.WrongFileType("The operation is not for a file of this kind."),
-        errors.FileExists("There is a file of that name already."),
-        errors.FileChanged("The file has another content than the one that was to be replaced; it was left as it is."),
-        errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with what it holds."),
-        errors.PermissionDenied("The session's user may not do that with this file."),
+        errors.WrongFileType("The operation does not work on this type of file."),
+        errors.FileExists("A file of that name exists already."),
+        errors.FileChanged("The file's content is not the one to replace; it was not changed. Read the file again."),
+        errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with its content."),
+        errors.PermissionDenied("The session's user has no permission for that on this file."),
         errors.NoSpace("There is no space left for the file."),
         errors.TransferFailed("The file did not arrive whole; the old one, if there is one, was left as it was."),
         errors.FileOperationFailed("The far side could not do it."),
-        errors.TarMissing("tar is not installed there."),
+        errors.TarMissing("tar is not installed there; install it, or copy single files."),
     )
 }
 
@@ -43,7 +43,7 @@ def _program(name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (
 
 @cache
 def held(program: Program) -> Program:
-    """Return what does the same for a caller with rules over paths, and asks about each path before it is used."""
+    """Return the variant for callers with rules over paths, which asks about each path before it uses it."""
     opening = f"{program.opening}; exec 6<&0{'' if program.fed else ' </dev/null'}; guard"
     library = (*program.library, Source(__package__, "gate"))
     body = tuple(Source(__package__, _HELD.get(source.name, source.name)) for source in program.body)
@@ -104,9 +104,6 @@ MKDIR = _program("mkdir")
 
 MOVE = _program("move")
 """``from to overwrite``. ``ok``."""
-
-WHERE = _program("where")
-"""``path``. ``ok``, after the question ``at`` with the real path of a directory; it always runs as :func:`held`."""
 
 MAKE_TEMPORARY = _program("make_temporary")
 """``name``. ``ok`` and a new directory, 0700."""

@@ -16,10 +16,10 @@ from typing import IO
 from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace
 
 IN_MEMORY_BYTES = 1 << 20
-"""A larger blob goes to a file without a name, which nobody else can read."""
+"""Most bytes of a blob in memory; a larger one goes to a file without a name, which no other program can read."""
 
 ALL_IN_MEMORY_BYTES = 32 << 20
-"""For all blobs in memory; further blobs go to files, however small."""
+"""Most bytes of all blobs in memory; further blobs go to files, however small."""
 
 OVERHEAD_BYTES = 2 << 10
 """Memory that a blob takes besides its content."""
@@ -160,10 +160,11 @@ class Content:
 
 
 class Spool:
-    """Takes a blob's bytes as they arrive: waitress's buffer of a request body until :meth:`Blobs.store` releases it.
+    """Takes a blob's bytes as they arrive: waitress's buffer of a request body, until :meth:`Blobs.store` takes it
+    over.
 
-    ``claim`` is called with the number of bytes before they are kept, and with a negative number when they are freed. A
-    fault stops the keeping but not the receiving; :meth:`release` raises it.
+    ``claim`` is called with the number of bytes before they are kept, and with a negative number when they are freed.
+    After a fault further bytes are received but not kept; :meth:`release` raises it.
     """
 
     def __init__(self, content: Content, claim: Callable[[int], None]) -> None:

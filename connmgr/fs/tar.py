@@ -1,4 +1,4 @@
-"""The format tar: archives are read as they pass, and written anew, so that no program sees another one's header.
+"""The format tar: archives are read and rewritten as they pass, so that no program sees another one's header.
 
 Read are the formats of POSIX (ustar and pax) and GNU tar. Written is what every tar understands: ustar, and for longer
 names and sizes what GNU tar has added to it. Times are whole seconds.
@@ -21,13 +21,13 @@ NAME_BYTES = 8 << 10
 """Bytes of a member's name, or of a link's target."""
 
 EXTENSION_BYTES = 64 << 10
-"""Bytes of what leads a header in the formats of pax and GNU."""
+"""Most bytes of an extension header in the formats of pax and GNU."""
 
 LEADING_HEADERS = 8
-"""Headers that may lead to one file, its own included."""
+"""Most headers of one file, its own included."""
 
 TRAILER_BYTES = 1 << 20
-"""Bytes that may follow an archive's end: padding, and what the far side's tar complains of."""
+"""Most bytes after an archive's end: padding, and error messages of the far side's tar."""
 
 FILE, HARD_LINK, LINK, DIRECTORY, OTHER = "file", "hard link", "link", "directory", "other"
 
@@ -87,7 +87,7 @@ class Reader:
                 self._exactly(-member.size % BLOCK_BYTES)
 
     def content(self) -> Iterator[memoryview]:
-        """Yield what is left of the content of the member that came last."""
+        """Yield the remaining content of the last member."""
         while self._left:
             piece = self._some(self._left)
             self._left -= len(piece)
@@ -107,7 +107,7 @@ class Reader:
         return bytes(found)
 
     def _member(self, block: bytes) -> Member | None:
-        """Return what the header ``block`` describes, with those that it leads; None if that is no file."""
+        """Return the member of the header ``block`` and its extension headers; None if that is no file."""
         more: dict[str, bytes] = {}
         for _ in range(LEADING_HEADERS):
             fields = _fields(block)
@@ -119,11 +119,11 @@ class Reader:
                 return _described(fields, more)
             more.update(self._extension(letter, size))
             block = self._exactly(BLOCK_BYTES)
-        raise ArchiveRefused("Too many headers lead to one file.")
+        raise ArchiveRefused("A file in the archive has too many headers.")
 
     def _extension(self, letter: bytes, size: int) -> dict[str, bytes]:
         if size > EXTENSION_BYTES:
-            raise ArchiveRefused(f"What leads a header has more than {EXTENSION_BYTES} bytes.")
+            raise ArchiveRefused(f"An extension header has more than {EXTENSION_BYTES} bytes.")
         data = self._exactly(size)
         self._exactly(-size % BLOCK_BYTES)
         if letter in b"xg":
@@ -148,7 +148,7 @@ class Reader:
 
 
 def header(member: Member) -> bytes:
-    """Return what leads the content of ``member`` in an archive; :func:`padding` follows it."""
+    """Return the headers of ``member`` in an archive; :func:`padding` follows its content."""
     lead = b""
     for letter, long in ((b"K", member.target), (b"L", member.name)):
         if len(long) > _LONGEST:
@@ -157,12 +157,12 @@ def header(member: Member) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return what follows content of ``size`` bytes."""
+    """Return the padding after content of ``size`` bytes."""
     return bytes(-size % BLOCK_BYTES)
 
 
 def told(name: str, text: str) -> bytes:
-    """Return a header that tells those who read pax headers ``text`` by ``name``, and the directory that it leads."""
+    """Return a pax header with ``text`` as ``name``, and the header of the directory that it belongs to."""
     record = f" {name}={text}\n".encode()
     size = len(record) + 1
     while size != len(record) + len(str(size)):
@@ -183,7 +183,7 @@ def _described(fields: tuple[bytes, ...], more: dict[str, bytes]) -> Member:
     name, letter = more.get("path") or _joined(fields), fields[7]
     kind = _KINDS.get(letter, OTHER if letter in _OTHERS else "")
     if not kind:
-        raise ArchiveRefused(f"{shown(name)}: of a kind that is not supported.")
+        raise ArchiveRefused(f"{shown(name)}: this type of member is not supported.")
     size = _decimal(more["size"]) if "size" in more else _number(fields[4])
     return Member(
         name=name,
@@ -236,7 +236,7 @@ def _fields(block: bytes) -> tuple[bytes, ...]:
 
 def _joined(fields: tuple[bytes, ...]) -> bytes:
     name, prefix = _text(fields[0]), _text(fields[13])
-    # GNU tar has other things there.
+    # GNU tar uses this field differently.
     return prefix + b"/" + name if prefix and fields[9] == b"ustar\x0000" else name
 
 
@@ -250,7 +250,7 @@ def _number(field: bytes) -> int:
     else:
         found = _OCTAL.fullmatch(field)
         if found is None:
-            raise ArchiveRefused("The archive has a number that is none.")
+            raise ArchiveRefused("The archive has a malformed number.")
         number = int(found[1] or b"0", 8)
     return _bounded(number)
 
@@ -259,7 +259,7 @@ def _decimal(text: bytes) -> int:
     """Return a number of a pax header without its fraction; 0 for one below it."""
     found = _DECIMAL.fullmatch(text)
     if found is None:
-        raise ArchiveRefused("The archive has a number that is none.")
+        raise ArchiveRefused("The archive has a malformed number.")
     return _bounded(max(0, int(found[1])))
 
 
@@ -283,7 +283,7 @@ def _records(data: bytes) -> Iterator[tuple[str, bytes]]:
             raise ArchiveRefused("The archive has a pax header that is malformed.")
         name = found[2]
         if name.startswith(b"GNU.sparse."):
-            raise ArchiveRefused("Sparse files are not supported: let tar store them whole.")
+            raise ArchiveRefused("Sparse files are not supported: store them whole (GNU tar: without --sparse).")
         if name in _KNOWN:
             value = data[found.end() : end - 1]
             if b"\0" in value:

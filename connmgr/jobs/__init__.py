@@ -1,1 +1,1 @@
-"""Commands that live on the far side, whatever becomes of the link, the shell and the daemon that started them."""
+"""Commands that run on the far side independently of the link, the shell and the daemon that started them."""

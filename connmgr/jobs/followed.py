@@ -1,4 +1,4 @@
-"""A job as this daemon last saw it, and who waits for news of it."""
+"""A job as this daemon last saw it, and the waiters for its news."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from connmgr.jobs.spool import Seen
 from connmgr.vault.jobs import ENDED, StoredJob
 
 READ_SECONDS = 30.0
-"""Longest time for which one request waits for another's reading of the same job."""
+"""Longest wait of a request for another one that reads the same job."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a job has printed from two offsets on, in bytes, and how it was seen then.
+    """The output of a job from two offsets on, in bytes, and the job's state at that time.
 
-    ``directory`` is where its command ended, b"" if that is not told, and None if it was not read.
+    ``directory`` is where its command ended, b"" if the job does not tell it, and None if it was not read.
     """
 
     seen: Seen | None
@@ -34,7 +34,7 @@ class Output:
 
 
 class Followed:
-    """What is known of one job. Safe to use from several threads."""
+    """The known state of one job. Safe to use from several threads."""
 
     def __init__(self, stored: StoredJob) -> None:
         self.stored = stored
@@ -50,11 +50,11 @@ class Followed:
 
     @property
     def last(self) -> Output:
-        """What was read last."""
+        """The output that was read last."""
         return self._last
 
     def use(self, stored: StoredJob) -> None:
-        """Take note of the job's row as it is now."""
+        """Store the job's current row."""
         self.stored, self._used = stored, time.monotonic()
 
     def is_current(self, seconds: float) -> bool:
@@ -62,7 +62,7 @@ class Followed:
         return time.monotonic() - self._used < seconds
 
     def is_used(self, seconds: float) -> bool:
-        """Whether somebody waits for the job, or has asked for it within ``seconds``."""
+        """Whether a caller waits for the job, or has asked for it within ``seconds``."""
         return self.waiting or self.is_current(seconds)
 
     def is_fresh(self, seconds: float) -> bool:
@@ -75,7 +75,7 @@ class Followed:
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended, and all its output is there."""
+        """Whether the job has ended, and its output is complete."""
         seen = self._last.seen
         return self.stored.state in ENDED and (seen is None or (seen.stdout.ended and seen.stderr.ended))
 
@@ -86,19 +86,19 @@ class Followed:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read the far side alone: what one reads serves all who ask for the same meanwhile.
+        """Be the only reader of the far side: the result serves all callers that ask for the same meanwhile.
 
-        :raises Busy: others take too long.
+        :raises Busy: other readers take too long.
         """
         if not self._reading.acquire(timeout=READ_SECONDS):
-            raise Busy("The far side takes long to answer others who ask for this job; try again.")
+            raise Busy("The far side is slow to answer other requests for this job; try again.")
         try:
             yield
         finally:
             self._reading.release()
 
     def known(self, stdout_offset: int, stderr_offset: int, fresh_seconds: float) -> Output | None:
-        """Return what is known from these offsets on, unless the far side must be asked."""
+        """Return the known output from these offsets on, or None if the far side must be asked."""
         last = self._last
         if last.seen is None or not self.is_fresh(fresh_seconds):
             return None
@@ -119,13 +119,13 @@ class Followed:
         stderr: bytes = b"",
         directory: bytes | None = None,
     ) -> Output:
-        """Take note of how the job was seen, and tell those who wait if that is news."""
+        """Store how the job was seen, and notify the waiters if that is news."""
         with self._lock:
             before = self._last
             version = before.version + (seen != before.seen or before.stale)
             now = Output(seen, False, version, stdout_offset, stdout, stderr_offset, stderr, directory)
             if stdout or stderr or version != before.version:
-                # Otherwise what was read before serves others on.
+                # Otherwise the earlier output still serves other callers.
                 self._last = now
             self._seen_at = time.monotonic()
             told = self._take_waiting() if version != before.version else []
@@ -134,7 +134,8 @@ class Followed:
         return now
 
     def unreachable(self, stdout_offset: int = 0, stderr_offset: int = 0) -> Output:
-        """Take note that the far side cannot be asked: what was seen last is stale. Return it from these offsets on."""
+        """Mark the last known state as stale, since the far side cannot be asked. Return the output from these offsets
+        on."""
         with self._lock:
             last = self._last = replace(self._last, stale=True, version=self._last.version + (not self._last.stale))
         if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset):
@@ -142,7 +143,7 @@ class Followed:
         return Output(last.seen, True, last.version, stdout_offset, b"", stderr_offset, b"")
 
     def subscribe(self, version: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have ``callback`` called once when ``version`` is old; return what takes that back."""
+        """Call ``callback`` once when ``version`` is outdated; return a function that cancels that."""
         with self._lock:
             if self._last.version == version:
                 self._numbers += 1
@@ -153,7 +154,7 @@ class Followed:
         return lambda: None
 
     def tell_all(self) -> None:
-        """Call whoever waits."""
+        """Call all waiters."""
         with self._lock:
             told = self._take_waiting()
         for callback in told:

@@ -20,16 +20,16 @@ from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, StoredJob
 from connmgr.vault.tables import now
 
 FRESH_SECONDS = 0.05
-"""What was seen so recently is answered without asking the far side."""
+"""Seconds for which a seen state is answered without asking the far side."""
 
 CURRENT_SECONDS = 1.0
-"""Another daemon's changes of a job's row may go unnoticed for so long."""
+"""Seconds for which another daemon's changes of a job's row may go unnoticed."""
 
 CALL_SECONDS = 30.0
-"""Time of one call to a far side."""
+"""Longest time of one call to a far side."""
 
 BEGIN = timedelta(minutes=1)
-"""A job that was asked for so recently, and is not there, may still be about to begin."""
+"""Time after its request in which a job that is not there may still begin."""
 
 GONE = "gone"
 LOST = "lost"
@@ -51,7 +51,7 @@ class Jobs:
         self._access: dict[str, Access] = {}
 
     def find(self, id: str) -> Followed:
-        """Return what is known of a job, its row as it was a second ago at most.
+        """Return the known state of a job, with its row at most a second old.
 
         :raises connmgr.errors.UnknownJob: there is no such job.
         """
@@ -67,18 +67,18 @@ class Jobs:
             raise
 
     def follow(self, stored: StoredJob) -> Followed:
-        """Return what is known of a job whose row is ``stored`` now."""
+        """Return the known state of a job whose current row is ``stored``."""
         with self._lock:
             followed = self._known.setdefault(stored.id, Followed(stored))
         followed.use(stored)
         return followed
 
     def seen(self, spool: Spool, id: str) -> Seen:
-        """Return how a job is on the far side now; nobody is told."""
+        """Return a job's current state on the far side, without notifying anybody."""
         return next(iter(spool.look([far_name(id)], CALL_SECONDS).values()))
 
     def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> Output:
-        """Return what a job has printed from the two offsets on, of each stream about ``max_bytes`` at most.
+        """Return a job's output from the two offsets on, at most about ``max_bytes`` of each stream.
 
         :raises connmgr.errors.UnknownJob: there is no such job.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
@@ -91,7 +91,7 @@ class Jobs:
             seen, out, err, directory = spool.read(far_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
             self._saw(followed, seen)
             if seen.state == GONE:
-                raise errors.OutputGone("The far side no longer has what the job printed.")
+                raise errors.OutputGone("The job's output was removed on the far side.")
             return followed.publish(seen, stdout, out, stderr, err, directory)
 
         with followed.reading():
@@ -99,13 +99,14 @@ class Jobs:
             if known is None or not self._reach.allows(followed.stored.connection, access):
                 known = self._asked(followed, access, read, stdout, stderr)
         for name, offset in (("stdout", stdout), ("stderr", stderr)):
-            # What was seen last may be older than the offset.
+            # The last seen output may end before the offset.
             if known.seen is not None and not known.stale and offset > (size := getattr(known.seen, name).size):
                 raise errors.InvalidRequest(f"{name}: beyond the end; {size} bytes were printed.")
         return known
 
     def look(self, id: str, access: Access) -> Followed:
-        """Look at a job, unless that was just done or it has ended; raises as :meth:`find` and for locked secrets."""
+        """Look at a job, unless that was just done or the job has ended; raises as :meth:`find` and for locked
+        secrets."""
         followed = self.find(id)
         if followed.over:
             return followed
@@ -115,7 +116,7 @@ class Jobs:
         return followed
 
     def subscribe(self, id: str, access: Access, version: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have ``callback`` called at the next news after ``version``; return what takes that back."""
+        """Call ``callback`` at the next news after ``version``; return a function that cancels that."""
         followed = self.find(id)
         connection = followed.stored.connection
         with self._lock:
@@ -128,20 +129,20 @@ class Jobs:
     def input(self, id: str, access: Access, data: bytes, *, eof: bool) -> None:
         """Hand ``data`` to a job that was started with open input, and end its input with ``eof``.
 
-        :raises connmgr.errors.StdinClosed: it takes none, or none any more.
+        :raises connmgr.errors.StdinClosed: it takes no input, or has stopped taking it.
         :raises connmgr.errors.JobFinished: it has ended.
         """
         followed = self._under_way(id)
         if not followed.stored.stdin_open:
             raise errors.StdinClosed("The job was started without open input.")
         with self._slot():
-            # Twice the same piece would be wrong, so a call whose answer was lost is not repeated.
+            # A call whose answer was lost is not repeated, because the input might arrive twice.
             self._reach.ask_once(
                 followed.stored.connection, access, lambda spool: spool.input(far_name(id), data, eof, CALL_SECONDS)
             )
 
     def kill(self, id: str, access: Access, signal: str, grace: float) -> None:
-        """Send ``signal`` to all processes of a job, and KILL to those that are left after ``grace`` seconds.
+        """Send ``signal`` to all processes of a job, and KILL to those that still run after ``grace`` seconds.
 
         :raises connmgr.errors.JobFinished: it has ended.
         :raises connmgr.errors.ShellBusy: it has not begun.
@@ -156,7 +157,7 @@ class Jobs:
             raise errors.ShellBusy("The job has not begun yet; try again.")
 
     def remove(self, id: str, access: Access, *, force: bool) -> None:
-        """Remove a job that has ended, and what the far side keeps of it; with ``force`` kill one that runs before.
+        """Remove a job that has ended, and its files on the far side; with ``force`` kill a running one first.
 
         :raises connmgr.errors.JobRunning: it runs.
         """
@@ -167,7 +168,7 @@ class Jobs:
             if not force and (seen.state == RUNNING or _may_begin(followed.stored, seen)):
                 raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
             if force and seen.state in (STARTING, RUNNING, LOST, GONE):
-                # Where the far side lost track of a job, its processes may run all the same.
+                # Processes of a lost job may still run.
                 spool.kill(far_name(id), "KILL", 0, CALL_SECONDS)
             spool.remove([far_name(id)], CALL_SECONDS)
 
@@ -192,19 +193,19 @@ class Jobs:
         self.drop(job.id)
 
     def drop(self, id: str) -> None:
-        """Tell whoever waits for a job that the vault has it no more."""
+        """Tell the waiters that the vault does not have the job any more."""
         with self._lock:
             followed = self._known.pop(id, None)
         if followed is not None:
             followed.tell_all()
 
     def let_go(self, idle_seconds: float) -> None:
-        """Forget what is known of jobs that nobody has asked for."""
+        """Forget the known states of unused jobs."""
         with self._lock:
             self._known = {id: known for id, known in self._known.items() if known.is_used(idle_seconds)}
 
     def close(self, timeout: float) -> None:
-        """Tell whoever waits. The jobs run on."""
+        """Notify all waiters. The jobs run on."""
         with self._lock:
             watches = list(self._watches.values())
         deadline = Deadline(timeout)
@@ -237,7 +238,7 @@ class Jobs:
             for followed in jobs.values():
                 followed.unreachable()
         except errors.ConnmgrError:
-            # Whoever waits asks again, and is told the reason, which may be another caller's alone.
+            # The waiters ask again and get the reason, which may differ from caller to caller.
             for followed in jobs.values():
                 followed.tell_all()
         return None
@@ -254,7 +255,7 @@ class Jobs:
         return news
 
     def _saw(self, followed: Followed, seen: Seen) -> None:
-        """Record the state of a job, where it is another one than before."""
+        """Record the state of a job, if it has changed."""
         stored = followed.stored
         if _may_begin(stored, seen):
             return
@@ -270,5 +271,5 @@ def _may_begin(stored: StoredJob, seen: Seen) -> bool:
 
 
 def far_name(id: str) -> str:
-    """Return what the far side calls the job ``id``."""
+    """Return the far side's name of the job ``id``."""
     return id.replace("-", "")

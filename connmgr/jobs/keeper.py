@@ -1,4 +1,4 @@
-"""Removes the jobs that were kept long enough, and what is left of them on the far side."""
+"""Removes jobs whose time is over, and their files on the far side."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ logger = logging.getLogger("connmgr.jobs")
 
 INTERVAL_SECONDS = 30.0
 IDLE_SECONDS = 60.0
-"""For which a link stays open, and a job known, after it was last asked for."""
+"""Seconds for which a link stays open, and a job's state is remembered, after the last request."""
 
 UNREACHED = timedelta(days=30)
-"""A job whose far side could not be cleared for so long is forgotten all the same."""
+"""Time after which a job is forgotten even if its far side could not be cleared."""
 
 
 class Keeper:
-    """A thread that looks at the jobs of the vault where a link is open, and removes those whose time is over.
+    """A thread that looks at the vault's jobs whose link is open, and removes those whose time is over.
 
-    It lets go of the links that were ``kept``, too.
+    It also releases ``kept`` links.
     """
 
     def __init__(self, vault: Vault, jobs: Jobs, reach: Reach, kept: KeptLinks) -> None:
@@ -70,5 +70,5 @@ class Keeper:
 
 
 def kept_until(job: StoredJob) -> datetime:
-    """Return the time from which a job is removed that has ended."""
+    """Return the time after which an ended job is removed."""
     return (job.ended or job.created) + timedelta(seconds=job.keep)

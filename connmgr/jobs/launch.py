@@ -1,4 +1,4 @@
-"""What a job runs, and how the far side is told."""
+"""What a job runs, and the script that starts it on the far side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connmgr.engine.script import Source, fill, quote
 from connmgr.engine.surroundings import Surroundings
 
 OPEN: Final = None
-"""In the place of a job's standard input: it comes later."""
+"""In place of a job's standard input: it comes later."""
 
 DEFAULT_CAP = 64 << 20
 """Bytes that are kept of each stream."""
@@ -91,7 +91,7 @@ class Launch:
         command = b"\n".join(steps)
         if not self.stdin or self.waits_for_input:
             return b"exec 7<&-\n", command
-        # What is to be hidden from `ps` goes through a builtin.
+        # A builtin hides these values from `ps`.
         return b"exec 7<&-\n{ " + b"\n".join(_put(dialect, self.stdin)) + b"\n} | {\n", command + b"\n}"
 
     @property

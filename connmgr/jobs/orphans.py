@@ -1,4 +1,4 @@
-"""Jobs that a far side keeps, and the vault does not know: of a lost vault, a later one than the backup, another one.
+"""Jobs on a far side that the vault does not know: of a lost or another vault, or later than the backup.
 
 A backup that was put back, a connection that was removed and a machine that could not be reached leave such jobs.
 """
@@ -21,7 +21,7 @@ from connmgr.vault import Vault
 from connmgr.vault.jobs import RUNNING
 
 LEAST_AGE_SECONDS = 60
-"""A younger job may be one that another daemon of the vault has begun, and has yet to store."""
+"""Least age of an orphan: another daemon of the vault may have begun a younger job and not yet stored it."""
 
 CLEAR_SECONDS = 5.0
 """Time to clear the far sides of connections that were removed, all together."""
@@ -60,9 +60,9 @@ class Orphans:
         return [replace(one, removed=remove and one.state != RUNNING) for one in found]
 
     def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:
-        """Remove what is kept of ``jobs``, by connections that are removed already; return how many stay.
+        """Remove the files of ``jobs``, given by removed connections; return how many stay.
 
-        Those stay that run, that are just starting, and whose machine no open link leads to.
+        Jobs stay that run, that are just starting, or whose machine has no open link.
         """
         deadline, left = Deadline(CLEAR_SECONDS), 0
         for connection, ids in jobs.items():

@@ -1,4 +1,4 @@
-"""Reaches the far sides of jobs over the links that there are, or opens one that is kept for a while."""
+"""Reaches the far sides of jobs over open links, or opens one and keeps it for a while."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNREACHABLE = (
     errors.ShellLost,
     errors.TransferFailed,
 )
-"""What is raised when a far side cannot be asked now."""
+"""The errors of a far side that cannot be asked now."""
 
 
 class Reach:
@@ -51,7 +51,7 @@ class Reach:
         return True
 
     def ask(self, connection: str, access: Access, work: Callable[[Spool], Result], *, shared: bool = True) -> Result:
-        """As :meth:`ask_once`, and once more where the link broke: it may have been dead for long."""
+        """As :meth:`ask_once`, but try again if the link broke: it may have been dead for long."""
         try:
             return self.ask_once(connection, access, work, shared=shared)
         except (errors.ShellLost, errors.TransferFailed):
@@ -60,7 +60,7 @@ class Reach:
     def ask_once(
         self, connection: str, access: Access, work: Callable[[Spool], Result], *, shared: bool = True
     ) -> Result:
-        """Return what ``work`` returns, called with the far side of ``connection``, over a new link if need be.
+        """Call ``work`` with the far side of ``connection``, if necessary over a new link, and return its result.
 
         Where there is no shell its jobs are among those of its host's user; ``work`` that is about more than jobs of
         the vault is not ``shared``.
@@ -87,7 +87,7 @@ class Reach:
 
 
 def spool_of(link: Link) -> Spool:
-    """Return the spool of a link's jobs, as far as known: where there is no shell, it is on the host."""
+    """Return the spool of a link's jobs; for a container without a shell it is on the host."""
     beside = link.outside
     return Spool(link.transport, link.helpers) if beside is None else Spool(beside.transport, beside.helpers)
 

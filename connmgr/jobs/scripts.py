@@ -18,11 +18,11 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
     for error in (
         errors.NoSuchDirectory("The job's working directory cannot be entered."),
         errors.NoSuchFile("The place for the job vanished."),
-        errors.FileExists("There is a job of that id already."),
+        errors.FileExists("A job of that id exists already."),
         errors.WrongFileType("Something else is in the place of the user's jobs."),
-        errors.PermissionDenied("The far side refuses its user to do that."),
+        errors.PermissionDenied("The far side's user has no permission for that."),
         errors.NoSpace("There is no space left for that."),
-        errors.StdinClosed("The job takes no input any more."),
+        errors.StdinClosed("The job has stopped taking input."),
         errors.TransferFailed("What was sent did not arrive whole."),
         errors.FileOperationFailed("The far side could not do it."),
     )

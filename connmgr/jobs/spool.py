@@ -1,4 +1,4 @@
-"""Starts jobs on the far side of a link, looks at them, feeds and ends them. Nothing here outlives a call."""
+"""Starts jobs on the far side of a link, looks at them, feeds and ends them, without keeping any state here."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from connmgr.jobs.launch import Launch
 from connmgr.plugin import Deadline, Transport
 
 BLOCK_BYTES = 4096
-"""What a read of a stream is rounded to on the far side."""
+"""Bytes to which the far side rounds reads of a stream."""
 
 PIECE_BLOCK_BYTES = 64 << 10
 QUEUE_BYTES = 8 << 20
-"""Input that waits for a job; while it is as much, more is refused."""
+"""Bytes of unread input of a job; at this limit more is refused."""
 
 DESCRIPTION_BYTES = 1 << 20
 JOBS_A_CALL = 500
 
 _SIGNALS = "ABRT ALRM CONT HUP INT KILL PIPE QUIT STOP TERM TSTP TTIN TTOU USR1 USR2 WINCH"
 SIGNALS = frozenset(_SIGNALS.split(" "))
-"""The signals that a job can be sent; every system knows them by these names."""
+"""The signals that a job can get; every system knows these names."""
 
 WARNINGS = {
-    "ends_with_login": "The far side's login manager ends what a user leaves behind (KillUserProcesses=yes), and the "
-    "job with it; `loginctl enable-linger` there prevents that.",
+    "ends_with_login": "The far side's login manager ends a user's processes at logout (KillUserProcesses=yes), and "
+    "the job with them; `loginctl enable-linger` there prevents that.",
 }
 
 _ID = re.compile("[0-9a-f]{32}")
@@ -46,7 +46,7 @@ _SIZE = re.compile(
 
 @dataclass(frozen=True)
 class Started:
-    """A job that has begun: the directory that it has, and its runner as the far side knows it again."""
+    """A job that has begun: its directory, and the data by which the far side recognises its runner."""
 
     directory: bytes
     pid: int
@@ -57,7 +57,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Stream:
-    """What is kept of an output in bytes, whether it is at its end, and whether something was dropped."""
+    """The stored bytes of a stream, whether it has ended, and whether output was dropped."""
 
     size: int = 0
     ended: bool = True
@@ -68,9 +68,8 @@ class Stream:
 class Seen:
     """A job as it was seen: ``starting``, ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
 
-    One that is ``starting`` has its directory, and its runner has not begun. Of a ``lost`` job nobody knows how it
-    ended; of one that is ``gone`` nothing is left. ``exit_code`` is 128 + N after signal N, and None where it is not
-    known.
+    A ``starting`` job has its directory, but its runner has not begun. The end of a ``lost`` job is unknown; the files
+    of a ``gone`` job were removed. ``exit_code`` is 128 + N after signal N, and None if unknown.
     """
 
     state: str
@@ -113,7 +112,7 @@ class Spool:
             raise
 
     def look(self, ids: Iterable[str], timeout: float) -> dict[str, Seen]:
-        """Return how each job is, by its id, in one round trip for up to 500 of them."""
+        """Return the state of each job by id, in one round trip for up to 500 jobs."""
         deadline, wanted = Deadline(timeout), list(map(_checked, ids))
         seen: dict[str, Seen] = {}
         for start in range(0, len(wanted), JOBS_A_CALL):
@@ -126,7 +125,7 @@ class Spool:
     def read(
         self, id: str, stdout_offset: int, stderr_offset: int, max_bytes: int, timeout: float
     ) -> tuple[Seen, bytes, bytes, bytes]:
-        """Return how a job is, up to ``max_bytes`` of each stream from an offset on, and the directory that it told."""
+        """Return a job's state, up to ``max_bytes`` of each stream from an offset on, and its final directory."""
         deadline, offsets = Deadline(timeout), (stdout_offset, stderr_offset)
         blocks = max_bytes // BLOCK_BYTES + 2 if max_bytes else 0
         arguments = [_checked(id), *(str(offset // BLOCK_BYTES) for offset in offsets), str(blocks)]
@@ -135,7 +134,7 @@ class Spool:
             limit = DESCRIPTION_BYTES + (2 * blocks + 1) * BLOCK_BYTES
             answer = _whole(exchange, limit, deadline).split(exchange.mark + b" \n")
         if len(answer) != 4:
-            raise TransferFailed("The far side did not send the output as it should.")
+            raise TransferFailed("The far side sent malformed output of the job.")
         seen = _described(answer[0], [id])[id]
         parts = (
             content[offset % BLOCK_BYTES :][: max(0, min(max_bytes, stream.size - offset))]
@@ -144,7 +143,7 @@ class Spool:
         return seen, next(parts), next(parts), answer[3].removesuffix(b"\n")
 
     def input(self, id: str, data: bytes, eof: bool, timeout: float) -> None:
-        """Queue ``data`` for a job, and with ``eof`` the end of its input; what is queued arrives once and in order.
+        """Queue ``data`` for a job, and with ``eof`` the end of its input; queued input arrives once and in order.
 
         :raises connmgr.errors.StdinClosed: the job takes no input, or none any more.
         :raises connmgr.errors.NoSpace: 8 MiB wait already, or the far side's disk is full.
@@ -159,10 +158,10 @@ class Spool:
             exchange.answer(deadline.left())
 
     def kill(self, id: str, signal: str, grace: float | None, timeout: float) -> Seen:
-        """Send a signal to all processes of a job, and return how it was just afterwards.
+        """Send a signal to all processes of a job, and return its state just afterwards.
 
-        With ``grace``, what is left after so many seconds is killed by the far side; the call does not wait for that.
-        The job is ``killed`` if it ends after KILL or a signal with ``grace``, or by the signal itself.
+        With ``grace``, the far side kills processes that still run after so many seconds; the call does not wait for
+        it. The job is ``killed`` if it ends after KILL or a signal with ``grace``, or by the signal itself.
         :raises connmgr.errors.PermissionDenied: some of them belong to another user.
         """
         if signal not in SIGNALS:
@@ -178,16 +177,16 @@ class Spool:
         return seen
 
     def remove(self, ids: Iterable[str], timeout: float) -> None:
-        """Remove all that is kept of jobs; those that run go on. What is not there is no error."""
+        """Remove the files of jobs; running jobs go on. A missing job is no error."""
         deadline, wanted = Deadline(timeout), list(map(_checked, ids))
         for start in range(0, len(wanted), JOBS_A_CALL):
             with self._run(scripts.REMOVE, wanted[start : start + JOBS_A_CALL]) as exchange:
                 exchange.answer(deadline.left())
 
     def list(self, timeout: float, least_age: int = 0) -> dict[str, int | None]:
-        """Return the jobs that the far side keeps, by id their age in seconds, None where it cannot tell.
+        """Return the ages in seconds of the jobs on the far side, by id; None if it cannot tell an age.
 
-        With ``least_age`` only those that are certain to have begun so many seconds ago or earlier.
+        With ``least_age`` only jobs that certainly began at least that many seconds ago.
         """
         deadline = Deadline(timeout)
         with self._run(scripts.LIST, [str(least_age)]) as exchange:
@@ -226,9 +225,9 @@ def _whole(exchange: Exchange, limit: int, deadline: Deadline) -> bytes:
 
 
 def _described(text: bytes, ids: Sequence[str]) -> dict[str, Seen]:
-    """Return what the lines of LOOK say of each job.
+    """Parse the lines of LOOK on each job.
 
-    :raises connmgr.errors.TransferFailed: of one they say nothing.
+    :raises connmgr.errors.TransferFailed: a job is missing.
     """
     lines = text.decode(errors="replace").splitlines()
     sizes = {found["name"]: int(found["size"]) for line in lines if (found := _SIZE.fullmatch(line))}

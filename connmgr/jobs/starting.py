@@ -44,7 +44,7 @@ class Starts:
     def start(self, job: StoredJob, launch: Launch, spool: Spool) -> tuple[StoredJob, str | None]:
         """Start ``job`` as ``launch`` in ``spool``, or find the one of its connection that has the same key.
 
-        Returns it, and what its user should know of the far side.
+        Returns the job, and a warning about the far side, if any.
         :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
         :raises connmgr.errors.JobLimit: too many are under way.
         :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
@@ -54,7 +54,7 @@ class Starts:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
         self._require_room(job.connection)
         if job.key is None:
-            # Neither waits for the other: a commit waits for a disk, the far side for its processes.
+            # At the same time: the commit waits for a disk, the far side for its processes.
             with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:
                 adding = pool.submit(self._vault.jobs.add, job)
                 return self._run(job, spool, launch, adding.result)
@@ -78,13 +78,13 @@ class Starts:
     def _run(
         self, job: StoredJob, spool: Spool, launch: Launch, row: Callable[[], StoredJob]
     ) -> tuple[StoredJob, str | None]:
-        """Start a job on the far side, and wait for its ``row``; what has only one of the two is removed."""
+        """Start a job on the far side, and wait for its ``row``; if one of the two fails, undo the other."""
         followed = self._jobs.follow(job)
         name, warning = far_name(job.id), None
         try:
             warning = spool.start(replace(launch, id=name), CALL_SECONDS).warning
         except errors.FileExists:
-            # Another daemon of the vault was asked the same.
+            # Another daemon of the vault got the same request.
             return row(), None
         except UNREACHABLE:
             raise
@@ -108,6 +108,6 @@ class Starts:
         try:
             self._vault.jobs.require_room(connection, **most)
         except errors.JobLimit:
-            # Some may have ended without anybody looking.
+            # Some may have ended unnoticed.
             self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
             self._vault.jobs.require_room(connection, **most)

@@ -1,4 +1,4 @@
-"""Looks at the jobs whose news somebody waits for: one thread a connection, as long as anybody does."""
+"""Looks at jobs that clients wait for: one thread per connection, as long as any client waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connmgr.jobs.followed import Followed
 logger = logging.getLogger("connmgr.jobs")
 
 LEAST_SECONDS, LONGEST_SECONDS = 0.01, 0.25
-"""Time between two looks: after news or for somebody new who waits, and when there was none for long."""
+"""Seconds between two looks: after news or for a new waiter, and after a long time without news."""
 
 UNREACHABLE_SECONDS = 1.0
 """Time until a far side that did not answer is asked again."""
@@ -46,7 +46,7 @@ class Watch:
         return cancel
 
     def close(self, timeout: float) -> None:
-        """End the thread, within about ``timeout`` seconds; whoever waits is told."""
+        """End the thread, within about ``timeout`` seconds, and notify the waiters."""
         with self._lock:
             self._closing.set()
             thread = self._thread
@@ -62,7 +62,7 @@ class Watch:
             try:
                 news = self._look(waited)
             except BaseException:
-                # A plugin may raise anything, and those who wait have their own deadlines.
+                # A plugin may raise anything, and the waiters have their own deadlines.
                 logger.exception("Jobs of a connection could not be looked at.")
                 news = None
             if self._closing.wait(UNREACHABLE_SECONDS if news is None else LEAST_SECONDS):
@@ -73,7 +73,7 @@ class Watch:
             self._wake.clear()
 
     def _waited(self) -> Mapping[str, Followed]:
-        """Return the jobs that somebody waits for; without any, let go of the thread."""
+        """Return the awaited jobs; if there are none, let the thread end."""
         with self._lock:
             self._jobs = {id: followed for id, followed in self._jobs.items() if followed.waiting}
             if not self._jobs:

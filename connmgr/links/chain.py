@@ -18,7 +18,8 @@ from connmgr.vault import Connection, Vault
 
 @dataclass(frozen=True)
 class Target:
-    """What a link leads to: the data of a connection. ``id`` and ``way`` are those of a stored one, None otherwise."""
+    """The connection data that a link is opened to. ``id`` and ``way`` are those of a stored connection, None
+    otherwise."""
 
     type: str
     data: Mapping[str, Any]
@@ -27,7 +28,7 @@ class Target:
 
     @classmethod
     def stored(cls, record: Connection) -> Target:
-        """Return the target that a stored connection is."""
+        """Return a stored connection as a target."""
         return cls(record.type, record.data, record.id, record.way)
 
 
@@ -35,7 +36,7 @@ class Target:
 class Chain:
     """Live links, the last of which carries the connection's channels.
 
-    ``sealed`` holds the encrypted form of every secret opened on the way, because whoever uses the chain later must be
+    ``sealed`` has the encrypted form of every secret opened on the way, because later users of the chain must be
     allowed to open them too.
     """
 
@@ -49,9 +50,9 @@ class Chain:
 
 
 def open_chain(vault: Vault, registry: Registry, target: Target, access: Access, timeout: float) -> Chain:
-    """Open ``target``, and before it whatever it runs over, within ``timeout`` seconds.
+    """Open ``target``, after all connections below it, within ``timeout`` seconds.
 
-    :raises OperationError: a link could not be opened; the message names it where it is not the connection itself.
+    :raises OperationError: a link could not be opened; the message names it unless it is the connection itself.
     :raises ConnectionCycle: the connection runs over itself.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; none was opened.
     :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
@@ -68,13 +69,13 @@ def open_chain(vault: Vault, registry: Registry, target: Target, access: Access,
                 if deadline.passed:
                     raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
         if transport is None:
-            raise ConnectionCycle("The connection leads nowhere.")
+            raise ConnectionCycle("The connection runs over nothing that could be opened.")
         return Chain(transport, sealed, links.pop_all())
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A link of a chain, as it is stored; ``label`` names all but the one that is asked for."""
+    """A stored link of a chain; ``label`` names it, except for the requested connection itself."""
 
     type: str
     data: Mapping[str, Any]
@@ -104,13 +105,16 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:
 
 
 def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
-    """Yield what is to be opened, from the connection itself to the one that runs over nothing."""
+    """Yield the links to open, from the connection itself to the one that runs over nothing."""
     hop, seen = Hop(target.type, target.data), set[str]()
-    # What secrets are sent to is what was looked at, whoever changes it meanwhile.
+    # Secrets are sent only to the data that was checked, even if the row changes meanwhile.
     known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)
     while True:
         if isinstance(registry.get(hop.type), Tunnel):
-            raise TransportUnsupported(f"{hop.label or 'The connection'} is a tunnel: nothing can be run in it.")
+            raise TransportUnsupported(
+                f"{hop.label or 'The connection'} is a tunnel, in which nothing can run: use the connection that it "
+                "goes through."
+            )
         yield hop
         via = registry.get(hop.type).via
         reference = hop.data.get(via) if via else None

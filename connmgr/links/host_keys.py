@@ -1,4 +1,4 @@
-"""The keys of the hosts that a connection's links lead to. Whoever may open it may change what is known of them."""
+"""The known keys of the hosts that a connection leads to. A caller who may open the connection may change them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connmgr.vault import Vault
 
 
 def trust(vault: Vault, registry: Registry, connection: str, host: str, key: str, access: Access) -> None:
-    """Have ``key`` accepted as that of ``host``, to which a link of the connection leads.
+    """Accept ``key`` as the key of ``host``, to which a link of the connection leads.
 
     :raises InvalidRequest: no link leads there, or ``key`` is none.
     :raises connmgr.errors.HostKeyChanged: another key is known, or this one is revoked.

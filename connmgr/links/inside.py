@@ -1,4 +1,4 @@
-"""What is inside of a connection, as its type tells it over the connection's link."""
+"""The systems inside a connection, such as containers, listed by its type over its link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
 
 MAX_CHILDREN = 10_000
-"""Systems that one connection may have inside."""
+"""Most systems inside one connection."""
 
 
 def holds_others(registry: Registry, name: str) -> bool:
@@ -38,12 +38,14 @@ def children_of(
         def unseal(secret: Any) -> str:
             return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
 
-        # The secrets go where the link leads, which was opened to this data.
+        # The secrets go to the link, which was opened to this data.
         plain = map_secrets(kind.schema(), lease.link.target.data, unseal)
         found = kind.children(lease.link.transport, plain, timeout=deadline.left(LEAST_SECONDS))
         children = list(islice(found, MAX_CHILDREN + 1))
     finally:
         lease.release()
     if len(children) > MAX_CHILDREN:
-        raise OperationError(f"There are more than {MAX_CHILDREN:,} systems inside: name a part of them in the data.")
+        raise OperationError(
+            f"There are more than {MAX_CHILDREN:,} systems inside: restrict the listing in the connection's data."
+        )
     return children

@@ -1,4 +1,4 @@
-"""Links that stay open for a while after they were used: who comes again soon finds them."""
+"""Keeps links open for a while after their use, for the next user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connmgr.links.link import Lease
 
 
 class KeptLinks:
-    """Leases the link that each connection was last used over until :meth:`let_go`. Safe in several threads."""
+    """Leases the last used link of each connection until :meth:`let_go`. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,14 +24,14 @@ class KeptLinks:
             try:
                 kept = before[0] if before is not None and same else lease.link.lease()
             except ShellLost:
-                # It was lost or changed meanwhile; whoever has leased it finds out.
+                # It was lost or changed meanwhile; its other lessees notice by themselves.
                 return
             self._kept[connection] = kept, time.monotonic()
         if before is not None and not same:
             before[0].release()
 
     def let_go(self, idle_seconds: float) -> None:
-        """Release the links that were not used for ``idle_seconds``, or can be used no longer."""
+        """Release the links that are unusable, or were not used for ``idle_seconds``."""
         with self._lock:
             at = time.monotonic() - idle_seconds
             idle = {

@@ -8,9 +8,9 @@ _NUMBER = re.compile(rb"\d{1,3}\n\Z")
 
 
 class LastLine:
-    """Passes stderr on, but for a last line of ``beginning``, the exit status and a newline.
+    """Passes stderr on, without a last line of ``beginning``, the exit status and a newline.
 
-    What may be the beginning of that line is held until it is known not to be.
+    Output that may be the beginning of that line is held back until it is known not to be.
     """
 
     def __init__(self, beginning: bytes) -> None:
@@ -19,7 +19,7 @@ class LastLine:
         self._at_start = True
 
     def passed(self, data: bytes) -> bytes:
-        """Return what may be passed on, now that ``data`` have come."""
+        """Add ``data``, and return the output that may be passed on."""
         data = self._held + data
         line = data.rfind(b"\n", 0, -1) + 1
         if not (line or self._at_start) or not self._may_be_it(data[line:]):
@@ -30,7 +30,7 @@ class LastLine:
         return data
 
     def rest(self, status: int | None) -> bytes:
-        """Return what is left when the stream has ended and the program with ``status``; nothing from then on."""
+        """Return the rest of the output at the stream's end; ``status`` is the program's."""
         held, self._held = self._held, b""
         number = _NUMBER.match(held[len(self._beginning) :]) if held.startswith(self._beginning) else None
         return b"" if number and int(number[0]) == status else held

@@ -1,4 +1,4 @@
-"""A live way to a connection's machine, shared by all that runs over it."""
+"""A live link to a connection's machine, shared by everything that runs over it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connmgr.vault.admission import Admission
 
 
 class Link:
-    """An open chain, its helpers, and who may use them. The link closes when its last lessee has gone.
+    """An open chain, its helpers, and its admission checks. The link closes when its last lease ends.
 
     Safe to use from several threads.
     """
@@ -61,13 +61,13 @@ class Link:
 
     @property
     def outside(self) -> Outside | None:
-        """Where its jobs are kept instead, once :meth:`look_for_shell` has found none."""
+        """The place of its jobs if :meth:`look_for_shell` has found no shell."""
         return self._outside
 
     def look_for_shell(self, timeout: float) -> Outside | None:
-        """Return where jobs are kept instead if there is no shell at the link's end, or None.
+        """Return None if there is a shell at the link's end, otherwise the place where jobs are kept.
 
-        :raises connmgr.errors.OperationError: that could not be found out within ``timeout`` seconds.
+        :raises connmgr.errors.OperationError: no answer came within ``timeout`` seconds.
         """
         if not isinstance(self.first, WrappedTransport):
             return None
@@ -80,7 +80,7 @@ class Link:
             return self._outside
 
     def retire(self) -> None:
-        """Let nobody lease the link from now on."""
+        """Refuse all further leases of the link."""
         self._retired = True
 
     def lease(self, *, opener: bool = False) -> Lease:
@@ -96,7 +96,7 @@ class Link:
         return lease
 
     def released(self, lease: Lease) -> None:
-        """Take note that a lessee has gone; close the link after the last one. Doing so again does nothing."""
+        """End a lease; close the link after the last one. Calling it again does nothing."""
         with self._lock:
             self._leases.discard(lease)
             if self._leases or self._closed:
@@ -119,14 +119,14 @@ class Lease:
         self.opener = opener
 
     def release(self) -> None:
-        """Use the link no longer. Calling it again does nothing."""
+        """End the lease. Calling it again does nothing."""
         self.link.released(self)
 
 
 def open_link(vault: Vault, registry: Registry, target: Target, access: Access, timeout: float) -> Link:
     """Open a link to ``target`` within ``timeout`` seconds; see :func:`connmgr.links.chain.open_chain` for the errors.
 
-    Whoever calls this leases it.
+    The caller gets the first lease.
     """
     chain = open_chain(vault, registry, target, access, timeout)
     helpers = Helpers()

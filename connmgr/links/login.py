@@ -12,26 +12,26 @@ from pexpect.expect import searcher_re
 from pexpect.spawnbase import SpawnBase
 
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.printable import printable
 from connmgr.engine.script import Source
 from connmgr.errors import ConnectTimeout, ElevationFailed
 from connmgr.links.resumed import ResumedChannel
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper
+from connmgr.printable import in_one_line
 
 PRINTED_LIMIT = 300
-"""How many characters of what a program printed an error's message quotes."""
+"""Most characters of a program's output that an error message quotes."""
 
 WINDOW = 1024
-"""Bytes at the end of what has come in which prompts are looked for; a program that asks waits behind its prompt."""
+"""Bytes at the end of the output that are searched for prompts: a program waits after its prompt."""
 
 LOGIN_LIMIT = 256 << 10
 """Bytes that a program may print until its login is over."""
 
 KEPT = 8 << 10
-"""Bytes at the end of what a program printed in which the reason for its end is looked for."""
+"""Bytes at the end of a program's output that are searched for the reason of its end."""
 
 STDERR_SECONDS = 0.5
-"""Longest wait for the end of the login on stderr, once it has come on stdout: programs relay each on its own."""
+"""Longest wait for the end of the login on stderr after its end on stdout: programs relay the streams independently."""
 
 ENDED = "The login ended without access."
 
@@ -51,14 +51,15 @@ class Login:
         self._deadline = deadline
 
     def announcing(self, argv: Sequence[str], *, raw: bool) -> list[str]:
-        """Return the argv that says on a line of its own that the login is over, and then becomes ``argv``.
+        """Return the argv that prints a line that the login is over, and then executes ``argv``.
 
         With ``raw`` it first turns its terminal into a plain stream of bytes.
         """
         return ["/bin/sh", "-c", (_ANNOUNCE_RAW if raw else _ANNOUNCE).one_line, self._mark, *argv]
 
     def hold(self, channel: Channel) -> Channel:
-        """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from there on.
+        """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from that
+        point.
 
         Closes the channel when the login fails.
         :raises connmgr.errors.OperationError: it failed, or was not over by the deadline.
@@ -166,31 +167,31 @@ class ChannelDialogue:
 
     @property
     def rest(self) -> bytes:
-        """What came on stdout after the login was over."""
+        """Output on stdout after the end of the login."""
         end = re.search(self.ready, self._spawn.out)
         return bytes(self._spawn.out[end.end() :]) if end else b""
 
     @property
     def stderr(self) -> bytes:
-        """What has come on stderr."""
+        """All output on stderr so far."""
         return bytes(self._spawn.err)
 
     @property
     def printed(self) -> str:
         before = bytes(self._spawn.before or b"")
-        # The first of what is cut out may be the rest of a secret, which nothing would recognise.
+        # The first part after the cut may be the rest of a secret, which nothing would recognise.
         partial = max((len(secret.encode()) for secret in self._secrets), default=0)
         text = before[-KEPT:][partial if len(before) > KEPT else 0 :].decode(errors="replace")
         for secret in self._secrets:
             text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
-        return printable(text)
+        return in_one_line(text)
 
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline.left()))
         try:
             index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready, self._spawn.out), timeout=seconds))
         except pexpect.TIMEOUT:
-            raise ConnectTimeout(self._failure(f"The login did not go on within {seconds:.0f} s.")) from None
+            raise ConnectTimeout(self._failure(f"The login did not continue within {seconds:.0f} s.")) from None
         except pexpect.EOF:
             raise ElevationFailed(self._failure(ENDED)) from None
         except _TalksOn:
@@ -200,7 +201,7 @@ class ChannelDialogue:
         return index
 
     def await_stderr(self, mark: bytes, deadline: Deadline) -> None:
-        """Read until stderr has ``mark``, or for as long as ``deadline`` leaves; what comes is kept."""
+        """Read, and keep, output until stderr has ``mark`` or the ``deadline`` is over."""
         with suppress(pexpect.EOF, pexpect.TIMEOUT, _TalksOn):
             while mark not in self._spawn.err:
                 self._spawn.read_nonblocking(timeout=deadline.left())

@@ -1,4 +1,4 @@
-"""Where jobs of a place without a shell are kept: on its host, beside the program that leads into the place."""
+"""The place for jobs of a container without a shell: on its host, beside the program that enters the container."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from connmgr.links.wrapped import WrappedTransport
 
 
 class Outside:
-    """The host of a place without a shell; the link that has it closes it."""
+    """The host of a container without a shell. Its link closes it."""
 
     def __init__(self, inside: WrappedTransport) -> None:
         self.transport = inside.outer
-        # Those of the link are inside: none of both may be taken for the other.
+        # The link's own helpers are inside the container, and must not be confused with these.
         self.helpers = Helpers()
         self._inside = inside
 
     def words(self, argv: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Return the argv that runs ``argv`` in the place when the host runs it."""
+        """Return the argv with which the host runs ``argv`` in the container."""
         return tuple(map(os.fsencode, self._inside.words(list(map(os.fsdecode, argv)))))
 
     def close(self) -> None:
-        """End what helps there."""
+        """Close the helpers on the host."""
         self.helpers.close()

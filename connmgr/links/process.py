@@ -1,4 +1,4 @@
-"""Starts what runs over the link of a stored connection, and is no shell: processes, and TCP streams."""
+"""Starts processes and TCP streams over the link of a stored connection."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Transport
 from connmgr.secrets.principals import Access
 
 PROBE_SECONDS = 5.0
-"""Time in which a far side that owes a sign of life must give it; else the connection is opened anew."""
+"""Longest wait for an overdue sign of life; then the connection is opened again."""
 
 Open = Callable[[Transport, float], Channel]
 """Opens a channel within a number of seconds."""
 
 
 def answering(links: LinkTable, connection: str, access: Access, deadline: Deadline) -> Lease:
-    """Lease a link of the connection whose far side answers: one that owes a sign of life and gives none is retired.
+    """Lease a link whose far side answers; retire a link whose overdue sign of life does not come.
 
     :raises connmgr.errors.ConnmgrError: what leasing raises.
     """
@@ -34,9 +34,9 @@ def answering(links: LinkTable, connection: str, access: Access, deadline: Deadl
 
 
 def start_over(links: LinkTable, connection: str, access: Access, open: Open, timeout: float) -> tuple[Lease, Channel]:
-    """Return what ``open`` returns within ``timeout`` seconds, and the lease of the link that carries it.
+    """Return the result of ``open`` within ``timeout`` seconds, and the lease of its link.
 
-    A link that turns out to be lost makes way for another one.
+    A link that turns out to be lost is replaced by another one.
     :raises connmgr.errors.ConnmgrError: what leasing raises, or ``open``.
     """
     deadline = Deadline(timeout)

@@ -1,4 +1,4 @@
-"""A channel from the end of a login on: what was read early comes first, and what belongs to the login is left out."""
+"""A channel after a login: output that was read early comes first, and output of the login is left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATUS_SECONDS = 1.0
 
 
 class ResumedChannel(Channel):
-    """A channel of which some output was already read; what stderr holds up to and with ``mark`` is dropped.
+    """A channel some of whose output was already read. Output on stderr up to and including ``mark`` is dropped.
 
     So is a ``last_line`` (:attr:`connmgr.plugin.Wrapper.last_line`) of stderr.
     """
@@ -28,11 +28,11 @@ class ResumedChannel(Channel):
         while self._mark or self._last_line or any(self._early):
             early, self._early = self._early, (b"", b"")
             try:
-                # Even where there is something: the descriptor may be readable until the channel was asked.
+                # Even if there is some output: the descriptor may stay readable until the channel is read.
                 stdout, stderr = self._channel.recv(0 if any(early) else deadline.left())
             except (EOFError, OSError) as error:
                 if any(early):
-                    # It is told again at the next call.
+                    # The next call raises it again.
                     stdout, stderr = b"", b""
                 elif isinstance(error, EOFError) and (rest := self._rest()):
                     return b"", rest
@@ -46,7 +46,7 @@ class ResumedChannel(Channel):
         return self._channel.recv(deadline.left())
 
     def _rest(self) -> bytes:
-        """Return what was held of stderr, at its end."""
+        """Return the output of stderr that was held back, at its end."""
         last_line = self._last_line
         if last_line is None:
             return b""

@@ -1,4 +1,4 @@
-"""The hosts that a connection would dial, as far as can be told without dialling."""
+"""The hosts that a connection would dial, found without dialling."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from connmgr.vault import Connection, Vault
 
 
 def dialled(vault: Vault, registry: Registry, connection: Connection) -> list[Dialled]:
-    """Return the hosts that lead to a connection, in the order in which they are dialled; its own is the last.
+    """Return the hosts on the way to a connection, in the order in which they are dialled; its own is the last.
 
-    :raises connmgr.errors.OperationError: what decides about it beside the vault cannot be read or used.
+    :raises connmgr.errors.OperationError: a file that decides about it, such as ssh_config, cannot be read or used.
     :raises connmgr.errors.UnknownType: no plugin offers the type of a link.
     :raises connmgr.errors.ConnectionCycle: the connection runs over itself.
     :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.

@@ -23,9 +23,9 @@ RETRY_SECONDS = 0.05
 class SpareTransport(Transport):
     """A transport that opens its chain a second time when the far side refuses another channel.
 
-    sshd refuses with ``MaxSessions 1``. Then ``give_up`` may close a channel that is not needed now, and returns
-    whether there was one. If that is not enough, ``open_another`` opens the second chain within the seconds that it is
-    given. The second chain is kept until :meth:`close`, and replaced when it is lost. The first belongs to its owner.
+    sshd refuses with ``MaxSessions 1``. Then ``give_up`` may close an idle channel, and returns whether there was one.
+    If that is not enough, ``open_another`` opens the second chain within the given seconds. The second chain is kept
+    until :meth:`close`, and replaced when it is lost. The first chain belongs to its owner.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SpareTransport(Transport):
             try:
                 return self._once_free(self._on_second, argv, pty, FREE_LINK_SECONDS, deadline)
             except RequestError as error:
-                # The session's starter may have left, and taken along the secrets that open the chain.
+                # The client that started the session may have left, and its access to the chain's secrets with it.
                 raise refusal from error
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
@@ -73,7 +73,7 @@ class SpareTransport(Transport):
         self._close_second()
 
     def _close_second(self) -> None:
-        # The thread that holds the lock looks afterwards whether the chain is still wanted.
+        # The thread that holds the lock checks afterwards whether the chain is still wanted.
         if self._lock.acquire(blocking=False):
             try:
                 second, self._second = self._second, None
@@ -98,7 +98,7 @@ class SpareTransport(Transport):
             except ChannelRefused:
                 if until.passed:
                     raise
-            # The channel in the way may not be needed by now.
+            # The channel in the way may be idle by now.
             self._give_up()
             time.sleep(RETRY_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The links that are open, by connection: one for all that runs over a connection, as long as it carries them."""
+"""The open links by connection: everything that runs over a connection shares one, as long as it can carry more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from connmgr.vault.admission import Outdated
 class _Place:
     """The open links of one connection, the newest last; ``opening`` is held while another one is opened.
 
-    ``openers`` have or await ``opening``; ``changes`` counts how often the connection was changed meanwhile.
+    ``openers`` counts the threads that have or await ``opening``, ``changes`` the connection's changes meanwhile.
     """
 
     opening: threading.Lock = field(default_factory=threading.Lock)
@@ -34,8 +34,8 @@ class _Place:
 class LinkTable:
     """Leases the link of a stored connection to all who use the connection. Safe to use from several threads.
 
-    A link that is lost, or whose connection was changed or removed, is leased to nobody from then on. It closes when
-    its last lessee has gone.
+    A link that is lost, or whose connection was changed or removed, gets no further leases. It closes when its last
+    lease ends.
     """
 
     def __init__(self, vault: Vault, registry: Registry) -> None:
@@ -45,7 +45,7 @@ class LinkTable:
         self._places: dict[str, _Place] = {}
 
     def lease(self, connection: str, access: Access, timeout: float, without: Collection[Link] = ()) -> Lease:
-        """Lease a link of the connection that is none of ``without``; open one within ``timeout`` seconds if need be.
+        """Lease a link of the connection that is not in ``without``; if necessary open one within ``timeout`` seconds.
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
@@ -65,11 +65,11 @@ class LinkTable:
                     raise ShellBusy("The connection kept changing while it was opened; try again.")
 
     def peek(self, connection: str) -> Lease | None:
-        """Lease an open link of the connection, or return None; ask its ``admission`` who may use it."""
+        """Lease an open link of the connection, or return None. Check its ``admission`` before using it."""
         return next(self._leases(connection, ()), None)
 
     def forget(self, connections: Iterable[str]) -> None:
-        """Lease no link of connections that were removed or changed, those that are being opened included."""
+        """Give no further leases of links of removed or changed connections, nor of links that are being opened."""
         with self._lock:
             for connection in connections:
                 place = self._places.get(connection)
@@ -116,9 +116,9 @@ class LinkTable:
 
     @contextlib.contextmanager
     def _opening(self, connection: str, deadline: Deadline) -> Iterator[_Place]:
-        """Be the one who opens a link of ``connection``.
+        """Be the only thread that opens a link of ``connection``.
 
-        :raises ConnectTimeout: another thread is, for longer than ``deadline``.
+        :raises ConnectTimeout: another thread opens one until ``deadline`` is over.
         """
         with self._lock:
             place = self._places.setdefault(connection, _Place())
@@ -126,7 +126,7 @@ class LinkTable:
             self._vault.connections.temporary.hold(connection)
         try:
             if not place.opening.acquire(timeout=deadline.left()):
-                raise ConnectTimeout("The connection is still being opened.")
+                raise ConnectTimeout("The connection is still being opened; try again.")
             try:
                 yield place
             finally:

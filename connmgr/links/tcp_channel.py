@@ -11,7 +11,7 @@ from connmgr.plugin import ByteStream, Channel
 
 RECEIVE_BYTES = 128 * 1024
 LOOK_SECONDS = 1.0
-"""A write that waits looks this often whether its time is over."""
+"""Seconds between a waiting write's checks whether its time is over."""
 
 
 class TcpChannel(Channel):
@@ -55,7 +55,7 @@ class TcpChannel(Channel):
         return 0
 
     def close(self) -> None:
-        # Wakes a thread that reads; not every stream can end its input alone.
+        # Wakes a reading thread; not every stream can end only its input.
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()

@@ -1,4 +1,4 @@
-"""Starts and stops what a connection leads to, over the link of the connection that it runs over."""
+"""Starts and stops the system that a connection leads to, over the link of its host's connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def toggle(
     access: Access,
     timeout: float,
 ) -> None:
-    """Start what ``record`` leads to, or stop it, within ``timeout`` seconds.
+    """Start or stop the system that ``record`` leads to, within ``timeout`` seconds.
 
     :raises NotToggleable: its type cannot.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that this needs.
@@ -34,7 +34,7 @@ def toggle(
         raise NotToggleable(f"A connection of type {record.type} leads to nothing that can be started and stopped.")
     deadline = Deadline(timeout)
     via = record.data.get(kind.via) if kind.via else None
-    # Where the secrets go is what was looked at when it was stored.
+    # The secrets go where the checked row leads.
     vault.connections.way([via] if via else [], record.way)
 
     def unseal(secret: Any) -> str:

@@ -41,7 +41,7 @@ class WrappedTransport(Transport):
 
     @property
     def on_terminal(self) -> bool:
-        """Whether this login, or one that it runs over, is known to insist on a terminal."""
+        """Whether this login, or one below it, is known to need a terminal."""
         over = isinstance(self._inner, WrappedTransport) and self._inner.on_terminal
         return over or self._terminal or self._wrapper.needs_pty(self._data)
 
@@ -52,12 +52,12 @@ class WrappedTransport(Transport):
             return self._start(argv, deadline, given, raw=given is _RAW)
         except TerminalRequired as error:
             if given:
-                raise ElevationFailed("The login asks for a terminal, and refuses the one that it has.") from error
+                raise ElevationFailed("The login requires a terminal, and refuses the one that it has.") from error
         self._terminal = True
         return self._start(argv, deadline, _RAW, raw=True)
 
     def _start(self, argv: Sequence[str], deadline: Deadline, pty: Pty | None, *, raw: bool) -> Channel:
-        """Start ``argv`` through all logins, on one terminal or none; only the last of them makes it ``raw``."""
+        """Start ``argv`` through all logins, on one terminal or none; only the last login makes it ``raw``."""
         login = Login(self._wrapper, self._data, deadline)
         holds_login = raw or self._wrapper.needs_login(self._data)
         announced = login.announcing(argv, raw=raw) if holds_login else argv
@@ -76,4 +76,4 @@ class WrappedTransport(Transport):
             raise
 
     def close(self) -> None:
-        """Nothing of its own: the chain closes the inner transport."""
+        """Do nothing: the chain closes the inner transport."""

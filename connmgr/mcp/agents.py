@@ -16,10 +16,10 @@ from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.mcp.bridge import Bridge
 
 IDLE_SECONDS = 30 * 60.0
-"""How long an agent is kept that sends nothing and listens to nothing."""
+"""Seconds for which an agent is kept that neither sends nor listens."""
 
 CHECK_SECONDS = 30.0
-"""After how long the daemon is asked again whether it still takes an agent's token."""
+"""Seconds after which the daemon is asked again whether it still accepts an agent's token."""
 
 MAX_AGENTS = 128
 MAX_AGENTS_OF_TOKEN = 16
@@ -34,7 +34,7 @@ Build = Callable[[Bridge], MCPServer]
 
 
 class TooManyAgentsError(Exception):
-    """No further agent is taken until one has gone."""
+    """No further agent is accepted until one has left."""
 
 
 class Agent:
@@ -100,7 +100,7 @@ class Agent:
                 await anyio.to_thread.run_sync(self._bridge.close)
 
     async def over(self) -> None:
-        """Return when it was ended, or ends because nothing was heard of it for long."""
+        """Return when it was ended, or was silent for too long."""
         while not self._over.is_set():
             since = anyio.current_time() if self._requests else self.heard
             with anyio.move_on_at(since + IDLE_SECONDS):

@@ -30,12 +30,12 @@ from connmgr.mcp.question import Question, deciding, decision_of, waiting
 REQUIRED = "approval_required"
 
 WAIT_SECONDS = 40.0
-"""Of a call, for a person: its client may give up after 60, and what was approved takes time too."""
+"""Seconds that a call waits for a person: its client may give up after 60, and the approved work takes time too."""
 
 PROGRESS_SECONDS = 5.0
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 4.0
-"""Between two looks whether an approval was given elsewhere; each is a request of the token."""
+"""Most seconds between two checks whether an approval was given elsewhere; each is a request of the token."""
 
 ANSWERS_WITH_THE_RETRY = "2026-07-28"
 """From this version of the protocol on a question is the answer of a call, and its answer comes with the next one."""
@@ -130,9 +130,9 @@ async def questions(approver: Approver | None) -> AsyncIterator[Questions]:
 
 
 async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) -> BaseModel | InputRequiredResult:
-    """Return what ``work`` returns; where it needs an approval, have a person asked, and do it again.
+    """Return the result of ``work``; if it needs an approval, have a person asked, and repeat it.
 
-    What it returns may be the question, where the answer comes with the client's next call.
+    The result may be the question, if the answer comes with the client's next call.
 
     :raises ClientError: ``approval_required`` if nobody decided in time or nobody can be asked.
     """

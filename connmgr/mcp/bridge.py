@@ -16,21 +16,21 @@ from connmgr.client.names import UNKNOWN, UUID, meant
 from connmgr.client.rights import Rights
 
 ANSWER_SECONDS = 40.0
-"""For one answer of the daemon. A tool has told the agent something before its client gives up, often after 60."""
+"""Seconds for one answer of the daemon. A tool answers the agent before its client gives up, often after 60."""
 
 MAX_CALLS = 32
-"""Calls of one agent that work at the same time; each has a thread."""
+"""Most calls of one agent at the same time; each has a thread."""
 
 MAX_IDLE_CLIENTS = 8
 STOP_SECONDS = 3.0
-"""For all shells together, when the agent has gone."""
+"""Seconds for stopping all shells when the agent has left."""
 
 UNSETTLED_SECONDS = 300.0
 MAX_UNSETTLED = 100
-"""Starts of jobs whose answers were lost."""
+"""Most remembered starts of jobs whose answers were lost."""
 
 MAX_CANDIDATES = 20
-"""Systems that are named where a name may mean any of several."""
+"""Most systems that the message on an ambiguous name lists."""
 
 
 @dataclass(frozen=True)

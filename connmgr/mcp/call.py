@@ -17,11 +17,11 @@ from connmgr.client import Client
 from connmgr.mcp.bridge import Bridge, Place
 
 ANSWER_SECONDS = 49.0
-"""After so long a call is answered, whatever the daemon and its machines do: a client may give up after 60."""
+"""Seconds after which a call is answered, whatever the daemon and its machines do: a client may give up after 60."""
 
 PROGRESS_SECONDS = 5.0
 WORK_SECONDS = 47.0
-"""For all requests of a call, so that its thread ends and what is known can still be told."""
+"""Seconds for all requests of a call, so that its thread ends and the known result can still be answered."""
 
 
 @dataclass

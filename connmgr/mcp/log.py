@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from connmgr.mcp.shown import visible
+from connmgr.printable import visible
 
 MAX_LINE_CHARACTERS = 500
 

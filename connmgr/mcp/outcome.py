@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from connmgr.client import ClientError
 from connmgr.mcp.advice import advice
-from connmgr.mcp.shown import visible
+from connmgr.printable import visible
 
 
 def answered(result: BaseModel) -> CallToolResult:
@@ -32,7 +32,7 @@ def refused(error: ClientError) -> CallToolResult:
     the tool's output schema has.
     """
     details = {name: error.details[name] for name in ("approval", "expires") if name in error.details}
-    told = Refused(code=error.code, message=visible(error.message), next=advice(error), **details)
+    told = Refused(code=error.code, message=visible(error.message, lines=True), next=advice(error), **details)
     text = told.model_dump_json(exclude_none=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from connmgr.client.asked import beyond_ascii, described
 from connmgr.mcp.approver import Decision
 from connmgr.mcp.call import Call
-from connmgr.mcp.shown import visible
+from connmgr.printable import visible
 
 MAX_LINES = 400
 """Of a question: what is longer is decided about in a terminal, where it is shown whole."""
@@ -83,7 +83,7 @@ def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
 def _preview(call: Call) -> Iterator[str]:
     if call.preview is None:
         return
-    lines = visible(call.preview).removesuffix("\n").replace("\r", "\\r").split("\n")
+    lines = visible(call.preview, lines=True).removesuffix("\n").replace("\r", "\\r").split("\n")
     yield "  change"
     for line in lines[:MAX_PREVIEW_LINES]:
         yield f"    {_cut(line)}"

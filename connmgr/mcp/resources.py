@@ -15,7 +15,8 @@ from connmgr.client import Client, ClientError
 from connmgr.client.results import Connection, ShellInfo
 from connmgr.mcp.advice import advice
 from connmgr.mcp.bridge import Bridge, Place
-from connmgr.mcp.shown import text_of, visible
+from connmgr.mcp.shown import text_of
+from connmgr.printable import visible
 
 SCHEME = "connmgr"
 JSON = "application/json"
@@ -89,7 +90,7 @@ class Resources:
                 client.answer_by(time.monotonic() + READ_SECONDS)
                 return ask(client)
         except ClientError as error:
-            told = (f"{error.code}: {visible(error.message)}", advice(error) or "")
+            told = (f"{error.code}: {visible(error.message, lines=True)}", advice(error) or "")
             raise ResourceError(" ".join(told).strip()) from error
 
     def _facts(self, client: Client, id: str) -> Facts:
@@ -108,7 +109,7 @@ class Resources:
         try:
             return facts.model_copy(update=_told(self._bridge.start_shell(client, Place(id, self._bridge.session))))
         except ClientError as error:
-            return facts.model_copy(update={"error": f"{error.code}: {visible(error.message)}"})
+            return facts.model_copy(update={"error": f"{error.code}: {visible(error.message, lines=True)}"})
 
 
 def _told(shell: ShellInfo) -> dict[str, str]:

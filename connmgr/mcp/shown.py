@@ -1,31 +1,16 @@
-"""What machines have printed, as an agent is shown it: data, never instructions, without what controls a terminal."""
+"""Output of machines for an agent: data, never instructions, without control characters of a terminal."""
 
 from __future__ import annotations
 
-import re
-
-_HIDDEN = re.compile(
-    # Controls but newline and tab; a carriage return only stands where a line ends by it.
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)"
-    # What is not seen, or lets a line be read in another order than it has.
-    r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
-    # No characters at all, and letters that only programs see.
-    r"|[\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-
+from connmgr.printable import visible
 
 MOST_BEHIND = 3
 """Bytes of a character behind its first one."""
 
 
-def visible(text: str) -> str:
-    """Return ``text`` with each character that is not seen, or controls a terminal, written as an escape sequence."""
-    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
 def text_of(data: bytes) -> str:
-    """Return output as text to be shown; what is no UTF-8 is U+FFFD."""
-    return visible(data.decode(errors="replace"))
+    """Return output as text; bytes that are not UTF-8 become U+FFFD."""
+    return visible(data.decode(errors="replace"), lines=True)
 
 
 def last_line(data: bytes, most: int) -> str:

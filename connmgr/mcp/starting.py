@@ -1,4 +1,4 @@
-"""Where a call's work happens: a shell that runs, a directory, and a command that is started once."""
+"""Prepares the place of a call's work: a running shell, a directory, and a command that is started only once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from connmgr.mcp.call import Call
 
 NO_SHELL = frozenset({"no_shell", "shell_lost"})
 LIMITS = frozenset({"session_limit", "job_limit", "terminal_limit"})
-"""What somebody has to make room for first."""
+"""Errors after which something must be closed first."""
 
 SPARE_SECONDS = 2.0
-"""That are left when it is no longer tried again."""
+"""Seconds left at which it is not tried again."""
 
 Answer = TypeVar("Answer")
 
@@ -64,14 +64,14 @@ def persist(call: Call, request: Callable[[], Answer], passing: Callable[[Client
 
 
 def bear(call: Call, error: ClientError) -> None:
-    """Wait a moment after ``error``; raise it where no time is left."""
+    """Wait a moment after ``error``; raise it if no time is left."""
     pause = error.retry_after or RETRY_SECONDS
     if call.left() < pause + SPARE_SECONDS or call.cancelled.wait(pause):
         raise error
 
 
 def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) -> Job:
-    """Start a job, once: where it is not known whether it was started, the same call finds it again.
+    """Start a job, once: if it is unknown whether it was started, the same call finds it again.
 
     ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.
     """

@@ -1,4 +1,4 @@
-"""A server on standard input and output, for the one agent that has started it."""
+"""A server on standard input and output, for the agent that has started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a function becomes a tool: declared once, with what it needs of the daemon, and called in a thread of its own."""
+"""Turns functions into tools: each declares the daemon's actions that it needs, and is called in its own thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Session = Annotated[
     str,
     Field(
         max_length=64,
-        description="The name of a shell session, which has a directory of its own. Without it: your own session.",
+        description="The name of a shell session, which has its own directory. Without it: your own session.",
     ),
 ]
 
@@ -87,7 +87,7 @@ class Declared:
             return refused(error)
         except Exception:
             logger.exception("The tool %s has failed.", self.name)
-            return refused(ClientError("The tool has failed, by a fault of its own.", "internal", 0))
+            return refused(ClientError("The tool failed because of a fault in connmgr.", "internal", 0))
         finally:
             call.cancelled.set()
 

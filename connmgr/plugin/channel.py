@@ -1,4 +1,4 @@
-"""What an open link carries: processes, and streams of bytes."""
+"""Channels and streams of an open link."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from connmgr.errors import TransportUnsupported
 
 @dataclass(frozen=True)
 class Pty:
-    """The terminal that a process is given: the value of TERM, and its size in characters.
+    """The terminal of a process: the value of TERM, and its size in characters.
 
-    One that is ``raw`` neither echoes nor translates from its beginning, where the far side can be asked for that.
+    A ``raw`` one neither echoes nor translates from the beginning, if the far side supports that.
     """
 
     term: str = "xterm"
@@ -25,8 +25,8 @@ class Pty:
 class Channel(ABC):
     """One process on the far side: its three byte streams and its exit status.
 
-    One thread at a time calls ``recv``, and one at a time ``sendall`` and ``shutdown_write``; both at once, so that
-    neither may keep the other waiting. Another one may call ``close`` at any moment: a blocked call then raises
+    One thread at a time calls ``recv``, and one at a time ``sendall`` and ``shutdown_write``; the two may overlap, and
+    must not block each other. Another thread may call ``close`` at any moment: a blocked call then raises
     :class:`EOFError` or :class:`OSError` at once.
     """
 
@@ -58,7 +58,7 @@ class Channel(ABC):
         """Wait up to ``timeout`` seconds for the process to end and return its exit status, 128 + N for signal N.
 
         :raises TimeoutError: it still runs.
-        :raises EOFError: the link is gone and the status is not known.
+        :raises EOFError: the link is lost and the status unknown.
         """
 
     @abstractmethod
@@ -68,17 +68,17 @@ class Channel(ABC):
     def fileno(self) -> int | None:
         """Return a descriptor that is readable while there is news, until the channel is closed; None by default.
 
-        News is what makes ``recv`` return or raise at once, and that the process has ended. A channel that has one
-        promises that ``recv`` with a timeout of 0, ``exit_status`` with one of 0, and ``resize`` never wait for the far
-        side. What ``open_channel`` itself has read may be left unmentioned. Where there is none, a thread of the daemon
-        waits in ``recv``.
+        News means that ``recv`` would return or raise at once, or that the process has ended. A channel with a
+        descriptor promises that ``recv`` and ``exit_status`` with a timeout of 0, and ``resize``, never wait for the
+        far side. The descriptor need not signal data that ``open_channel`` itself has read. Without a descriptor, a
+        thread of the daemon waits in ``recv``.
         """
         return None
 
     def expect_bulk(self) -> None:  # noqa: B027 - most channels have nothing to do
         """Prepare for much output that is read as fast as it comes, if that takes memory; by default do nothing.
 
-        Of any other output the channel keeps little that is not read yet: the process waits, as for a full pipe.
+        Otherwise the channel keeps little unread output, and the process waits as for a full pipe.
         """
 
     def resize(self, columns: int, rows: int) -> None:
@@ -93,10 +93,10 @@ class Channel(ABC):
 class ByteStream(Protocol):
     """A stream of bytes in both directions: the methods used of a connected TCP socket.
 
-    One that is no socket may have ``fileno() -> int`` too: a descriptor that is readable while there is news, until the
-    stream is closed. News is what makes ``recv`` return at once, or ``send`` after it has taken nothing. With a timeout
-    of 0 both then never wait, and raise :class:`TimeoutError`; ``recv`` of nothing ends what was news of ``send``.
-    Without it, threads of the daemon wait for the stream.
+    A stream other than a socket may have ``fileno() -> int`` too: a descriptor that is readable while there is news,
+    until the stream is closed. News means that ``recv`` would return at once, or that ``send`` would, after it has
+    taken nothing. With a timeout of 0 both then never wait, and raise :class:`TimeoutError`; a ``recv`` without data
+    clears the news of ``send``. Without a descriptor, threads of the daemon wait for the stream.
     """
 
     def recv(self, size: int, /) -> bytes:

@@ -1,4 +1,4 @@
-"""What a plugin is asked about that decides who may do what."""
+"""The arguments of the hook that authorises requests."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Caller(Protocol):
-    """Who sent a request: whom its token stands for."""
+    """The sender of a request, identified by its token."""
 
     id: str
-    """Eight hexadecimal digits, as the log and the audit trail have them."""
+    """Eight hexadecimal digits, as in the log and the audit trail."""
 
     name: str
-    """What the client calls itself; nobody has checked it."""
+    """The client's name for itself, which is not verified."""
 
     @property
     def token(self) -> str | None:
-        """The id of the token that it shows; None for the owner."""
+        """The id of its token; None for the owner."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Subjects:
     """What a request is about: connections and categories by uuid, paths on the far side, and a shell."""
 
     connections: frozenset[str] = frozenset()
-    """Those that it names, also in the data of a connection, and all that they run over."""
+    """The connections that the request names, also within data, and all connections below them."""
 
     categories: frozenset[str] = frozenset()
     paths: tuple[str | bytes, ...] = ()
     session: str | None = None
-    """The name of the shell, where it has one."""
+    """The name of the shell, if it has one."""

@@ -23,15 +23,15 @@ class Transport(ABC):
     def alive(self) -> bool:
         """Whether the link works, as far as known without asking the far side; by default True.
 
-        A link that is not alive gets no further channels: the daemon opens the connection anew.
+        A link that is not alive gets no further channels: the daemon opens the connection again.
         """
         return True
 
     def answers(self, timeout: float) -> bool:
         """Whether the far side is there, by default True.
 
-        It is asked only where a sign of life of it is overdue, and then has ``timeout`` seconds to answer. If it does
-        not, the daemon opens the connection anew before it sends a command.
+        Called only if a sign of life is overdue; the far side has ``timeout`` seconds to answer. If it does not, the
+        daemon opens the connection again before it sends a command.
         """
         return True
 
@@ -60,10 +60,12 @@ class Transport(ABC):
         :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
         :raises connmgr.errors.OperationError: the stream could not be opened within ``timeout`` seconds.
         """
-        raise TransportUnsupported("This connection cannot carry TCP streams, so that nothing can go through it.")
+        raise TransportUnsupported(
+            "This connection cannot carry TCP streams, so no other connection can go through it."
+        )
 
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
-        """Listen on ``host:port`` of the far side; on a free port where ``port`` is 0.
+        """Listen on ``host:port`` of the far side; on a free port if ``port`` is 0.
 
         :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
         :raises connmgr.errors.OperationError: the far side refused, or did not answer within ``timeout`` seconds.

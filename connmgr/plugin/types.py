@@ -14,9 +14,9 @@ from connmgr.plugin.transport import Transport
 
 @dataclass(frozen=True)
 class Child:
-    """A system found inside of a connection: ``name``, ``type`` and ``data`` of a connection to it.
+    """A system inside a connection: ``name``, ``type`` and ``data`` of a connection to it.
 
-    ``data`` is without the field that names the connection it runs over: that is the one it was found in.
+    ``data`` omits the field that names the connection it runs over, which is the one in which it was found.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Child:
 
 @dataclass(frozen=True)
 class ForgottenKey:
-    """A host key that was known: ``type SHA256:…``, where it stands, and why it could not be removed, else ``""``."""
+    """A known host key: ``type SHA256:…``, its file and line, and why it could not be removed, else ``""``."""
 
     key: str
     place: str
@@ -77,7 +77,7 @@ class Described(ABC):
         """
 
     def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
-        """Return the systems inside of a connection, such as a host's containers; none by default.
+        """Return the systems inside a connection, such as a host's containers; none by default.
 
         ``transport`` is the connection's own.
         :raises connmgr.errors.OperationError: they could not be listed within ``timeout`` seconds.
@@ -102,7 +102,7 @@ class ConnectionType(Described):
         """Return the hosts that :meth:`open` would dial for ``data``, in its order, without dialling; none by default.
 
         A secret in ``data`` is an empty text.
-        :raises connmgr.errors.OperationError: what else decides about it cannot be read or used.
+        :raises connmgr.errors.OperationError: a file that decides about it, such as ssh_config, cannot be read or used.
         """
         return ()
 
@@ -117,29 +117,28 @@ class ConnectionType(Described):
         return False
 
     def forget_host_keys(self, data: Mapping[str, Any], host: str | None) -> Sequence[ForgottenKey] | None:
-        """Remove the keys that are known of ``host``, by default of the host that ``data`` leads to, and return them.
+        """Remove the known keys of ``host``, by default of the host that ``data`` leads to, and return them.
 
-        It returns None if ``data`` leads to no such host, or to none that has keys, as by default. ``data`` has no
-        secrets.
+        Return None if ``data`` leads to no such host, or to no host with keys, as by default. ``data`` has no secrets.
         """
         return None
 
 
 class Toggled(Described):
-    """A kind of connection, beside its other kind, that leads to what can be started and stopped: a container."""
+    """A second base of connection types whose systems can be started and stopped, such as containers."""
 
     @abstractmethod
     def toggle(self, transport: Transport | None, data: Mapping[str, Any], state: bool, *, timeout: float) -> None:
-        """Start what ``data`` leads to, or stop it where ``state`` is False; do nothing where it is so already.
+        """Start the system that ``data`` leads to, or stop it if ``state`` is False; do nothing if that is its state.
 
-        ``transport`` is that of the connection that this one runs over, None if there is none: what is stopped cannot
-        be opened. Secrets in ``data`` are in plain.
+        ``transport`` is that of the connection below, None if there is none: a stopped system cannot be opened itself.
+        Secrets in ``data`` are in plain.
         :raises connmgr.errors.OperationError: it could not be done within ``timeout`` seconds.
         """
 
 
 class TerminalRequired(Exception):
-    """Raised by :meth:`Wrapper.login` if the wrapping program insists on a terminal; the engine restarts it on one."""
+    """Raised by :meth:`Wrapper.login` if the wrapping program needs a terminal; the engine restarts it on one."""
 
 
 class Dialogue(Protocol):
@@ -175,9 +174,10 @@ class Wrapper(Described):
     """
 
     last_line: ClassVar[bytes] = b""
-    """What the wrapping program adds to stderr at the end, ahead of an exit status that is not 0 and a newline.
+    """The beginning of a last line that the wrapping program adds to stderr, before a nonzero exit status and a
+    newline.
 
-    With :meth:`needs_login` the engine takes that line out.
+    With :meth:`needs_login` the engine removes that line.
     """
 
     @abstractmethod
@@ -189,7 +189,7 @@ class Wrapper(Described):
         """
 
     def needs_pty(self, data: Mapping[str, Any]) -> bool:
-        """Whether the wrapping program insists on a terminal."""
+        """Whether the wrapping program needs a terminal."""
         return False
 
     def needs_login(self, data: Mapping[str, Any]) -> bool:
@@ -206,7 +206,7 @@ class Wrapper(Described):
 
 @dataclass(frozen=True)
 class Forward:
-    """What a tunnel listens on, and where the connections that come there lead."""
+    """The address on which a tunnel listens, and the target of its connections."""
 
     host: str
     """The address to listen on: of the daemon's machine, of the far side for a type that has ``listens_far``."""
@@ -215,7 +215,7 @@ class Forward:
     """The TCP port to listen on; 0 for a free one."""
 
     to: tuple[str, int] | None
-    """The host and port where each connection leads, named as the other side does; None for where it asks by SOCKS."""
+    """The target host and port, as named on the other side; None if each client asks for one by SOCKS."""
 
     auto_start: bool = False
     """Whether it is opened when the daemon starts."""
@@ -224,20 +224,21 @@ class Forward:
 class Tunnel(Described):
     """A connection type that carries TCP connections through another connection, and runs nothing there.
 
-    ``via`` names that one, and is required. The engine listens, dials, and keeps the way open.
+    ``via`` names the other connection, and is required. The engine listens, dials, and keeps the link open.
     """
 
     usage_category: ClassVar[str] = "tunnel"
 
     folder: ClassVar[str | None] = None
-    """The part of its path between that of the connection it goes through and its own name, if there is one."""
+    """The part of its path, if any, between the path of the connection it goes through and its own name."""
 
     listens_far: ClassVar[bool] = False
-    """Whether it listens on the far side, and leads to what the daemon's machine reaches."""
+    """Whether it listens on the far side, and leads to addresses that the daemon's machine reaches."""
 
     @abstractmethod
     def forward(self, data: Mapping[str, Any]) -> Forward:
-        """Return what the tunnel of ``data`` listens on and leads to. A secret in ``data`` is an empty text."""
+        """Return the listening address and the target of the tunnel of ``data``. A secret in ``data`` is an empty
+        text."""
 
 
 AnyConnectionType = ConnectionType | Wrapper | Tunnel

@@ -6,28 +6,19 @@ import errno
 import json
 import logging
 import os
-import secrets
 import shlex
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
 from connmgr.rights.chain import Chain
-from connmgr.rights.trail_files import (
-    FILES,
-    End,
-    drop_half_a_line,
-    find_end,
-    first_number,
-    older,
-    open_for_writing,
-    reaches,
-)
+from connmgr.rights.trail_files import FILES, drop_half_a_line, first_number, older, open_for_writing
 from connmgr.rights.trail_query import text_of
+from connmgr.rights.trail_resuming import RESUMED, Anchors, place_of, standing
 from connmgr.vault.anchors import Anchor
 from connmgr.vault.sqlite import sync_directory
 
@@ -39,12 +30,6 @@ MAX_BYTES = 16 * 1024 * 1024
 ANCHOR_SECONDS = 1.0
 """The trail's end is anchored in the vault so long after an entry."""
 
-RESUMED = "resumed"
-"""The ``event`` of an entry that a daemon writes at its start, where the trail was not as the last one left it.
-
-It has ``dropped``, half a line; ``unanchored``; or ``gone``, earlier trails in this place.
-"""
-
 MAX_DROPPED = 1000
 """Bytes of half a line that are kept."""
 
@@ -55,14 +40,6 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _COMMANDS = {"command", "argv"}
 # Of a request; the names that they would have are those of facts.
 _MEMBERS = {"path": "file", "session": "shell", "id": "subject"}
-
-
-class Anchors(Protocol):
-    """Where trails are anchored: :class:`connmgr.vault.anchors.Anchors`."""
-
-    def all(self) -> Mapping[str, Anchor]: ...
-    def put(self, anchor: Anchor) -> None: ...
-    def remove(self, trail: str) -> None: ...
 
 
 class AuditTrail:
@@ -265,43 +242,18 @@ class AuditTrail:
         while self._news.wait() and not self._closing.wait(ANCHOR_SECONDS):
             self.anchor()
 
-    def _resume(self) -> dict[str, Any]:
+    def _resume(self) -> Mapping[str, Any]:
         """Go on where the trail ends, or begin one; return what is to be remarked about that."""
-        remarks: dict[str, Any] = {}
         dropped = drop_half_a_line(self._descriptor)
-        if dropped:
-            remarks["dropped"] = dropped[:MAX_DROPPED].decode(errors="backslashreplace")
+        remarks = {"dropped": dropped[:MAX_DROPPED].decode(errors="backslashreplace")} if dropped else {}
         self._size = os.fstat(self._descriptor).st_size
-        known = self._known()
-        end = find_end(self.path)
-        here = [one for one in known.values() if one.place == self._place]
-        trail = end.trail or (here[0].trail if end.line and here else None)
-        if trail is None:
-            remarks |= self._start(end, here)
-        else:
-            anchor = known.get(trail)
-            self._trail, self._first, self._last = trail, end.number, end.number
-            self._hash = self.chain.hash(end.line)
-            if anchor is None:
-                remarks["unanchored"] = True
-            else:
-                self._first, self._last = anchor.first, max(anchor.seq, end.number)
-                if anchor.seq > end.number or not reaches(self.path, self.chain, anchor.hash):
-                    # What the vault knows holds: the next entry does not follow what stands in the file.
-                    self._hash = anchor.hash
-        self._number = self._last
-        return remarks
-
-    def _start(self, end: End, here: list[Anchor]) -> dict[str, Any]:
-        """Start a trail, after entries of a time before chains where there are any; ``here`` were trails before."""
-        unused = [one.trail for one in here if not one.seq]
-        gone = [one for one in here if one.seq]
-        self._trail = unused[0] if unused else secrets.token_hex(8)
-        self._last, self._hash = end.number, self.chain.beginning(self._trail)
-        self._first = self._last + 1
-        if self._size:
+        found = standing(self.path, self._place, self.chain, self._known())
+        self._trail, self._first, self._hash = found.trail, found.first, found.hash
+        self._number = self._last = found.last
+        if found.is_new and self._size:
+            # Entries of a time before chains.
             self._rotate()
-        return {"gone": [{"trail": one.trail, "seq": one.seq, "time": one.time} for one in gone]} if gone else {}
+        return {**remarks, **found.remarks}
 
     def _known(self) -> Mapping[str, Anchor]:
         try:
@@ -323,11 +275,6 @@ class AuditTrail:
 def moment() -> str:
     """Return the time, as entries have it."""
     return text_of(datetime.now(timezone.utc))
-
-
-def place_of(path: Path) -> str:
-    """Return where the files of the trail ``path`` are: the machine and the directory."""
-    return f"{os.uname().nodename}:{path.parent.resolve()}"
 
 
 def _printable(value: object) -> object:

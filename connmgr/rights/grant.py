@@ -9,6 +9,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
+from connmgr.rights.rule import FS_ACTIONS
 from connmgr.rights.rules import Rules, load_rules
 from connmgr.rights.scopes import SCOPES, missing
 from connmgr.vault import glob
@@ -135,12 +136,16 @@ class Grant:
             if one.networks and not any(from_ in network for network in one.networks):
                 raise ScopeDenied("The token may not be used from this address.")
 
-    def require_scope(self, action: str, *further: frozenset[str]) -> None:
-        """Raise :class:`ScopeDenied` unless the token has the scopes that ``action`` needs, and one of each further."""
-        lacking = missing(action, self.scopes, *further)
+    def require_scope(self, action: str) -> None:
+        """Raise :class:`ScopeDenied` unless the token has the scopes that ``action`` needs."""
+        lacking = missing(action, self.scopes)
         if lacking is not None:
-            needed = " or ".join(sorted(lacking))
-            raise ScopeDenied(f"The token lacks the scope {needed}." if needed else "No token may do this.")
+            raise _lacks(lacking)
+
+    def require_one(self, scopes: frozenset[str]) -> None:
+        """Raise :class:`ScopeDenied` unless the token has one of ``scopes``."""
+        if scopes.isdisjoint(self.scopes):
+            raise _lacks(scopes)
 
     def sees(self, one: Seen) -> bool:
         """Whether a connection is in its sight."""
@@ -155,9 +160,18 @@ class Grant:
         return all(grant.connections.is_everything and grant.categories.is_everything for grant in self.lineage)
 
     @property
+    def has_rules_over_paths(self) -> bool:
+        return any(grant.rules.over_paths(action) for grant in self.lineage for action in FS_ACTIONS)
+
+    @property
     def is_unbound(self) -> bool:
         """Whether it may run whatever it likes where it may run anything: others' work there is open to it anyway."""
         return "shell.any" in self.scopes and not any(grant.rules.closes_commands for grant in self.lineage)
+
+
+def _lacks(scopes: frozenset[str]) -> ScopeDenied:
+    needed = " or ".join(sorted(scopes))
+    return ScopeDenied(f"The token lacks the scope {needed}." if needed else "No token may do this.")
 
 
 def why_invalid(line: Iterable[tuple[bool, datetime]], at: datetime) -> ConnmgrError | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import PolicyDenied
+from connmgr.rights.action import Action
 from connmgr.rights.approvals import Approvals
+from connmgr.rights.elements import is_clean
 from connmgr.rights.grant import Grant, Seen
-from connmgr.rights.rules import Decision, combined, rule_of
-
-ACTIONS = ("fs.read", "fs.write")
+from connmgr.rights.rules import Decision, Rules, combined, rule_of
 
 
 class PathRules:
@@ -78,6 +79,34 @@ class PathRules:
             self._grant, {**asked, "realPath": shown}, self._wait, askers
         )
         self._approved = True
+
+
+def foretold_of_paths(
+    grant: Grant, seen: Sequence[Seen], action: Action, request: Mapping[str, Any]
+) -> Decision | None:
+    """Return what rules over paths would decide about a request, as its paths are written.
+
+    None says that this depends on the far side: where a relative path begins, or whether there is a directory.
+    """
+    whole = action.whole(request)
+    decisions = [
+        _foretold(one.rules, kind, request[name], on, whole=whole)
+        for one in grant.lineage
+        for on in seen
+        for name, kinds in action.paths.items()
+        for kind in kinds
+        if one.rules.over_paths(kind)
+    ]
+    known = combined([one for one in decisions if one is not None] or [Decision("allow")])
+    return None if None in decisions and known.effect != "deny" else known
+
+
+def _foretold(rules: Rules, action: str, path: bytes, on: Seen, *, whole: bool) -> Decision | None:
+    if not is_clean(os.fsdecode(path)):
+        return None
+    decision = rules.decide_path(action, path, on.names, on.user)
+    covered = "allow" if rules.covers(action, path, on.names, on.user) else "deny"
+    return None if whole and decision.effect != covered else decision
 
 
 def told(path: bytes) -> str | dict[str, str]:

@@ -30,7 +30,9 @@ MAX_ELEMENTS = 100
 MAX_GUARDED = 1 << 17
 """Characters of a command's text that a rule searches; longer ones count as found."""
 
-FS_ACTIONS = ("fs.read", "fs.write")
+READ, WRITE = "fs.read", "fs.write"
+FS_ACTIONS = (READ, WRITE)
+"""What rules over paths are about."""
 
 
 @dataclass(frozen=True, kw_only=True)

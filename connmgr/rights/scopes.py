@@ -120,19 +120,14 @@ _NEEDED: Mapping[str, _Needed] = {
 }
 
 ACTIONS = frozenset(_NEEDED)
-RUNS_COMMANDS = frozenset({"job.start", "shell.broadcast", "shell.exec", "shell.pipe", "terminal.open"})
-"""Actions that need :data:`ARGV`, :data:`TEXT` or ``tunnel`` too, by what their request is to run."""
 
 
-def missing(action: str, scopes: Collection[str], *further: frozenset[str]) -> frozenset[str] | None:
+def missing(action: str, scopes: Collection[str]) -> frozenset[str] | None:
     """Return scopes one of which ``action`` lacks where there are ``scopes``; None where nothing is missing.
 
     An action that is not on this page is missing for every token.
     """
-    for needed in (*_NEEDED.get(action, (frozenset(),)), *further):
-        if needed.isdisjoint(scopes):
-            return needed
-    return None
+    return next((needed for needed in _NEEDED.get(action, (frozenset(),)) if needed.isdisjoint(scopes)), None)
 
 
 def allowed(scopes: Collection[str]) -> tuple[frozenset[str], str | None]:

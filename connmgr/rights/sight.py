@@ -102,6 +102,21 @@ class Sight:
             if id not in seen:
                 raise UnknownCategory(id)
 
+    def stored(self, id: str) -> Connection:
+        """Return a connection as it is stored, whoever may see it."""
+        [found] = self._vault.connections.infos([id])
+        return found
+
+    def data_of(self, id: str) -> dict[str, Any]:
+        """Return the data of a connection as it is stored, with its type."""
+        found = self.stored(id)
+        return {"type": found.type, **found.data}
+
+    def sees_dependents(self, grant: Grant, ids: Sequence[str]) -> bool:
+        """Whether the connections ``ids``, and all that run over them, are in sight."""
+        dependents = self._vault.connections.with_dependents(ids)
+        return len(self.visible(grant, dependents)) == len(dependents)
+
     def require_place(self, grant: Grant, path: str, category: str | None) -> None:
         """Refuse to give a connection a ``path`` in the category of a uuid, None for the default one, out of sight.
 

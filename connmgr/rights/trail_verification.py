@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from connmgr.errors import IntegrityError
-from connmgr.rights.audit_trail import RESUMED, Anchors, place_of
 from connmgr.rights.chain import Chain, Link, link_of
 from connmgr.rights.trail_files import opened
+from connmgr.rights.trail_resuming import RESUMED, Anchors, place_of
 from connmgr.vault.anchors import Anchor
 
 # No client's text has it: its quotation marks are escaped.

@@ -25,15 +25,15 @@ QUICK_SECONDS = 0.05
 """A command that takes longer gets a thread of its own."""
 
 SLICE_SECONDS = 0.002
-"""For how long the driver waits for one command before it looks at the others again."""
+"""Seconds that the driver waits for one command before it looks at the others again."""
 
 
 @dataclass(frozen=True)
 class Order:
     """A command that may take ``timeout`` seconds on each connection, and runs on ``parallel`` of them at a time.
 
-    ``start`` says that shells that do not run are started first; ``session`` names the shell of each connection, and
-    with ``fresh`` each has a shell of its own for the command.
+    ``start`` starts shells that do not run; ``session`` names the shell of each connection; ``fresh`` runs the command
+    in a new shell of each.
     """
 
     command: Command
@@ -45,7 +45,7 @@ class Order:
 
 
 class Outcome(NamedTuple):
-    """How the command went on one connection, and how many seconds it took.
+    """The outcome of the command on one connection, and how many seconds it took.
 
     ``restarted`` says that its shell had been lost, and is a new one.
     """
@@ -57,7 +57,8 @@ class Outcome(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """The command on one connection; ``held`` has the session, until the command has ended or is left and killed."""
+    """The command on one connection; ``held`` keeps the session until the command has ended, or is abandoned and
+    killed."""
 
     connection: str
     at: float
@@ -76,12 +77,12 @@ class _Begun(NamedTuple):
 class Broadcast:
     """Runs a command on connections: on the ``ready``, whose shells run and admit ``access``, and on the ``others``.
 
-    Waking a thread costs more than a short command does. So one thread, the driver, begins the command in the ready
-    shells and reads from all of them in turn. Whatever is waited for has a thread of its own: a shell that starts,
-    earlier commands of other clients, a command that is not quick.
+    Waking a thread costs more than a short command. So one thread, the driver, begins the command in the ready shells
+    and reads from all of them in turn. Everything that must be waited for has its own thread: a starting shell, earlier
+    commands of other clients, a command that is not quick.
 
-    Each connection takes up room from its beginning until the reader of :meth:`outcomes` asks for the outcomes after
-    its own: a slow reader delays what has not begun, and few outcomes are held for it.
+    Each connection counts as running until the reader of :meth:`outcomes` asks for later outcomes: a slow reader delays
+    commands that have not begun, and few outcomes are held for it.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Broadcast:
         self._driver = threading.Thread(target=self._drive, name="broadcast", daemon=True)
 
     def outcomes(self, gone: Callable[[], bool]) -> Iterator[list[Outcome]]:
-        """Yield the outcomes as they come, those together that come together; kill what runs if the iteration is left.
+        """Yield the outcomes in bursts as they come. If the iteration is abandoned, kill the commands that run.
 
         ``gone`` is called about once a second while nothing comes.
         :raises CommandCancelled: it returned True.
@@ -126,7 +127,7 @@ class Broadcast:
             with contextlib.suppress(queue.Empty):
                 return self._outcomes.get(timeout=CLIENT_POLL_SECONDS)
             if gone():
-                raise CommandCancelled("The client went away; what ran was killed.")
+                raise CommandCancelled("The client disconnected; running commands were killed.")
             if not self._driver.is_alive() and self._outcomes.empty():
                 raise RuntimeError("The driver of a broadcast ended before its work.")
 
@@ -141,7 +142,7 @@ class Broadcast:
                     self._pool.submit(one.held.close)
 
     def _begin_next(self) -> None:
-        """Begin on as many connections as there is room for; wait for room if there is nothing else to do."""
+        """Begin on as many connections as may run; wait for room if there is nothing else to do."""
         while (self._ready or self._others) and self._room.acquire(blocking=not self._begun):
             if self._cancelled.is_set():
                 return
@@ -169,7 +170,7 @@ class Broadcast:
             self._begun.append(begun)
 
     def _read_all(self) -> None:
-        """Read once from all that was begun, and wait :data:`SLICE_SECONDS` for something if nothing has come."""
+        """Read once from all begun commands; if there is no output, wait :data:`SLICE_SECONDS` for some."""
         now = time.monotonic()
         slice_ends, late = now + SLICE_SECONDS, now - QUICK_SECONDS
         begun, self._begun = self._begun, []
@@ -183,7 +184,7 @@ class Broadcast:
                 else:
                     self._begun.append(one)
             except BaseException as error:  # noqa: BLE001
-                # To end a lost shell takes a while.
+                # Ending a lost shell takes a while.
                 self._wait_for(one.connection, one.at, partial(one.fail, error))
         if ended:
             self._outcomes.put([self._outcome(one.connection, one.at, one.result) for one in ended])
@@ -192,7 +193,7 @@ class Broadcast:
         self._pool.submit(lambda: self._outcomes.put([self._outcome(connection, at, work)]))
 
     def _run(self, connection: str) -> Result:
-        """Run the command and wait for it, and for the start of the shell where that is ordered."""
+        """Run the command and wait for it, if ordered after starting the shell."""
         order = self._order
         place = Place(connection, self._access, order.session, order.start, order.fresh)
         running_there = begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set)
@@ -210,7 +211,7 @@ class Broadcast:
 
 
 def _is_small(command: Command) -> bool:
-    """Whether a far side takes the command at once."""
+    """Whether a far side accepts the command without delay."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
     words = sum(map(len, command.argv)) + len(command.argv)
     return len(command.text) + words + len(command.stdin) + variables <= FRAME_INPUT_BYTES

@@ -1,4 +1,4 @@
-"""Begins commands in the shells of connections, and starts a shell first where that is asked for."""
+"""Begins commands in the shells of connections, and starts the shells first if asked to."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ def begun(
     timeout: float,
     abandoned: Callable[[], bool],
 ) -> Iterator[Begun]:
-    """Begin a command as :meth:`connmgr.engine.session.Session.begin` does, which tells of the arguments.
+    """Begin a command; the arguments are those of :meth:`connmgr.engine.session.Session.begin`.
 
-    A command of which anything may have been sent is never begun again. Errors that follow the loss of a shell have the
-    member ``restarted``.
-    :raises NoShell: the shell does not run, and is not to be started; what starting it raises otherwise.
+    A command that may have been sent is never begun again. Errors after the loss of a shell have the member
+    ``restarted``.
+
+    :raises NoShell: the shell does not run, and shall not be started; otherwise the errors of starting it.
     :raises CommandCancelled: it was abandoned while the shell started.
     """
     if not (place.start or place.fresh):
-        # Most requests: the stacks below would cost them 1 % of their time.
+        # A shortcut for most requests: the stacks below would cost them 1 % of their time.
         with (
             shells.using(place.connection, place.access, place.session) as session,
             session.begin(command, timeout, abandoned) as running,
@@ -89,7 +90,7 @@ def begun(
 
 @contextlib.contextmanager
 def _of_its_own(shells: Shells, place: Place) -> Iterator[Place]:
-    """Start a shell with a name that nobody knows, yield its place, and stop it."""
+    """Start a shell with a random name, yield its place, and stop it."""
     own = place._replace(session=f"fresh-{secrets.token_hex(8)}", start=False)
     shells.start(own.connection, own.access, own.session)
     try:
@@ -100,4 +101,4 @@ def _of_its_own(shells: Shells, place: Place) -> Iterator[Place]:
 
 def _require_client(abandoned: Callable[[], bool]) -> None:
     if abandoned():
-        raise CommandCancelled("The client went away before the command began.")
+        raise CommandCancelled("The client disconnected before the command began.")

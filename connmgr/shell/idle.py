@@ -1,4 +1,4 @@
-"""Ends the shells that nobody has used for long."""
+"""Ends shells that were idle for too long."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from connmgr.shell.table import Entry, ShellName, ShellTable
 logger = logging.getLogger("connmgr.shell")
 
 LONGEST_INTERVAL = 30.0
-"""Seconds between two looks at most."""
+"""Most seconds between two checks."""
 
 
 class IdleCloser:
-    """A thread that has ``end`` end the shells of ``table`` that were idle for ``timeout`` seconds; 0 is for ever."""
+    """A thread that calls ``end`` for shells of ``table`` that were idle for ``timeout`` seconds; 0 means never."""
 
     def __init__(self, table: ShellTable, end: Callable[[Entry], None], timeout: float) -> None:
         self._table = table
@@ -39,11 +39,11 @@ class IdleCloser:
                 try:
                     self._end_if_idle(name)
                 except ShellBusy:
-                    # Somebody starts or stops it.
+                    # Another thread starts or stops it.
                     continue
                 except BaseException:
-                    # A plugin may raise anything, and the other shells are to be ended all the same.
-                    logger.exception("The idle shell of connection %s did not end as it should.", name.connection)
+                    # A plugin may raise anything, and must not keep the other shells open.
+                    logger.exception("The idle shell of connection %s failed to end cleanly.", name.connection)
 
     def _end_if_idle(self, name: ShellName) -> None:
         with self._table.holding(name, patience=0.0) as entry:

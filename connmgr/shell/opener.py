@@ -20,13 +20,14 @@ from connmgr.vault import Vault
 from connmgr.vault.admission import Outdated
 
 PROBE_SECONDS = 5.0
-"""Time in which a shell that seems to run must answer, or it is ended."""
+"""Longest wait for the answer of a shell that seems to run; then it is ended."""
 
 
 class Opener:
-    """Opens shells until it is closed: within ``timeout`` seconds, with ``max_output`` bytes a stream of a command.
+    """Opens shells until it is closed: within ``timeout`` seconds, keeping ``max_output`` bytes per stream of a
+    command.
 
-    ``orphans`` is the file that names local shells. Those that a killed daemon left behind are ended at once.
+    ``orphans`` is the file that names local shells. Shells that a killed daemon left behind are ended at once.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Opener:
     def fill(self, entry: Entry, connection: str, access: Access) -> Shell:
         """Return the shell of ``entry``, which the caller holds.
 
-        Where none answers on what the connection is now, one is opened over the connection's link.
+        If no shell on the connection's current data answers, one is opened over the connection's link.
         """
         shell = entry.shell
         if shell is not None:
@@ -76,7 +77,7 @@ class Opener:
             self._orphans.forget(shell.session.pid)
 
     def probe(self, target: Target, access: Access) -> ShellInfo:
-        """Open a shell on ``target`` over a link of its own, describe it, and close it again.
+        """Open a shell on ``target`` over a new link, describe it, and close it again.
 
         :raises connmgr.errors.OperationError: it could not be opened.
         """
@@ -89,14 +90,14 @@ class Opener:
         return shell.session.info
 
     def close(self) -> None:
-        """Open nothing from now on."""
+        """Refuse to open any further shell."""
         self._closed.set()
 
     def _open(self, leasing: Leasing) -> Shell:
         self._refuse_when_closed()
         shell = open_shell(leasing, timeout=self._timeout, max_output=self._max_output)
         try:
-            # Whoever closes may have listed the shells before this one was among them.
+            # The closing thread may have listed the shells before this one was added.
             self._refuse_when_closed()
         except Stopping:
             shell.stop(STOP_SECONDS)

@@ -22,9 +22,9 @@ START_TOLERANCE = 0.05
 
 
 class Orphans:
-    """A file that names each local shell by process id and start time, so that nothing else is mistaken for one.
+    """A file that names each local shell by process id and start time, so that no other process is mistaken for one.
 
-    Where it cannot be written, as on a full disk, the log says so; the next change is written whole.
+    If it cannot be written, as on a full disk, the log says so; the next change writes the whole file again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,15 +33,15 @@ class Orphans:
         self._shells: dict[int, float] = {}
 
     def reap(self) -> int:
-        """Kill the shells that the file names, with everything below them, and return how many there were."""
+        """Kill the shells that the file names, with their child processes, and return how many there were."""
         left = self._read()
         killed = [pid for pid, started in left.items() if _kill_left(pid, started)]
         self._write()
         return len(killed)
 
     def remember(self, pid: int) -> None:
-        """Note a shell that runs from now on."""
-        # A daemon starts without it.
+        """Add a new shell to the file."""
+        # The daemon works without this file.
         import psutil
 
         with self._lock, contextlib.suppress(psutil.Error):
@@ -49,7 +49,7 @@ class Orphans:
             self._write()
 
     def forget(self, pid: int) -> None:
-        """Strike out a shell that has ended."""
+        """Remove a shell that has ended from the file."""
         with self._lock:
             if self._shells.pop(pid, None) is not None:
                 self._write()
@@ -67,7 +67,8 @@ class Orphans:
         try:
             self._replace()
         except OSError as error:
-            # The shells work without it; one that has ended and is named yet is told from others by its start time.
+            # The shells work without it. The start time distinguishes an ended shell that is still named from other
+            # processes.
             logger.warning("Shells left by a killed daemon may not be found: %s: %s.", self._path.name, error.strerror)
 
     def _replace(self) -> None:
@@ -82,7 +83,7 @@ class Orphans:
 
 
 def _kill_left(pid: int, started: float) -> bool:
-    """Kill the shell with everything below it, if it still runs; tell whether it did."""
+    """Kill the shell with its child processes, if it still runs; return whether it did."""
     import psutil
 
     with contextlib.suppress(psutil.Error):

@@ -10,17 +10,17 @@ from datetime import datetime, timezone
 
 from connmgr.engine.frame import Command
 from connmgr.engine.helper import Helpers
-from connmgr.engine.printable import printable
 from connmgr.engine.session import Session
 from connmgr.engine.start import Supervisor, start_supervisor
 from connmgr.errors import ChannelRefused, CommandTimeout, OperationError, ShellStartFailed
 from connmgr.links.link import Lease, Link
 from connmgr.plugin import LEAST_SECONDS, Deadline
+from connmgr.printable import in_one_line
 from connmgr.vault.admission import Admission
 
 STOP_SECONDS = 5.0
 HELLO_SECONDS = 9.0
-"""Time in which a shell must answer once its link is open; what takes longer is no shell."""
+"""Longest wait for the answer of a shell on an open link; what takes longer is no shell."""
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Shell:
 
     @property
     def admission(self) -> Admission:
-        """Who is let in."""
+        """The checks of who may use it."""
         return self.lease.link.admission
 
     def leave_silent(self, timeout: float) -> None:
-        """Lose the shell, unless a command runs, where a sign of life is overdue and does not come in time."""
+        """Give up an idle shell whose overdue sign of life does not come in time."""
         link = self.lease.link
         if not link.first.answers(timeout):
-            # Whoever starts a shell next would wait for it too.
+            # The next start of a shell would wait for it too.
             link.retire()
             self.session.lose()
 
@@ -53,7 +53,7 @@ class Shell:
 
 
 Leasing = Callable[[float, Collection[Link]], Lease]
-"""Leases within a number of seconds a link that is none of those given."""
+"""Leases, within the given seconds, a link other than the given ones."""
 
 
 def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
@@ -75,7 +75,7 @@ def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
 
 
 def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor]:
-    """Start a supervisor on the first link that takes it: one that is full or does not work makes way for another."""
+    """Start a supervisor on the first link that accepts it; a link that is full or broken is replaced by another."""
     passed_over: list[Link] = []
     while True:
         lease = leasing(deadline.left(LEAST_SECONDS), passed_over)
@@ -89,7 +89,7 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
                 full = isinstance(error, ChannelRefused)
                 if not full:
                     link.retire()
-                # Another lessee may have the only channel of a link that was opened for this one.
+                # Another lessee may have taken the only channel of a link that was opened for this one.
                 if deadline.passed or (lease.opener and (link.lessees == 1 or not full)):
                     raise
                 passed_over.append(link)
@@ -105,5 +105,5 @@ def _run_first(session: Session, commands: Iterable[str], deadline: Deadline) ->
         except CommandTimeout as error:
             raise ShellStartFailed(f"commands: {text!r} did not end in time and was killed.") from error
         if result.exit_code:
-            printed = printable(bytes(result.stderr or result.stdout).decode(errors="replace"))[:200]
+            printed = in_one_line(bytes(result.stderr or result.stdout).decode(errors="replace"))[:200]
             raise ShellStartFailed(f"commands: {text!r} exited with {result.exit_code}. {printed}")

@@ -1,4 +1,4 @@
-"""The shells that run: one a connection, and those that bear a name."""
+"""The running shells: one per connection, and named further ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("connmgr.shell")
 
 
 class Started(NamedTuple):
-    """A shell that runs; ``restarted`` says that the one before it was lost, and its directory and variables too."""
+    """A running shell; ``restarted`` says that its predecessor was lost, with directory and variables."""
 
     info: ShellInfo
     restarted: bool
@@ -39,9 +39,9 @@ class Started(NamedTuple):
 class Shells:
     """Starts, finds and ends shell sessions. Safe to use from several threads.
 
-    A shell is named by its connection and ``session``, which is None for the connection's default shell.
-    ``max_output`` is in bytes a stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever.
-    ``orphans`` is the file that names local shells; see :class:`Opener`.
+    A shell is named by its connection and ``session``, which is None for the connection's default shell. ``max_output``
+    is in bytes per stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever. ``orphans`` is
+    the file that names local shells; see :class:`Opener`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Shells:
 
     @contextlib.contextmanager
     def using(self, connection: str, access: Access, session: str | None = None) -> Iterator[Session]:
-        """Lend the session of the running shell, for commands and files; end the shell if it is lost.
+        """Yield the session of the running shell, for commands and files; end the shell if it is lost.
 
         :raises NoShell: it does not run.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
@@ -104,7 +104,7 @@ class Shells:
             self._vault.connections.touch(connection)
 
     def leave_silent(self, connection: str, session: str | None) -> None:
-        """Lose the shell, if it runs and is idle, where its far side owes a sign of life and gives none."""
+        """Give up an idle shell whose far side owes a sign of life and gives none."""
         shell = self._table.peek(ShellName(connection, session))
         if shell is not None:
             shell.leave_silent(PROBE_SECONDS)
@@ -114,7 +114,7 @@ class Shells:
     ) -> list[Connection]:
         """Return those of ``connections`` whose shells run, owe no sign of life, and may be used by ``access``.
 
-        What keeps ``access`` from another, :meth:`using` says.
+        For the others :meth:`using` raises the reason.
         """
         running = (
             (shell.admission, one)
@@ -124,7 +124,7 @@ class Shells:
         return admitted(running, access)
 
     def stop(self, connection: str, access: Access, session: str | None = None) -> None:
-        """End the shell with what runs in it, and return once it has exited.
+        """End the shell and its running command, and return once it has exited.
 
         :raises NoShell: it does not run.
         """
@@ -132,13 +132,14 @@ class Shells:
         self.end(connection, session)
 
     def end(self, connection: str, session: str | None) -> None:
-        """End the shell as :meth:`stop` does, if it runs, for whoever started it; that it was lost is forgotten."""
+        """End the shell as :meth:`stop` does, if it runs, and forget that it was lost; for the caller that started
+        it."""
         with self._holding(ShellName(connection, session)) as entry:
             entry.lost = False
             self._opener.empty(entry)
 
     def stop_all(self, connection: str, access: Access) -> None:
-        """End all shells of the connection, as :meth:`stop` does one; the next one has a link of its own.
+        """End all shells of the connection as :meth:`stop` does; the next shell gets a new link.
 
         :raises NoShell: none runs.
         """
@@ -157,13 +158,13 @@ class Shells:
             end.result()
 
     def status(self, connection: str | None = None) -> list[ShellStatus]:
-        """Describe the shells that run, of one connection or all, without asking them; one that has ended is noticed.
+        """Describe the running shells, of one connection or all, without asking them; notice ended ones.
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         """
         if connection is not None:
             self._vault.connections.get(connection)
-        # One at a time: to look at a shell takes its turn, and would show it as busy to another.
+        # One at a time, because looking at a shell takes its lock, and another look would see it busy.
         with self._describing:
             return [status_of(name, shell) for name, _, shell in self._table.taken(connection)]
 
@@ -180,26 +181,26 @@ class Shells:
         try:
             info = self._seen(record, access)
         except OperationError as error:
-            # Other errors tell about the caller or the daemon, not about the connection.
+            # Other errors concern the caller or the daemon, not the connection.
             self._vault.connections.set_state(connection, {**found_inside(record.state), "error": error.code})
             raise
         inside = {"running": True} if found_inside(record.state) else {}
         self._vault.connections.set_state(connection, {**state_of(info), **inside})
 
     def forget(self, connections: Iterable[str]) -> None:
-        """End the shells of connections that were removed or changed. Nobody finds them, or their links, from now on.
+        """End the shells of removed or changed connections. From now on neither they nor their links are found.
 
         :raises ShellBusy: a shell is still being started or stopped, and ends after that; all others were ended.
         """
         changed = list(connections)
-        # Before the shells: who starts one of them anew must not find the old link.
+        # Before the shells, so that a new start does not find the old link.
         self._links.forget(changed)
         with contextlib.ExitStack() as ending:
             for name in self._table.mark_stale(changed):
                 ending.callback(self._end_stale, name)
 
     def close(self, timeout: float) -> None:
-        """End every shell within about ``timeout`` seconds; nothing can be started afterwards."""
+        """End every shell within about ``timeout`` seconds; none can be started afterwards."""
         self._opener.close()
         shells = self._table.taken()
         if shells:
@@ -210,7 +211,7 @@ class Shells:
 
     @contextlib.contextmanager
     def _holding(self, name: ShellName, *, make: bool = False) -> Iterator[Entry]:
-        """Hold the entry of a shell, and end the shell at last if its connection was changed meanwhile."""
+        """Hold the entry of a shell; afterwards end the shell if its connection was changed meanwhile."""
         with self._table.holding(name, make=make) as entry:
             try:
                 yield entry
@@ -228,7 +229,7 @@ class Shells:
                 pass
         except ShellBusy as error:
             raise ShellBusy(
-                "The change is stored. A shell that is just being started or stopped ends after that."
+                "The change is stored. A shell that is being started or stopped will end afterwards."
             ) from error
 
     def _started(self, connection: str, entry: Entry, access: Access) -> Shell:
@@ -261,7 +262,7 @@ class Shells:
         except Outdated:
             # Another daemon of the same vault changed it; changes of this daemon are marked in the table.
             with contextlib.suppress(ShellBusy):
-                # Another thread holds the entry: it finds the same, or ends the shell.
+                # Another thread holds the entry, and notices the change or ends the shell.
                 self._discard(name, shell)
             self._vault.connections.get(name.connection)
             raise NoShell("The connection was changed, and its shell was ended; start it again.") from None
@@ -286,5 +287,5 @@ class Shells:
             self._opener.end(shell, timeout)
             entry.shell = None
         except BaseException:
-            # A plugin may raise anything, and nobody waits for this result.
-            logger.exception("The shell of connection %s did not end as it should.", name.connection)
+            # A plugin may raise anything, and no caller waits for this result.
+            logger.exception("The shell of connection %s failed to end cleanly.", name.connection)

@@ -1,4 +1,4 @@
-"""What is told of a running shell, and what is stored of one that was started."""
+"""The description of a running shell, and the state that is stored for its connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("connmgr.shell")
 
 @dataclass(frozen=True)
 class ShellStatus:
-    """How a running shell is: its state, ``idle``, ``busy`` or ``lost``, times in seconds, and commands that queue.
+    """The state of a running shell, ``idle``, ``busy`` or ``lost``, with times in seconds and queued commands.
 
     ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when the
     command began that runs.
@@ -42,8 +42,8 @@ def status_of(name: ShellName, shell: Shell) -> ShellStatus:
     try:
         session.notice_end()
     except Exception:
-        # A plugin may raise anything, and the other shells are to be described all the same.
-        logger.exception("The shell of connection %s cannot be looked at.", name.connection)
+        # A plugin may raise anything, and must not keep the other shells from being described.
+        logger.exception("The shell of connection %s cannot be described.", name.connection)
     idle, running = session.idle_seconds, session.running_since
     return ShellStatus(
         *name,
@@ -59,7 +59,7 @@ def status_of(name: ShellName, shell: Shell) -> ShellStatus:
 
 
 def state_of(info: ShellInfo) -> dict[str, Any]:
-    """Return what a connection's ``state`` says once its shell has started."""
+    """Return the ``state`` of a connection whose shell has started."""
     return {
         "shellDialect": info.shell_dialect,
         "osType": info.os_type,
@@ -69,5 +69,5 @@ def state_of(info: ShellInfo) -> dict[str, Any]:
 
 
 def found_inside(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a connection's ``state`` says of a system that was found inside of another connection."""
+    """Return the ``state`` of a connection to a system that was found inside another connection."""
     return {name: state[name] for name in ("running", "gone") if name in state}

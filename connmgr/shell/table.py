@@ -1,4 +1,4 @@
-"""Where the daemon keeps the shells of its connections."""
+"""The table of the connections' shells."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from connmgr.plugin import Deadline
 from connmgr.shell.shell import Shell
 
 MAX_SHELLS = 16
-"""Shells of one connection, those that are being started included."""
+"""Most shells of one connection, including those that are being started."""
 
 
 class ShellName(NamedTuple):
-    """Which shell of which connection; ``session`` is None for the one that has no name."""
+    """A connection and the name of one of its shells; ``session`` is None for the connection's own shell."""
 
     connection: str
     session: str | None = None
@@ -27,9 +27,9 @@ class ShellName(NamedTuple):
 class Entry:
     """The place of one shell; ``lock`` is held while it is started or stopped.
 
-    ``stale`` says that the connection was changed or removed after its data was read for the shell. Nobody finds a
-    stale shell; the thread that holds its entry ends it. ``lost`` says that a shell of this name was lost, and none was
-    started since.
+    ``stale`` says that the connection was changed or removed after its data was read for the shell. A stale shell is
+    never returned; the thread that holds its entry ends it. ``lost`` says that a shell of this name was lost, and none
+    was started since.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -41,7 +41,7 @@ class Entry:
 class ShellTable:
     """An entry for each shell that runs or is being started. Safe to use from several threads.
 
-    ``patience`` is for how many seconds an entry that another thread holds is waited for.
+    ``patience`` is the longest wait in seconds for an entry that another thread holds.
     """
 
     def __init__(self, patience: float) -> None:
@@ -51,9 +51,9 @@ class ShellTable:
 
     @contextlib.contextmanager
     def holding(self, name: ShellName, patience: float | None = None, *, make: bool = False) -> Iterator[Entry]:
-        """Hold the entry of a shell, and drop it where it is left empty, unless a shell was lost there.
+        """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
-        Where there is none, one is made with ``make``; else an empty one is held that is not in the table.
+        If there is no entry, ``make`` adds one; otherwise an empty one is held that is not in the table.
         :raises ShellBusy: another thread holds it for longer than ``patience`` seconds, by default the table's.
         :raises SessionLimit: one would be made, and the connection has :data:`MAX_SHELLS`.
         """
@@ -66,7 +66,7 @@ class ShellTable:
             if not entry.lock.acquire(timeout=deadline.left()):
                 raise ShellBusy("The connection's shell is being started or stopped; try again.")
             try:
-                # Who waited for an entry that was dropped meanwhile would start a shell that nobody finds.
+                # A shell that is started in an entry that was dropped meanwhile would never be found.
                 if self._entry(name) is entry:
                     try:
                         yield entry
@@ -98,7 +98,7 @@ class ShellTable:
                     del self._entries[name.connection]
 
     def mark_stale(self, connections: Iterable[str]) -> list[ShellName]:
-        """Let nobody find the shells of ``connections``, those that are being started included; return their names."""
+        """Make the shells of ``connections`` stale, including those that are being started; return their names."""
         marked = []
         with self._lock:
             for connection in connections:

@@ -1,4 +1,4 @@
-"""A client of a stream: what it sends in frames, and what it is sent, within both windows."""
+"""A client of a stream: frames in both directions, within both windows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from connmgr.streams.websocket import WebSocket
 
 
 class Handler(Protocol):
-    """What a client's frames mean. All is called in the thread of the loop."""
+    """Handles a client's frames. All methods are called in the loop's thread."""
 
     def receive(self, data: bytes) -> None:
-        """Take input; :meth:`Client.acknowledge` tells when it went on."""
+        """Take input; call :meth:`Client.acknowledge` when it was passed on."""
 
     def end_input(self) -> None:
-        """Take note that no more input follows."""
+        """Handle the end of the input."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Take the size of the client's terminal."""
+        """Handle a new size of the client's terminal."""
 
     def has_room(self) -> None:
-        """Go on: the client has acknowledged all that was held back."""
+        """Continue: the client has acknowledged all held output."""
 
     def leave(self) -> None:
-        """Take note, once, that the client has gone."""
+        """Handle, once, that the client has left."""
 
 
 class Client:
@@ -49,22 +49,22 @@ class Client:
 
     @property
     def is_full(self) -> bool:
-        """Whether some output waits for acknowledgements, so that no more should come."""
+        """Whether output waits for acknowledgements, so that no more should be sent."""
         return bool(self._unsent)
 
     def send(self, data: bytes, kind: int = frames.DATA) -> None:
-        """Send output, as far as the client's window allows; the rest when it has acknowledged what it has."""
+        """Send output as far as the client's window allows, and the rest after its acknowledgements."""
         lead = bytes((kind,))
         for start in range(0, len(data), frames.WINDOW_BYTES):
             self._unsent.append(lead + data[start : start + frames.WINDOW_BYTES])
         self._send_on()
 
     def tell(self, frame: bytes) -> None:
-        """Send a frame that is no data."""
+        """Send a frame other than data."""
         self._websocket.send(frame)
 
     def acknowledge(self, size: int) -> None:
-        """Tell the client that ``size`` bytes of its input were taken."""
+        """Acknowledge ``size`` bytes of the client's input."""
         self._untold += size
         if self._untold >= frames.ACKNOWLEDGED_BYTES or self._allowed + self._untold >= frames.WINDOW_BYTES:
             self._allowed += self._untold
@@ -72,7 +72,7 @@ class Client:
             self._untold = 0
 
     def finish(self, status: int) -> None:
-        """Tell how the process ended once all output was sent, and close."""
+        """After all output send the process's exit status, and close."""
         self._last = lambda: self._finish(status)
         self._send_on()
 
@@ -82,7 +82,7 @@ class Client:
         self._websocket.close()
 
     def fail(self, why: ConnmgrError, code: CloseReason = CloseReason.INTERNAL_ERROR) -> None:
-        """Tell why the stream ends once all output was sent, and close; at once where the daemon goes away."""
+        """After all output send the error that ends the stream, and close; if the daemon stops, at once."""
         self._last = lambda: self._fail(why, code)
         if code is CloseReason.GOING_AWAY:
             self._unsent.clear()
@@ -128,7 +128,7 @@ class Client:
 
     def _take(self, data: bytes) -> None:
         if self._ended_input:
-            raise ValueError("Data follow the end of the input.")
+            raise ValueError("The client sent data after the end of its input.")
         self._allowed -= len(data)
         if self._allowed < 0:
             raise ValueError(f"More than {frames.WINDOW_BYTES} bytes were sent beyond what was acknowledged.")
@@ -147,7 +147,7 @@ class Client:
 
 
 class _Nobody:
-    """Handles the frames of a client to whom nothing is left to say."""
+    """Handles the frames of a client whose stream has ended."""
 
     def receive(self, data: bytes) -> None: ...
     def end_input(self) -> None: ...
@@ -157,6 +157,6 @@ class _Nobody:
 
 
 def refuse(loop: Loop, opening: Opening, why: ConnmgrError) -> None:
-    """Tell a client, from any thread, why there is no stream, and close."""
+    """Send a client the error that prevents its stream, and close. Safe in any thread."""
     code = CloseReason.POLICY_VIOLATION if why.status < InternalError.status else CloseReason.INTERNAL_ERROR
     loop.call(lambda: Client(loop, opening, _Nobody()).fail(why, code))

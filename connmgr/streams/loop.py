@@ -1,4 +1,4 @@
-"""The thread that serves all streams: it waits for their descriptors and calls who is concerned."""
+"""The thread that serves all streams: it waits for their descriptors and calls their handlers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 WORKERS = 1024
-"""Most threads at once that do what may wait, such as writing; a stream has two tasks at a time at most."""
+"""Most threads for blocking tasks, such as writing; a stream has at most two tasks at a time."""
 
 logger = logging.getLogger("connmgr.streams")
 
@@ -39,10 +39,10 @@ class Timer:
 
 
 class Loop:
-    """Calls back, one at a time and in its own thread, which begins with the first call and ends with :meth:`close`.
+    """Makes calls, one at a time, in its own thread, which begins with the first call and ends with :meth:`close`.
 
-    What it calls must not wait for anything. ``call``, ``after`` and ``work`` are safe in any thread, the others belong
-    to the loop's own, which is called ``name``.
+    These calls must not block. ``call``, ``after`` and ``work`` are safe in any thread, the others belong to the loop's
+    own, which is called ``name``.
     """
 
     def __init__(self, name: str = "streams") -> None:
@@ -62,7 +62,7 @@ class Loop:
         self._polling = False
 
     def call(self, call: Call) -> None:
-        """Have ``call`` called soon, after what was asked for before; after :meth:`close` not at all."""
+        """Schedule ``call`` after all earlier calls; after :meth:`close` do nothing."""
         with self._lock:
             if self._closing:
                 return
@@ -70,7 +70,7 @@ class Loop:
             self._wake()
 
     def after(self, seconds: float, call: Call) -> Timer:
-        """Have ``call`` called in ``seconds``."""
+        """Schedule ``call`` in ``seconds``."""
         timer = Timer(time.monotonic() + seconds, next(self._numbers), call)
         with self._lock:
             heapq.heappush(self._timers, timer)
@@ -78,7 +78,7 @@ class Loop:
         return timer
 
     def work(self, task: Call) -> None:
-        """Run ``task``, which may wait, in a thread of its own; after :meth:`close` in this one."""
+        """Run ``task``, which may block, in another thread; after :meth:`close` in this one."""
         try:
             self._workers.submit(_guarded, task)
         except RuntimeError:
@@ -90,12 +90,12 @@ class Loop:
         (self._selector.modify if known else self._selector.register)(descriptor, events, ready)
 
     def unwatch(self, descriptor: int) -> None:
-        """Watch ``descriptor`` no longer; before it is closed. Doing so again does nothing."""
+        """Stop watching ``descriptor``; call this before closing it. Calling it again does nothing."""
         with suppress(KeyError):
             self._selector.unregister(descriptor)
 
     def close(self, timeout: float) -> None:
-        """Call nothing more, and end the thread and the tasks within ``timeout`` seconds each."""
+        """Make no more calls, and end the thread and the tasks within ``timeout`` seconds each."""
         with self._lock:
             self._closing = True
             self._ring()
@@ -107,7 +107,7 @@ class Loop:
             self._free()
 
     def _wake(self) -> None:
-        """See to it that the thread looks at what was added; the caller holds the lock."""
+        """Wake the thread, so that it sees new calls; the caller holds the lock."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -115,7 +115,7 @@ class Loop:
             self._ring()
 
     def _ring(self) -> None:
-        # A full bell has been heard of.
+        # A full pipe wakes the thread anyway.
         with suppress(BlockingIOError):
             self._bell.send(b"\0")
 
@@ -149,7 +149,7 @@ class Loop:
         return max(0.0, self._timers[0].at - time.monotonic()) if self._timers else None
 
     def _due(self) -> list[Call]:
-        """Remove and return what is to be called now; the caller holds the lock."""
+        """Remove and return the calls that are due; the caller holds the lock."""
         due = list(self._calls)
         self._calls.clear()
         now = time.monotonic()
@@ -169,5 +169,5 @@ def _guarded(call: Call) -> None:
     try:
         call()
     except BaseException:
-        # A plugin may raise anything, and every other stream goes on.
-        logger.exception("A stream did not go on as it should.")
+        # A plugin may raise anything, and must not end other streams.
+        logger.exception("A call of a stream failed.")

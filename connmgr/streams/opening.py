@@ -44,10 +44,10 @@ class Opening:
     """The client's socket, from :meth:`accept` on."""
 
     token: str | None = None
-    """The id of the token that the client shows, with which the stream ends; None for the owner."""
+    """The id of the client's token, with which the stream ends; None for the owner."""
 
     has_ended: Callable[[], bool]
-    """Tells whether that token is not valid any more."""
+    """Tells whether that token has become invalid."""
 
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.connection = WSConnection(ConnectionType.SERVER)
@@ -106,7 +106,7 @@ class Opening:
         while True:
             yield from self.connection.events()
             late = BadFrame(f"The request of the stream did not come within {deadline.seconds:g} s.")
-            # Who sends without a pause, such as pings, would never run into the timeout.
+            # A client that sends without a pause, such as pings, would never time out.
             if deadline.passed:
                 raise late
             self.stream.settimeout(deadline.left(0.001))

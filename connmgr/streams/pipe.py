@@ -1,4 +1,4 @@
-"""A process of a client's own: three raw streams, and the exit status at their end."""
+"""A process for one client: three raw streams, and the exit status at their end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from connmgr.streams.process import Process
 from connmgr.streams.streams import Streams
 
 GRACE_SECONDS = 2.0
-"""Time in which a process ends that was sent HUP, before it loses its streams."""
+"""Seconds between HUP and the loss of its streams, in which a process may end."""
 
 
 class Pipe:
     """Joins the client of ``opening`` with the process behind ``channel`` on ``connection``.
 
-    ``hang_up`` is called, in a thread that may wait, where the client leaves while the process runs; ``when_ended``
-    once after the process.
+    ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs; ``when_ended`` once,
+    after the process.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Pipe:
         self._discard_at_end()
 
     def _discard_at_end(self) -> None:
-        # A daemon that stops waits for the streams that are held: until then the process may not have been sent HUP.
+        # A stopping daemon waits for the streams that are held, so that the process still gets HUP.
         if self._has_left and self._is_released:
             self._streams.discard(self)
 
     def _end_process(self) -> None:
-        """Have the process end by itself if it does so soon; in a thread that may wait."""
+        """Send HUP and give the process time to end by itself; in a thread that may block."""
         self._hang_up()
         with suppress(TimeoutError, EOFError, OSError):
             self._channel.exit_status(GRACE_SECONDS)
@@ -103,6 +103,6 @@ class Pipe:
         if self._has_left:
             return
         if status is None:
-            self._client.fail(ShellLost("The link broke, and nobody knows how the process ended."))
+            self._client.fail(ShellLost("The link broke; it is unknown how the process ended."))
         else:
             self._client.finish(status)

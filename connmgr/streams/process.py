@@ -1,4 +1,4 @@
-"""A process on the far side, served by the loop: its output to whoever takes it, its input in order."""
+"""A process on the far side, served by the loop: its output as it comes, its input in order."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop
 
 INPUT_SECONDS = 24 * 3600.0
-"""A process that takes none of its input for this long has lost it."""
+"""Seconds after which input that a process does not take is dropped."""
 
 QUEUE_BYTES = 512 * 1024
-"""Input that is taken before the far side takes it, so that neither waits for the other."""
+"""Bytes of input that are queued, so that client and far side do not wait for each other."""
 
 POLL_SECONDS = 1.0
-"""Where a channel has no descriptor, its thread looks this often whether the process is still wanted."""
+"""Seconds between checks whether a process whose channel has no descriptor is still wanted."""
 
 STATUS_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.25)
-"""Pauses between looks for the exit status of a process that has ended its output and goes on."""
+"""Seconds between looks for the exit status of a process that runs on after the end of its output."""
 
 READS_AT_ONCE = 4
-"""Reads of one process before others have their turn."""
+"""Most reads of one process before others get their turn."""
 
 
 class Process:
     """The process behind ``channel``. All methods belong to the thread of ``loop``, which calls back in it.
 
-    ``output`` is given stdout and stderr as they come; ``taken`` the number of bytes of input that were taken, by the
-    far side or into a queue; ``ended`` the exit status at last, or None where the link is gone. After :meth:`close`
-    nothing is called but ``released``, once, in a thread that may wait, when the channel is closed.
+    ``output`` gets stdout and stderr as they come; ``taken`` the number of bytes of input that the far side or a queue
+    has taken; ``ended`` finally the exit status, or None if the link is lost. After :meth:`close` only ``released`` is
+    called, once, in a thread that may block, when the channel is closed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Process:
             loop.call(self._begin)
 
     def write(self, data: bytes) -> None:
-        """Write ``data`` to the process after what was given before; drop it where the process takes no more."""
+        """Write ``data`` to the process after all earlier input; drop it if the process takes no more."""
         if not data:
             return
         self._unwritten += len(data)
@@ -76,12 +76,12 @@ class Process:
             self._write_on()
 
     def end_input(self) -> None:
-        """End the standard input after what was given before."""
+        """End the standard input after all earlier input."""
         self._ends_input = True
         self._write_on()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the terminal, if the process runs and its link is there."""
+        """Set the size of the terminal, if the process runs and its link works."""
         if self._over:
             return
         if self._descriptor is None:
@@ -93,7 +93,7 @@ class Process:
         try:
             self._channel.resize(columns, rows)
         except (OSError, EOFError):
-            # Its end is told where its output is read.
+            # Reading its output reports its end.
             return
 
     def pause(self) -> None:
@@ -133,7 +133,7 @@ class Process:
         if self._over or self._paused or self._descriptor is None:
             return
         self._loop.watch(self._descriptor, selectors.EVENT_READ, lambda _: self._read())
-        # What the channel holds already, its descriptor may not tell of.
+        # The descriptor may not signal data that the channel holds already.
         self._read()
 
     def _read(self) -> None:
@@ -151,7 +151,8 @@ class Process:
             self._output(stdout, stderr)
 
     def _look_at_end(self) -> None:
-        """End with the process of a terminal, which what it left behind may hold open; others end with their output."""
+        """Check for the end of a terminal's process, whose children may keep the terminal open; others end with their
+        output."""
         try:
             status = self._channel.exit_status(0)
         except (TimeoutError, EOFError, OSError):
@@ -177,13 +178,13 @@ class Process:
             self._loop.after(seconds, self._await_status)
             return
         except (EOFError, OSError):
-            # The link is gone, and nobody knows.
+            # The link is lost, and the status unknown.
             status = None
         self.close()
         self._ended(status)
 
     def _read_on(self) -> None:
-        """Read in a thread of its own, as far as what was read is taken."""
+        """Read in a separate thread, as long as earlier output is taken."""
         while not self._over:
             if not self._may_read.wait(POLL_SECONDS):
                 continue
@@ -215,14 +216,14 @@ class Process:
         self._loop.work(lambda: self._write(pieces, ends=ends))
 
     def _write(self, pieces: list[bytes], *, ends: bool) -> None:
-        """Write in a thread that may wait."""
+        """Write in a thread that may block."""
         broken = False
         try:
             self._channel.sendall(b"".join(pieces), INPUT_SECONDS)
             if ends:
                 self._channel.shutdown_write()
         except (OSError, EOFError):
-            # The process has ended its input, or itself; its output tells more.
+            # The process has closed its input, or has ended; the end of its output will tell.
             broken = True
         self._loop.call(lambda: self._written(sum(map(len, pieces)), broken=broken))
 
@@ -239,7 +240,7 @@ class Process:
         self._write_on()
 
     def _take(self) -> None:
-        """Tell of the input that was taken: what was written, and what may wait here."""
+        """Report input as taken: written bytes, and those that fit into the queue."""
         taken = min(self._untaken, QUEUE_BYTES - self._unwritten + self._untaken)
         if taken > 0:
             self._untaken -= taken

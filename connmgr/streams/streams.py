@@ -1,4 +1,4 @@
-"""The streams that are open, and the loop that serves them."""
+"""The open streams, and the loop that serves them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_STREAMS = 256
 
 
 class Stream(Protocol):
-    """What holds a client or a process."""
+    """An open stream, with a client or a process."""
 
     def stop(self, why: ConnmgrError) -> None:
-        """Tell its client why, and end; in the thread of the loop."""
+        """Tell its client the reason, and end; called in the loop's thread."""
 
 
 class _Held(NamedTuple):
-    """By what a stream ends: its connection, and the id of its client's token."""
+    """The connection and the token's id with which a stream ends."""
 
     connection: str | None
     token: str | None
@@ -38,7 +38,7 @@ class Streams:
         self._all_ended = threading.Event()
 
     def require_room(self) -> None:
-        """Return if one more stream may be opened.
+        """Check that one more stream may be opened.
 
         :raises StreamLimit: as many as may be are open.
         :raises Stopping: the daemon is stopping.
@@ -57,10 +57,10 @@ class Streams:
         token: str | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Hold ``stream`` until :meth:`discard`; one that comes while the daemon stops is stopped.
+        """Hold ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
 
-        It ends with ``connection`` and with ``token``, the id of one, where they are named. ``has_ended`` tells whether
-        that token is not valid any more; the stream is stopped then too.
+        It ends with ``connection`` and with ``token``, the id of a token, if given. ``has_ended`` tells whether that
+        token has become invalid; then the stream is stopped too.
         """
         with self._lock:
             self._open[stream] = _Held(connection, token)
@@ -71,7 +71,7 @@ class Streams:
             self.loop.call(lambda: stream.stop(TokenRevoked("The token is not valid any more.")))
 
     def discard(self, stream: Stream) -> None:
-        """Hold ``stream`` no longer."""
+        """Release ``stream``."""
         with self._lock:
             self._open.pop(stream, None)
             if self._stopping and not self._open:
@@ -82,7 +82,7 @@ class Streams:
         self._end(lambda held: held.connection in connections, ShellStopped("The connection was changed or removed."))
 
     def end(self, tokens: Collection[str], why: ConnmgrError) -> None:
-        """End the streams of clients with these tokens, who are told ``why``."""
+        """End the streams of clients with these tokens, and tell them ``why``."""
         self._end(lambda held: held.token in tokens, why)
 
     def _end(self, concerns: Callable[[_Held], bool], why: ConnmgrError) -> None:

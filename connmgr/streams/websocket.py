@@ -18,14 +18,15 @@ from connmgr.streams.opening import Opening, Refused
 
 PING_SECONDS = 20.0
 SILENCE_SECONDS = 40.0
-"""A client that sent nothing for this long, not even its answer to a ping, is gone."""
+"""Seconds of silence, without even the answer to a ping, after which a client is considered gone."""
 
 GOODBYE_SECONDS = 5.0
-"""Time in which a client takes what was sent before the end, and answers it."""
+"""Seconds in which a client must read the last frames and answer the close."""
 
 RECEIVE_BYTES = 256 * 1024
 MAX_PENDING_BYTES = 2 * 1024 * 1024
-"""A client that leaves more than this in its socket is gone: its window holds back output, but not answers to pings."""
+"""Most unread bytes of a client: its window limits output, but not answers to pings. Beyond that it is considered
+gone."""
 
 REASON_BYTES = 120
 """Bytes of a reason in a close frame (RFC 6455, section 5.5)."""
@@ -34,8 +35,8 @@ REASON_BYTES = 120
 class WebSocket:
     """The WebSocket that was opened as ``opening``. All methods belong to the thread of ``loop``.
 
-    ``received`` is called with each frame, and may raise :class:`Refused`; ``refused`` with a client's breach of the
-    rules; ``left`` once, when nothing more can be received or sent.
+    ``received`` is called with each frame, and may raise :class:`Refused`; ``refused`` with a client's violation of the
+    protocol; ``left`` once, when nothing more can be received or sent.
     """
 
     def __init__(
@@ -61,16 +62,16 @@ class WebSocket:
         self._closed = self._closing = False
         self._socket.setblocking(False)
         self._timer = loop.after(PING_SECONDS, self._tick)
-        # Whoever makes this is not ready for frames yet.
+        # The caller is not ready for frames yet.
         loop.call(lambda: self._begin(opening.early))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, soon if not at once; nothing after :meth:`close`, or when the client has said goodbye."""
+        """Send a frame, soon if not at once; do nothing after :meth:`close`, or when the client has closed."""
         if not self._closing and self._connection.state is ConnectionState.OPEN:
             self._put(self._connection.send(BytesMessage(frame)))
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Say goodbye after all that was sent, and end. Calling it again does nothing."""
+        """Send the close frame after all data, and end. Calling it again does nothing."""
         if self._closing:
             return
         self._await_goodbye()
@@ -79,7 +80,7 @@ class WebSocket:
             self._put(self._connection.send(CloseConnection(code, reason)))
 
     def _await_goodbye(self) -> None:
-        """Send no more frames, and end in :data:`GOODBYE_SECONDS` whatever the client does."""
+        """Send no more frames, and end within :data:`GOODBYE_SECONDS`, whatever the client does."""
         self._closing = True
         self._timer.cancel()
         self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
@@ -110,7 +111,7 @@ class WebSocket:
             self._end()
             return
         if self._connection.state is ConnectionState.CLOSED:
-            # Both have said goodbye, and the client has not taken all yet.
+            # Both sides have closed, and the client has not read everything yet.
             return
         self._heard = True
         self._connection.receive_data(data)
@@ -133,7 +134,7 @@ class WebSocket:
         elif isinstance(event, CloseConnection):
             self._take_goodbye(event)
         elif self._closing or isinstance(event, Pong):
-            # What comes after our goodbye concerns nobody.
+            # Frames after our close frame are ignored.
             return
         elif isinstance(event, TextMessage):
             raise Refused("Frames are binary messages.", CloseReason.UNSUPPORTED_DATA)
@@ -142,7 +143,7 @@ class WebSocket:
 
     def _take_goodbye(self, event: CloseConnection) -> None:
         if self._connection.state is ConnectionState.OPEN:
-            # So wsproto tells what it could not parse.
+            # This is how wsproto reports frames that it cannot parse.
             raise Refused(f"This is no WebSocket frame: {event.reason}.", CloseReason(event.code))
         if not self._closing:
             self._await_goodbye()

@@ -1,1 +1,1 @@
-"""Terminals that live by themselves: programs on a pseudo-terminal of the far side, and what is on their screens."""
+"""Terminals that outlive their clients: programs on a pseudo-terminal of the far side, and their screens."""

@@ -1,4 +1,4 @@
-"""Answers what a program asks its terminal while nobody is attached whose terminal would answer."""
+"""Answers a program's queries to its terminal while no client's terminal is attached that would answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINE = b"\x1b[0n"
 
 
 def answers(printed: bytes, output: Output, loop: Loop, answer: Callable[[bytes], None]) -> None:
-    """Have ``answer`` called in the loop for what ``printed``, the end of ``output``, asks; once for each question."""
+    """Call ``answer`` in the loop, once for each query in ``printed``, the end of ``output``."""
     if b"\x1b[" not in printed:
         return
     asked = {question.lastgroup for question in _QUESTION.finditer(printed)}

@@ -1,4 +1,4 @@
-"""Where a terminal's cursor stands, and what it does to the characters there."""
+"""A terminal's cursor, and its actions on the characters there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from connmgr.terminals.style import PLAIN, Style
 
 TAB_COLUMNS = 8
 
-# Looked up by one match: asking for the width of each character takes longer than drawing it.
+# One match for the whole text: asking for the width of each character takes longer than drawing it.
 _NARROW = re.compile("[ -~\xa1-\xac\xae-\u02ff\u0400-\u0482\u2500-\u25fc]*")
 _LINE_DRAWING = dict(zip(range(0x60, 0x7F), "◆▒␉␌␍␊°±␤␋┘┐┌└┼⎺⎻─⎼⎽├┤┴┬│≤≥π≠£·", strict=True))
 
 
 class SavedCursor(NamedTuple):
-    """What DECSC saves."""
+    """The state that DECSC saves."""
 
     x: int = 0
     y: int = 0
@@ -30,7 +30,7 @@ class SavedCursor(NamedTuple):
 
 
 class Canvas:
-    """The characters that are shown, the cursor, and all that decides where and how the next character is put.
+    """The shown characters, the cursor, and the state that decides where and how the next character is put.
 
     ``x`` is the number of columns where the next character would begin a new line.
     """
@@ -41,7 +41,7 @@ class Canvas:
         self.reset()
 
     def reset(self) -> None:
-        """Be as new, but for the size."""
+        """Reset everything except the size."""
         self.grid = Grid(self.columns, self.rows)
         self.x = self.y = 0
         self.tabs = set(range(0, self.columns, TAB_COLUMNS))
@@ -49,7 +49,7 @@ class Canvas:
         self.soft_reset()
 
     def soft_reset(self) -> None:
-        """Take back what could disturb another program; the characters and the cursor's place stay (DECSTR)."""
+        """Reset the modes that could disturb another program; the characters and the cursor's place stay (DECSTR)."""
         self.style = PLAIN
         self.top, self.bottom = 0, self.rows - 1
         self.modes = (self.modes | INITIAL) - {ORIGIN, 1}
@@ -60,7 +60,7 @@ class Canvas:
 
     @property
     def column(self) -> int:
-        """The column in which the cursor stands."""
+        """The cursor's column."""
         return min(self.x, self.columns - 1)
 
     def put(self, text: str) -> None:
@@ -127,7 +127,7 @@ class Canvas:
             self.x = self.columns - 1
 
     def index(self) -> None:
-        """Go to the next line, and scroll where there is none."""
+        """Go to the next line, or scroll at the last one."""
         self.x = self.column
         if self.y == self.bottom:
             self.grid.scroll_up(self.top, self.bottom, 1, self.style.erased)
@@ -135,7 +135,7 @@ class Canvas:
             self.y += 1
 
     def reverse_index(self) -> None:
-        """Go to the line before, and scroll where there is none."""
+        """Go to the previous line, or scroll at the first one."""
         self.x = self.column
         if self.y == self.top:
             self.grid.scroll_down(self.top, self.bottom, 1, self.style.erased)
@@ -248,7 +248,7 @@ class Canvas:
         self.grid.fill("E")
 
     def set_margins(self, top: int, bottom: int) -> None:
-        """Have the lines from ``top`` to ``bottom``, counted from 0, scroll alone."""
+        """Let only the lines from ``top`` to ``bottom`` scroll, counted from 0."""
         if top < bottom:
             self.top, self.bottom = top, bottom
             self.go(0, 0)

@@ -17,9 +17,9 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def drawn(screen: Screen) -> bytes:
-    """Return what makes any xterm-like terminal of the same size show ``screen``, and continue as it would.
+    """Return output that makes any xterm-like terminal of the same size show ``screen``, in the same state.
 
-    It begins with what puts the terminal into a known state, and ends with what was fed to the screen in part.
+    It first puts the terminal into a known state, and ends with the incomplete sequence that the screen has taken.
     """
     return "".join(_parts(screen)).encode("utf-8", errors="replace") + screen.undecoded
 
@@ -29,7 +29,7 @@ def _parts(screen: Screen) -> Iterator[str]:
     shown = Face(screen.grid, screen.saved)
     yield from _face(screen.primary or shown)
     if screen.primary is not None:
-        # 1049 saves the cursor that it finds.
+        # 1049 saves the current cursor.
         yield from _cursor_state(screen.primary.saved)
         yield f"\x1b[?1049h{_PLAINLY}"
         yield from _face(shown)
@@ -69,7 +69,7 @@ def _row(y: int, row: Row) -> Iterator[str]:
 
 
 def _cursor_state(saved: SavedCursor) -> Iterator[str]:
-    """Put the cursor where a saved one was, with what is saved beside its place."""
+    """Restore a saved cursor: its place and the state saved with it."""
     yield f"\x1b[{saved.y + 1};{saved.x + 1}H"
     if saved.origin:
         yield f"\x1b[?6h\x1b[{saved.y + 1};{saved.x + 1}H"
@@ -88,7 +88,7 @@ def _tabs(screen: Screen) -> Iterator[str]:
 
 
 def _cursor(screen: Screen) -> Iterator[str]:
-    """Place the cursor; where the next character begins a new line, by writing the last one of this line again."""
+    """Place the cursor; if the next character begins a new line, by rewriting the last one of this line."""
     first = 0
     if ORIGIN in screen.modes:
         yield "\x1b[?6h"

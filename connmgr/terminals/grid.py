@@ -5,10 +5,10 @@ from __future__ import annotations
 from connmgr.terminals.style import PLAIN, Style
 
 STUB = ""
-"""What the second cell of a wide character holds."""
+"""The content of a wide character's second cell."""
 
 MAX_COMBINED = 8
-"""Characters in one cell, combining ones included; further ones are dropped."""
+"""Most characters in one cell, combining ones included; further ones are dropped."""
 
 
 class Row:
@@ -54,7 +54,7 @@ class Row:
         self.styles[start:stop] = [style] * (stop - start)
 
     def insert(self, x: int, count: int, style: Style) -> None:
-        """Push what stands at ``x`` and after it ``count`` columns to the right; what leaves the row is lost."""
+        """Shift the characters from ``x`` on ``count`` columns to the right; those beyond the row are lost."""
         columns = len(self.text)
         count = min(count, columns - x)
         self.part(x)
@@ -63,7 +63,7 @@ class Row:
         self.styles[x:] = [style] * count + self.styles[x : columns - count]
 
     def delete(self, x: int, count: int, style: Style) -> None:
-        """Remove ``count`` columns at ``x``; what follows moves to the left."""
+        """Remove ``count`` columns at ``x``; later ones move to the left."""
         columns = len(self.text)
         count = min(count, columns - x)
         self.part(x)
@@ -72,7 +72,7 @@ class Row:
         self.styles[x:] = self.styles[x + count :] + [style] * count
 
     def part(self, x: int) -> None:
-        """Blank a wide character of which column ``x`` is the second half: one half is about to be changed."""
+        """Blank a wide character whose second half is column ``x``, before one half is changed."""
         if x < len(self.text) and self.text[x] == STUB:
             self.text[x] = " "
             if x:
@@ -126,7 +126,7 @@ class Grid:
         self.rows = [Row(self.columns, PLAIN, character) for _ in self.rows]
 
     def resize(self, columns: int, rows: int, cursor: int) -> int:
-        """Change the size, and return by how many rows what stays has moved up, so that row ``cursor`` stays."""
+        """Change the size, keeping row ``cursor``, and return by how many rows the remaining ones have moved up."""
         moved = max(0, min(cursor, len(self.rows) - 1) + 1 - rows)
         self.rows = self.rows[moved : moved + rows]
         for row in self.rows:

@@ -1,4 +1,4 @@
-"""The private modes (DECSET) of a terminal that its screen follows, and that whoever attaches is given."""
+"""The private modes (DECSET) that a screen follows and an attaching client gets."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ KEPT: dict[int, frozenset[int]] = {
     # Cursor keys, reverse video, origin, wrapping, visible cursor, keypad, focus, alternate scroll, bracketed paste.
     **dict.fromkeys((1, REVERSED, ORIGIN, AUTOWRAP, CURSOR, 66, 1004, 1007, 2004), _ALONE),
 }
-"""The modes that are remembered, and those that each replaces."""
+"""The remembered modes, each with the modes that it replaces."""

@@ -1,4 +1,4 @@
-"""What a terminal has printed: its last bytes, and the screen that all of them make, which is followed on demand."""
+"""A terminal's output: its last bytes, and the screen, which is updated on demand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from connmgr.terminals.screen import Screen
 from connmgr.terminals.skipped import Skipped
 
 BACKLOG_BYTES = 256 << 10
-"""Output that a screen may be behind; beyond that the older half is skipped but for the modes that it sets."""
+"""Bytes by which a screen may lag behind; beyond that the older half is skipped, except for the modes that it sets."""
 
 OVERDUE_BYTES = BACKLOG_BYTES // 2
 LOOK_SECONDS = 0.25
-"""Processor time for which a look follows the output; a screen that needs longer is shown as it was then."""
+"""Longest processor time of a look; a screen that needs more is shown as it was then."""
 
 _PIECE_BYTES = 4096
 _RESIZES = 64
@@ -33,12 +33,12 @@ class _Resize(NamedTuple):
 
 
 class Output:
-    """A terminal's output and screen. Safe to use from several threads; who appends never waits for who looks."""
+    """A terminal's output and screen. Safe to use from several threads; appending never waits for a look."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = columns
         self.rows = rows
-        # Held for moments.
+        # Held only briefly.
         self._lock = threading.Lock()
         self._ring = Ring()
         self._followed = 0
@@ -55,12 +55,12 @@ class Output:
 
     @property
     def end(self) -> int:
-        """The offset at which the next output will be."""
+        """The offset of the next output."""
         return self._ring.end
 
     @property
     def is_overdue(self) -> bool:
-        """Whether so much came since somebody looked that some of it will be skipped soon."""
+        """Whether there was so much output since the last look that some of it will soon be skipped."""
         return self._ring.end - self._followed > OVERDUE_BYTES
 
     def append(self, data: bytes) -> None:
@@ -72,13 +72,14 @@ class Output:
                 self._skip(behind - OVERDUE_BYTES)
 
     def read(self, offset: int, most: int) -> tuple[int, bytes]:
-        """Return up to ``most`` bytes from ``offset`` on, or from the first byte that is left, and their offset."""
+        """Return up to ``most`` bytes from ``offset`` on, or from the first byte that is still there, and their
+        offset."""
         with self._lock:
             first = min(max(offset, self._ring.start), self._ring.end)
             return first, self._ring.read(first, most)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Have what comes from now on shown on a screen of another size."""
+        """Show further output on a screen of another size."""
         with self._lock:
             self.columns, self.rows = columns, rows
             if self._resizes and self._resizes[-1].offset == self._ring.end:
@@ -87,7 +88,7 @@ class Output:
 
     @contextmanager
     def look(self, seconds: float = LOOK_SECONDS) -> Iterator[tuple[Screen, int]]:
-        """Follow the output for ``seconds`` of work at most; lend the screen, and the offset that it has come to."""
+        """Update the screen for at most ``seconds`` of work; yield the screen and its offset in the output."""
         with self._looking:
             offset = self._follow(time.thread_time() + seconds)
             yield self._screen, offset
@@ -118,7 +119,7 @@ class Output:
                     return offset + len(piece)
 
     def _skip(self, count: int) -> None:
-        """Pass over ``count`` bytes, and a few more, to where a line or a sequence begins."""
+        """Skip ``count`` bytes, and a few more, up to the beginning of a line or a sequence."""
         piece = self._ring.read(self._followed, count + _PIECE_BYTES)
         seam = _SEAM.search(piece, count)
         length = seam.start() if seam else count

@@ -1,4 +1,4 @@
-"""Recordings of terminals, as asciinema plays them (asciicast, version 2)."""
+"""Recordings of terminals for asciinema (asciicast, version 2)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Recordings:
             return
         oldest = time.time() - self._days * DAY_SECONDS
         for path in self._directory.glob("*" + SUFFIX):
-            # Another daemon's tidying may have been quicker.
+            # Another daemon may have removed it first.
             with suppress(FileNotFoundError):
                 if path.lstat().st_mtime < oldest:
                     path.unlink()
 
 
 class Recording:
-    """A file that takes what a terminal shows. It ends with its terminal, at its limit, or when its disk is full.
+    """A file with a terminal's output. It ends with its terminal, at its limit, or when its disk is full.
 
     Belongs to one thread.
     """
@@ -99,11 +99,11 @@ class Recording:
 
     @property
     def unflushed(self) -> bool:
-        """Whether something was recorded that may not be in the file yet."""
+        """Whether recorded output may not be in the file yet."""
         return self._unflushed
 
     def flush(self) -> None:
-        """Have the file contain all that was recorded."""
+        """Write all recorded output to the file."""
         self._unflushed = False
         if not self._file.closed:
             self._guarded(self._file.flush)
@@ -118,7 +118,7 @@ class Recording:
             self._write(json.dumps([round(self._clock() - self._began, 6), kind, data], ensure_ascii=False))
 
     def _write(self, line: str) -> None:
-        # What a file cannot hold, half of a pair that stands for one character, comes of no decoder.
+        # No decoder produces half a surrogate pair, which a file could not contain.
         size = len(line.encode()) + 1
         if size > self._room:
             self.cut = "limit"

@@ -7,7 +7,7 @@ _TRIM_BYTES = 256 << 10
 
 
 class Ring:
-    """Keeps at least the last ``kept`` bytes of what is appended, and a few more. Not safe to use from several threads.
+    """Keeps at least the last ``kept`` appended bytes, and a few more. Not safe to use from several threads.
 
     Offsets count the bytes from the first one that was appended.
     """

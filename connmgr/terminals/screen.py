@@ -1,4 +1,4 @@
-"""What a person would see on a terminal: xterm's screen, cursor and modes, as its output makes them."""
+"""The screen of a terminal: xterm's characters, cursor and modes after the terminal's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class Face(NamedTuple):
-    """What is kept of the primary screen while the alternate one is shown."""
+    """The state of the primary screen while the alternate one is shown."""
 
     grid: Grid
     saved: SavedCursor
@@ -31,7 +31,7 @@ class Face(NamedTuple):
 class Screen(Sequences, Canvas):
     """A screen that follows a terminal's output.
 
-    Whatever is taken, memory is bounded by the size, and a control sequence costs no more than writing all cells. Not
+    Whatever the output, memory is limited by the size, and a control sequence costs no more than writing all cells. Not
     safe to use from several threads.
     """
 
@@ -56,7 +56,7 @@ class Screen(Sequences, Canvas):
 
     @property
     def undecoded(self) -> bytes:
-        """The bytes that were taken and have not shown yet, because what they begin has not ended."""
+        """Bytes of a character or sequence that has begun and not ended."""
         return self.pending.encode("utf-8", errors="replace") + self._decoder.getstate()[0]
 
     def take(self, data: bytes) -> None:
@@ -64,12 +64,12 @@ class Screen(Sequences, Canvas):
         self.feed(self._decoder.decode(data))
 
     def forget_pending(self) -> None:
-        """Drop what was begun: what is taken next does not follow it."""
+        """Drop an incomplete sequence: the next output does not continue it."""
         self._decoder.reset()
         super().forget_pending()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size as xterm does: nothing is wrapped anew, and the cursor stays on its line."""
+        """Change the size as xterm does: lines are not wrapped again, and the cursor stays on its line."""
         if (columns, rows) == (self.columns, self.rows):
             return
         moved = self.grid.resize(columns, rows, self.y)
@@ -149,7 +149,7 @@ def _number(parameters: Parameters, default: int = 0, index: int = 0) -> int:
 
 
 def _count(parameters: Parameters, index: int = 0) -> int:
-    """Return a parameter that is 1 where it is left out, or 0."""
+    """Return a parameter; 1 if it is omitted or 0."""
     return _number(parameters, 1, index) or 1
 
 

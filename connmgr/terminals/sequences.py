@@ -1,4 +1,4 @@
-"""Takes a terminal's output apart: text, controls, and the sequences that begin with ESC (ECMA-48, xterm's ctlseqs)."""
+"""Splits a terminal's output into text, controls, and sequences that begin with ESC (ECMA-48, xterm's ctlseqs)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_SEQUENCE = 1024
 """Characters of a control sequence; a longer one is ignored."""
 
 MAX_STRING = 4096
-"""Characters that are kept of a control string, such as a title; the rest of it is ignored."""
+"""Most characters of a control string, such as a title; the rest is ignored."""
 
 MAX_NUMBER = 65535
 MAX_PARAMETERS = 32
@@ -23,11 +23,11 @@ _STRING_END = re.compile("[\x07\x18\x1a\x1b]")
 _STRINGS = "]PX^_"
 
 Parameters = list[list[int]]
-"""Numbers with their subparameters; -1 stands for one that is left out."""
+"""Numbers with their subparameters; -1 stands for an omitted one."""
 
 
 class Sequences(ABC):
-    """Calls its methods for what ``feed`` is given, in whatever pieces it comes."""
+    """Calls its methods for the output given to ``feed``, in pieces of any size."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -35,16 +35,16 @@ class Sequences(ABC):
 
     @property
     def pending(self) -> str:
-        """What was begun and has not ended: fed to a terminal in the same state, it is in the middle of it, too."""
+        """The incomplete sequence: fed to a terminal in the same state, it brings that into the middle of it too."""
         return f"{ESC}{self._string}" if self._string is not None else self._rest
 
     def forget_pending(self) -> None:
-        """Drop what was begun: what is fed next does not follow it."""
+        """Drop an incomplete sequence: the next output does not continue it."""
         self._rest, self._string = "", None
 
     @abstractmethod
     def text(self, text: str) -> None:
-        """Take characters that are none of the controls."""
+        """Take characters other than controls."""
 
     @abstractmethod
     def control(self, character: str) -> None:

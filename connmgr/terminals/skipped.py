@@ -1,4 +1,4 @@
-"""What output that no screen follows leaves behind: the modes, the title and the margins that it sets."""
+"""The modes, title and margins that skipped output sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OVERLAP_BYTES = 600
 """The longest sequence that is found where a piece ends within it."""
 
 MOST_FOUND = 500
-"""Different findings that are kept; a terminal has a tenth of as many modes."""
+"""Most different findings; a terminal has a tenth as many modes."""
 
 _ESC = b"\x1b"
 _FOUND = re.compile(
@@ -22,15 +22,15 @@ _FOUND = re.compile(
 
 
 class Skipped:
-    """What was found in the pieces of output that were skipped, one after the other."""
+    """Findings in the skipped pieces of output."""
 
     def __init__(self) -> None:
         self._tail = b""
-        # In the order in which each was found last.
+        # In the order of their last occurrence.
         self._found: dict[tuple[bytes, ...], None] = {}
 
     def scan(self, piece: bytes) -> None:
-        """Look through the next piece."""
+        """Search the next piece."""
         text = self._tail + piece
         self._tail = text[-OVERLAP_BYTES:]
         if _ESC not in text:
@@ -44,7 +44,7 @@ class Skipped:
             del self._found[next(iter(self._found))]
 
     def apply(self, screen: Screen) -> None:
-        """Change ``screen`` by what was found; what is fed to it next follows what was skipped."""
+        """Apply the findings to ``screen``; the next output then continues after the skipped part."""
         screen.forget_pending()
         screen.style = PLAIN
         for modes, margins, reset, soft, keypad, title in self._found:
@@ -62,7 +62,7 @@ class Skipped:
                 screen.string("]", f"2{title.decode(errors='replace')}")
             else:
                 _set_margins(screen, margins)
-        # Where much is printed, most of it scrolls.
+        # When much is printed, most of it scrolls.
         screen.x, screen.y = 0, screen.bottom
 
 

@@ -16,7 +16,7 @@ from connmgr.jobs.launch import Launch
 from connmgr.plugin import Channel, Deadline, Pty, Transport
 
 GREETING_BYTES = 256 << 10
-"""Bytes that start-up files may print before the terminal is ready for the state of a session."""
+"""Most bytes that start-up files may print before the terminal is ready for the state of a session."""
 
 LATE = "The shell did not take the state of the session in time."
 
@@ -27,7 +27,8 @@ _BECOME = 'exec "$@"'
 
 @dataclass(frozen=True)
 class Program:
-    """What a terminal runs: the text or argv ``command``, or an interactive shell. ``id`` marks it in its environment.
+    """The program of a terminal: the text or argv ``command``, or an interactive shell. ``id`` marks it in its
+    environment.
 
     With ``surroundings`` it begins in the state of that session, in its shell; otherwise as after a login, in the shell
     that the words of ``shell`` start, by default the login shell.
@@ -50,7 +51,7 @@ class Program:
         return become() + source.text if isinstance(self.command, tuple) else source.text
 
     def start(self, transport: Transport, timeout: float) -> tuple[Channel, bytes]:
-        """Start it within ``timeout`` seconds; return its channel, and what it has printed already.
+        """Start it within ``timeout`` seconds; return its channel, and its output so far.
 
         :raises connmgr.errors.OperationError: it could not be started.
         """
@@ -70,7 +71,7 @@ class Program:
 
 
 def _interactive(surroundings: Surroundings) -> Sequence[str]:
-    """Return the words that start a session's shell, without those that keep it from its start-up files."""
+    """Return the words that start a session's shell, without the options that skip its start-up files."""
     if surroundings.interpreter:
         return (surroundings.interpreter.shell,)
     return surroundings.argv[: len(surroundings.argv) - len(surroundings.dialect.options)]
@@ -84,7 +85,7 @@ def _split(shell: str | None) -> Sequence[str]:
 
 
 def _given(channel: Channel, surroundings: Surroundings, mark: bytes, deadline: Deadline) -> bytes:
-    """Send a session's state when the far side is ready for it; return what was printed after it was taken."""
+    """Send a session's state when the far side is ready for it; return the output after that."""
     try:
         _await(channel, re.compile(rb"\n" + mark + rb"\n"), deadline)
         setting = Launch(id="", surroundings=surroundings).setting
@@ -97,12 +98,14 @@ def _given(channel: Channel, surroundings: Surroundings, mark: bytes, deadline: 
 
 
 def _await(channel: Channel, ready: re.Pattern[bytes], deadline: Deadline) -> bytes:
-    """Wait for ``ready``, and return what was printed after it."""
+    """Wait for ``ready``, and return the output after it."""
     printed = b""
     while (found := ready.search(printed)) is None:
         if deadline.passed:
             raise ConnectTimeout(LATE)
         if len(printed) > GREETING_BYTES:
-            raise ShellStartFailed("The start-up files of the shell print too much.")
+            raise ShellStartFailed(
+                "The start-up files of the shell print too much before the session's state could be sent."
+            )
         printed += channel.recv(deadline.left())[0]
     return printed[found.end() :]

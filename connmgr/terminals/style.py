@@ -1,4 +1,4 @@
-"""How a character looks: its colours and attributes, as SGR (ECMA-48, 8.3.117) sets and tells them."""
+"""The style of a character: its colours and attributes, as SGR (ECMA-48, 8.3.117) sets them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 DEFAULT_COLOUR = -1
 TRUE_COLOUR = 1 << 24
-"""Added to a colour of 24 bits; smaller numbers are those of the palette of 256."""
+"""Added to 24-bit colours; smaller numbers are indices of the 256-colour palette."""
 
 BOLD, DIM, ITALIC, UNDERLINE, BLINK, REVERSE, HIDDEN, STRIKE = (1 << bit for bit in range(8))
 
@@ -31,12 +31,12 @@ class Style(NamedTuple):
 
     @property
     def erased(self) -> Style:
-        """The look of a place that is erased while this one is set."""
+        """The style of a cell that is erased while this style is set."""
         return PLAIN if self.background == DEFAULT_COLOUR else Style(background=self.background)
 
     @property
     def sequence(self) -> str:
-        """The control sequence that sets exactly this look, whatever was set before."""
+        """The control sequence that sets exactly this style, whatever was set before."""
         codes = ["0", *(str(code) for bit, code in _TOLD.items() if self.attributes & bit)]
         codes += _colour(self.foreground, 30, 90)
         codes += _colour(self.background, 40, 100)
@@ -57,7 +57,7 @@ def _colour(colour: int, base: int, bright: int) -> list[str]:
 
 
 def restyled(style: Style, parameters: Sequence[Sequence[int]]) -> Style:
-    """Return ``style`` after SGR with ``parameters``, each with its subparameters; none are one 0."""
+    """Return ``style`` after SGR with ``parameters``, each with its subparameters; no parameters mean 0."""
     foreground, background, attributes = style
     rest = iter(parameters or [[0]])
     for code, *sub in rest:
@@ -81,7 +81,7 @@ def restyled(style: Style, parameters: Sequence[Sequence[int]]) -> Style:
 
 
 def _extended(sub: Sequence[int], rest: Iterator[Sequence[int]]) -> int | None:
-    """Return the colour of 38, 48 or 58: told by its subparameters, or by the parameters that follow."""
+    """Return the colour of 38, 48 or 58, given by its subparameters or by the following parameters."""
     if sub:
         kind, values = sub[0], list(sub[1:])
         # ITU-T T.416 has a colour space before the three values, xterm's older form has none.

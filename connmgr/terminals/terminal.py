@@ -1,4 +1,4 @@
-"""A program on a terminal of the far side, which goes on whoever looks at it."""
+"""A program on a terminal of the far side, which goes on with or without clients."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ RUNNING, EXITED, LOST, CLOSED = "running", "exited", "lost", "closed"
 STATES = (RUNNING, EXITED, LOST, CLOSED)
 
 PATIENCE_SECONDS = 5.0
-"""Time without an acknowledgement after which a client no longer keeps the program waiting."""
+"""Seconds without an acknowledgement after which the program does not wait for a client."""
 
 MAX_INPUT_BYTES = 1 << 20
-"""Input of requests that the far side has not taken yet; while it is as much, more is refused."""
+"""Most bytes of requests' input that the far side has not taken yet; more is refused."""
 
 LOOK_EVERY_SECONDS = 10.0
-"""Time between two looks at what much output has made of the screen: a program that prints less is followed whole."""
+"""Seconds between two updates of a screen with much output: output that stays below the backlog in this time is never
+skipped."""
 
 MAX_ANSWERS = 16
-"""Input that may wait when a question of the program is answered."""
+"""Most bytes of waiting input when a query of the program is answered."""
 
 
 @dataclass(eq=False)
@@ -46,7 +47,7 @@ class _Subscription:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a terminal was opened as."""
+    """The request that opened a terminal."""
 
     id: str
     connection: str
@@ -55,14 +56,14 @@ class Origin:
     term: str
     opened: datetime
     token: str | None = None
-    """The id of the token with which it was opened; None for the owner's."""
+    """The id of the token that opened it; None for the owner."""
 
 
 class Terminal:
     """The terminal of ``origin``, whose process is behind ``channel`` and has printed ``early``.
 
     Methods marked so belong to the thread of the streams' loop; the others are safe to use from several threads.
-    ``when_ended`` is called once, in a thread that may wait, when the process has ended or its channel was closed.
+    ``when_ended`` is called once, in a thread that may block, when the process has ended or its channel was closed.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Terminal:
         self.recording = recording
         self.state = RUNNING
         self.end: int | ConnmgrError | None = None
-        """The exit status, or why there is none; None while it runs."""
+        """The exit status, or the error in its place; None while it runs."""
         self.ended: datetime | None = None
         self.last_used = time.monotonic()
         self._streams = streams
@@ -111,31 +112,31 @@ class Terminal:
 
     @property
     def exit_code(self) -> int | None:
-        """How the process ended, as far as it is known."""
+        """The exit status of the process, None if it is unknown."""
         return self.end if isinstance(self.end, int) else None
 
     @property
     def clients(self) -> int:
-        """How many are attached."""
+        """How many clients are attached."""
         return len(self._viewers)
 
     @property
     def idle_seconds(self) -> float:
-        """The time since somebody was attached or asked for it."""
+        """The seconds since a client was last attached or used it."""
         return 0.0 if self._viewers else time.monotonic() - self.last_used
 
     def use(self) -> None:
-        """Take note that somebody asks for it."""
+        """Note that a request uses it."""
         self.last_used = time.monotonic()
 
     def attach(self, opening: Opening, *, watches: bool) -> None:
-        """Show the terminal to a client, who leads its size and pace from now on unless it only ``watches``."""
+        """Attach a client, which leads size and pace from now on unless it only ``watches``."""
         self._streams.loop.call(lambda: self._attach(opening, watches=watches))
 
     def input(self, data: bytes) -> None:
         """Type ``data``; it is written soon.
 
-        :raises TerminalEnded: nobody reads it any more.
+        :raises TerminalEnded: the process has ended.
         :raises Busy: the program has left too much unread.
         """
         self._require_running()

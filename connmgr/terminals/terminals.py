@@ -171,9 +171,9 @@ class Terminals:
         return len(running)
 
     def forget(self, connections: Iterable[str]) -> None:
-        """Close the terminals of connections that were removed or changed; nobody finds them from now on."""
+        """Close the terminals of removed or changed connections; from now on they are not found."""
         changed = set(connections)
-        # Before the terminals: one that is being opened on the old link finds out by it.
+        # Before the terminals, so that one that is being opened on the old link notices.
         self._links.forget(changed)
         self._forget([one for one in self.all() if one.origin.connection in changed])
 
@@ -205,7 +205,7 @@ class Terminals:
         finally:
             with self._lock:
                 self._opening[connection] -= 1
-                # An empty entry would stay for ever.
+                # Otherwise an empty entry would stay for ever.
                 self._opening += Counter()
 
     def _keep(self, terminal: Terminal) -> None:
@@ -244,7 +244,7 @@ class Terminals:
             self._streams.loop.after(TIDY_SECONDS, self._tidy_again)
 
     def _tidy(self) -> None:
-        """Close who was left for too long, and forget who ended long ago."""
+        """Close terminals that were unused for too long, and forget those that ended long ago."""
         now = datetime.now(timezone.utc)
         with self._lock:
             ended = [one for one in self._terminals.values() if one.ended is not None]

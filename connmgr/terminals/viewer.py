@@ -1,4 +1,4 @@
-"""One client that is attached to a terminal: it is shown the screen, and then what comes, at its own pace."""
+"""One attached client of a terminal: it gets the screen, and then further output, at its own pace."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from connmgr.terminals.output import Output
 from connmgr.terminals.screen import MAX_CELLS
 
 PIECE_BYTES = 16 << 10
-"""Bytes that are taken from the output at once; so much may wait beyond a client's window."""
+"""Bytes that are taken from the output at once; this much may wait beyond a client's window."""
 
 
 class Viewed(Protocol):
-    """The terminal that a client is attached to. All is called in the thread of the streams' loop."""
+    """The terminal of an attached client. All methods are called in the thread of the streams' loop."""
 
     output: Output
     end: int | ConnmgrError | None
 
     def type(self, data: bytes, taken: Callable[[int], None]) -> None:
-        """Write what a client types; ``taken`` is told as it goes on."""
+        """Write a client's input; call ``taken`` with the bytes that were passed on."""
 
     def resized_by(self, viewer: Viewer) -> None:
-        """Take note of the size that a client has now."""
+        """Handle a client's new size."""
 
     def has_room(self, viewer: Viewer) -> None:
-        """Take note that a client has acknowledged what it was sent."""
+        """Handle a client's acknowledgement of its output."""
 
     def left(self, viewer: Viewer) -> None:
         """Take note that a client has gone."""
@@ -42,15 +42,14 @@ class Viewed(Protocol):
 class Viewer:
     """The client of ``opening`` at ``terminal``; one that only ``watches`` neither types nor changes the size.
 
-    Belongs to the thread of the streams' loop, as all that is called of it. ``size`` is that of the client's own
-    terminal, once it has told.
+    Belongs to the thread of the streams' loop. ``size`` is the size of the client's own terminal, once known.
     """
 
     def __init__(self, streams: Streams, terminal: Viewed, opening: Opening, *, watches: bool) -> None:
         self.watches = watches
         self.size: tuple[int, int] | None = None
         self.is_behind = False
-        """Whether it took too long: what it missed is drawn when it has room again."""
+        """Whether it was too slow: the screen is redrawn when it has room again."""
         self._streams = streams
         self._terminal = terminal
         self._output: Output = terminal.output
@@ -63,16 +62,16 @@ class Viewer:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has to acknowledge before it is sent more."""
+        """Whether it must acknowledge before it gets more."""
         return self._client.is_full
 
     def receive(self, data: bytes) -> None:
         if self.watches:
-            raise ValueError("Who only watches cannot type: attach without watch.")
+            raise ValueError("A client that only watches cannot type: attach without watch.")
         self._terminal.type(data, self._client.acknowledge)
 
     def end_input(self) -> None:
-        """Nothing: the terminal goes on, and others may type."""
+        """Do nothing: the terminal goes on, and others may type."""
 
     def resize(self, columns: int, rows: int) -> None:
         if columns * rows > MAX_CELLS:
@@ -94,7 +93,7 @@ class Viewer:
         self._terminal.left(self)
 
     def stop(self, why: ConnmgrError) -> None:
-        """Tell the client why it is shown no more, and close."""
+        """Tell the client why its stream ends, and close."""
         self._client.fail(why, CloseReason.GOING_AWAY)
 
     def tell_size(self, columns: int, rows: int) -> None:
@@ -102,7 +101,7 @@ class Viewer:
         self._client.tell(frames.resize(columns, rows))
 
     def draw(self) -> None:
-        """Have the screen drawn as it is, by a thread that may take its time; then show what follows."""
+        """Draw the current screen in a thread that may block; then show further output."""
         if not self._drawing:
             self._drawing = True
             self._streams.loop.work(self._draw)
@@ -121,11 +120,11 @@ class Viewer:
         self.show()
 
     def show(self) -> None:
-        """Send what has come, as far as the client has room for it; at last, how the terminal ended."""
+        """Send new output as far as the client has room; finally the terminal's exit status."""
         if self._drawing or self._over or self.is_behind:
             return
         if self._position < self._output.start:
-            # A screen that waits for room would be drawn too early.
+            # Drawn now, the screen would be outdated when there is room.
             if not self._client.is_full:
                 self.draw()
             return

@@ -50,7 +50,7 @@ class ConnectionConformance(_Conformance):
     """
 
     def test_closing_the_transport_wakes_its_channels(self, transport: Transport) -> None:
-        channel = transport.open_channel(script("sleep 600"), timeout=WAIT_SECONDS)
+        channel = transport.open_channel(script("sleep 120"), timeout=WAIT_SECONDS)
         transport.close()
         with pytest.raises((EOFError, OSError)):
             channel.recv(WAIT_SECONDS)
@@ -65,7 +65,7 @@ class ConnectionConformance(_Conformance):
     def test_closed_transports_leave_nothing_behind(self, connected: Connect) -> None:
         def use() -> None:
             transport = connected()
-            transport.open_channel(script("sleep 600"), timeout=WAIT_SECONDS)
+            transport.open_channel(script("sleep 120"), timeout=WAIT_SECONDS)
             transport.close()
 
         assert_leaves_nothing(use)

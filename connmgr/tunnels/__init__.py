@@ -1,1 +1,1 @@
-"""Tunnels: TCP connections that go through another connection, on ways that are kept open."""
+"""Tunnels: TCP connections through another connection, whose link is kept open."""

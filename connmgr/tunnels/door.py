@@ -1,4 +1,4 @@
-"""Where clients of a tunnel come in: a port of this machine, and the greetings of those that speak SOCKS."""
+"""The port of a tunnel on this machine, and the greetings of SOCKS clients."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from connmgr.tunnels.waiting import Client
 BACKLOG = 256
 ACCEPTS_AT_ONCE = 64
 GREETING_SECONDS = 10.0
-"""Time in which a client that speaks SOCKS says where it wants to."""
+"""Longest wait for the request of a SOCKS client."""
 
 PAUSE_SECONDS = 0.25
 """Pause in accepting after the process has run out of descriptors."""
 
 
 class Door:
-    """A listening port. Its clients go to ``to``, or where each asks by SOCKS if that is None.
+    """A listening port. Its clients go to ``to``, or if that is None, to the address in each one's SOCKS request.
 
     ``enter`` is called with each client in the thread of the loop, to which all methods belong.
     :raises PortInUse: the port is taken.
-    :raises OperationError: the address is not this machine's, or not to be listened on.
+    :raises OperationError: the address is not this machine's, or cannot be listened on.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class Door:
         self.host, self.port = self._socket.getsockname()[:2]
 
     def open(self) -> None:
-        """Let clients in. Doing so again does nothing."""
+        """Accept clients. Calling it again does nothing."""
         if not (self._is_open or self._closed):
             self._is_open = True
             self._loop.watch(self._socket.fileno(), selectors.EVENT_READ, lambda _: self._accept())
 
     def shut(self) -> None:
-        """Let no more in until :meth:`open`: they wait at the port."""
+        """Accept no clients until :meth:`open`; they wait at the port."""
         if self._is_open:
             self._is_open = False
             self._loop.unwatch(self._socket.fileno())
 
     def close(self) -> None:
-        """Listen no more. Calling it again does nothing."""
+        """Stop listening. Calling it again does nothing."""
         self.shut()
         self._closed = True
         self._socket.close()
@@ -121,6 +121,6 @@ def _listening(host: str, port: int) -> socket.socket:
         if error.errno == errno.EACCES:
             raise PermissionDenied(f"The daemon's user may not listen on port {port}.") from error
         reason = os.strerror(error.errno) if error.errno else "it is none"
-        raise OperationError(f"Nobody can listen on {host} port {port} here: {reason}.") from error
+        raise OperationError(f"It is impossible to listen on {host} port {port} here: {reason}.") from error
     made.setblocking(False)
     return made

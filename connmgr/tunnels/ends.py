@@ -1,4 +1,4 @@
-"""The two ends of a stream through a tunnel, read and written without waiting, in the thread of the loop."""
+"""The two ends of a stream through a tunnel, read and written without blocking in the loop's thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connmgr.streams.process import QUEUE_BYTES, Process
 
 READ_BYTES = 128 * 1024
 BOTH_BLOCKED_SECONDS = 0.02
-"""Where neither side takes more, a stream without a descriptor for that is looked at this often."""
+"""Seconds between checks of a stream without a descriptor, while neither side takes more."""
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -25,35 +25,35 @@ Ready = Callable[[], None]
 
 
 class End(Protocol):
-    """One end; all is called in the thread of the loop, and nothing waits."""
+    """One end of a stream. All methods are called in the loop's thread, and none blocks."""
 
     def begin(self, ready: Ready) -> None:
-        """Call ``ready`` whenever what was asked for by :meth:`watch` may be done."""
+        """Call ``ready`` whenever an event of :meth:`watch` occurs."""
 
     def watch(self, *, readable: bool, writable: bool) -> None:
-        """Say what is waited for from now on."""
+        """Choose the events to wait for."""
 
     def read(self) -> bytes | None:
-        """Return what has come, nothing at the end, None where nothing has come.
+        """Return available data, empty bytes at the end, None if there is none now.
 
         :raises OSError: it is broken.
         """
 
     def write(self, data: memoryview) -> int:
-        """Write some of ``data``; return how many bytes, 0 where it takes none now.
+        """Write some of ``data``; return how many bytes, 0 if it takes none now.
 
         :raises OSError: it is broken.
         """
 
     def end(self) -> None:
-        """End what is written; the other side reads its end."""
+        """End the written stream; the other side then reads its end."""
 
     def close(self, *, reset: bool = False) -> None:
-        """Release it; ``reset`` tells its peer that something was lost. Calling it again does nothing."""
+        """Release it; ``reset`` signals the peer that data was lost. Calling it again does nothing."""
 
 
 class _Watched:
-    """The descriptor of an end in the loop's selector, registered for what is waited for and not touched otherwise."""
+    """The descriptor of an end in the loop's selector, registered only for awaited events."""
 
     def __init__(self, loop: Loop, descriptor: int) -> None:
         self._loop, self._descriptor = loop, descriptor
@@ -119,7 +119,7 @@ class SocketEnd:
 
 
 class NewsEnd:
-    """A stream with a descriptor that tells of news, as :meth:`connmgr.plugin.ByteStream.fileno` says."""
+    """A stream with a descriptor that signals news, see :meth:`connmgr.plugin.ByteStream.fileno`."""
 
     def __init__(self, loop: Loop, stream: ByteStream, descriptor: int) -> None:
         stream.settimeout(0.0)
@@ -133,7 +133,7 @@ class NewsEnd:
         self._watched.begin(ready)
 
     def watch(self, *, readable: bool, writable: bool) -> None:
-        # What is not to be read now would be news for ever.
+        # Data that must not be read now would be reported for ever.
         self._watched.want(selectors.EVENT_READ if readable else 0)
         if writable and not readable:
             self._loop.after(BOTH_BLOCKED_SECONDS, self._look)
@@ -155,7 +155,7 @@ class NewsEnd:
             return 0
 
     def end(self) -> None:
-        # It may have to wait for whoever is sending on the link.
+        # Another thread may be sending on the link.
         self._loop.work(self._end)
 
     def _end(self) -> None:
@@ -170,7 +170,7 @@ class NewsEnd:
 
 
 class ChannelEnd:
-    """A process, or a stream that has to be waited for: threads of the loop do so."""
+    """A process, or a stream without a descriptor: threads of the loop wait for it."""
 
     def __init__(self, loop: Loop, channel: Channel) -> None:
         self._ready: Ready = lambda: None
@@ -216,7 +216,7 @@ class ChannelEnd:
         self._process.close()
 
     def _output(self, stdout: bytes, stderr: bytes) -> None:
-        # What a relay says besides is for nobody.
+        # Nobody reads a relay's standard error.
         if stdout:
             self._arrived.append(stdout)
             self._unread += len(stdout)
@@ -234,7 +234,7 @@ class ChannelEnd:
 
 
 def end_of(loop: Loop, stream: ByteStream | Channel) -> End:
-    """Return ``stream``, which the caller gives away, as an end."""
+    """Return an end that takes over ``stream``."""
     if isinstance(stream, socket.socket):
         return SocketEnd(loop, stream)
     if isinstance(stream, Channel):

@@ -12,16 +12,16 @@ from connmgr.streams.loop import Loop
 from connmgr.tunnels.way import DIAL_SECONDS
 
 ACCEPT_SECONDS = 1.0
-"""Longest wait for one connection, after which the next one is waited for."""
+"""Longest single wait for a connection, before waiting again."""
 
 Take = Callable[[socket.socket | None, ByteStream, str], object]
 
 
 class FarPort:
-    """Accepts what comes to ``listener``, in a thread of its own until that is closed or its link is gone.
+    """Accepts connections of ``listener`` in its own thread, until the listener is closed or its link lost.
 
-    For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or with None and why
-    there is none.
+    For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or with None and the
+    error.
     """
 
     def __init__(self, loop: Loop, listener: Listener, to: tuple[str, int], take: Take) -> None:

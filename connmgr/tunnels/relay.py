@@ -1,4 +1,4 @@
-"""Streams through a connection that carries processes alone, such as one by sudo: a program there dials for us."""
+"""TCP streams through a connection that only runs processes, such as one by sudo: a program there dials."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from connmgr.plugin import Channel, Deadline, Transport
 
 READ_SECONDS = 1.0
 PROGRAMS = ("python3", "bash", "socat", "nc")
-"""What can relay, in the order in which it is looked for: the first ones pass on more of how streams end."""
+"""Programs that can relay, in the order of the search: the first ones pass on more of how streams end."""
 
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
-"""Names and addresses that none of the programs takes for an option, or for more than a host."""
+"""Names and addresses that none of the programs can mistake for an option or for more than a host."""
 
 _FIND = Source("connmgr.tunnels", "find_relay")
 _RELAY = Source("connmgr.tunnels", "relay")
@@ -27,7 +27,7 @@ class Relay:
     program: str
 
     def dial(self, transport: Transport, host: str, port: int, timeout: float) -> Channel:
-        """Start it for a connection to ``host:port``; that it cannot be had, the channel's exit status tells.
+        """Start it for a connection to ``host:port``; the channel's exit status tells whether that failed.
 
         :raises HostRefused: ``host`` is neither a name nor an address.
         """

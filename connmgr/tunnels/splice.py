@@ -1,4 +1,4 @@
-"""Couples the two ends of a stream: each byte is read once and written once, and neither end runs ahead."""
+"""Joins the two ends of a stream: each byte is read and written once, and neither end runs ahead."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 from connmgr.tunnels.ends import READ_BYTES, End
 
 READS_AT_ONCE = 4
-"""Reads of one direction before other streams have their turn."""
+"""Most reads of one direction before other streams get their turn."""
 
 
 class Traffic:
-    """How many bytes have come from the far side, and gone there."""
+    """How many bytes came from the far side and went to it."""
 
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = 0
 
     def came(self, size: int) -> None:
-        """Count what came from the far side."""
+        """Count bytes from the far side."""
         self.bytes_in += size
 
     def went(self, size: int) -> None:
-        """Count what went there."""
+        """Count bytes to the far side."""
         self.bytes_out += size
 
 
 class _Direction:
-    """What goes from one end to the other."""
+    """The data from one end to the other."""
 
     def __init__(self, source: End, target: End, count: Callable[[int], None]) -> None:
         self._source, self._target, self._count = source, target, count
@@ -44,11 +44,11 @@ class _Direction:
         return self._pending is not None
 
     def carry(self, data: bytes) -> None:
-        """Write ``data`` before what is read."""
+        """Write ``data`` before any data that is read."""
         self._pending = memoryview(data) if data else None
 
     def go_on(self) -> None:
-        """Pass on what is there.
+        """Pass on available data.
 
         :raises OSError: an end is broken.
         """
@@ -67,11 +67,11 @@ class _Direction:
             self._count(len(data))
             self._pending = memoryview(data)
             if not self._flush() or len(data) < READ_BYTES:
-                # A short read has taken all that was there.
+                # A short read has taken all available data.
                 return
 
     def _flush(self) -> bool:
-        """Write what is pending; return whether all of it was taken."""
+        """Write pending data; return whether all of it was taken."""
         rest = self._pending
         while rest:
             size = self._target.write(rest)
@@ -86,8 +86,8 @@ class _Direction:
 class Splice:
     """Joins ``near`` and ``far`` until both directions have ended. Belongs to the thread of the loop.
 
-    ``early`` has come from ``near`` already. ``intact`` says at the end of ``far`` whether that is its own. ``ended``
-    is called once.
+    ``early`` was already read from ``near``. ``intact`` says, at the end of ``far``, whether the link still works, so
+    that the end is real. ``ended`` is called once.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Splice:
         return self._closed
 
     def _go_on(self, *ready: End) -> None:
-        # An end may call while it is being read or written; what it calls for is looked at afterwards.
+        # An end may call this while it is being read or written; the event is handled afterwards.
         self._due.update(ready)
         if self._going_on:
             return
@@ -130,7 +130,7 @@ class Splice:
 
     def _pass_on(self, due: set[End]) -> None:
         try:
-            # In this order: a read that finds nothing ends the news that writing may go on.
+            # In this order, because a read without data clears the news that writing may go on.
             if self._far in due or self._in.writes:
                 self._in.go_on()
             if self._near in due or self._out.writes:
@@ -147,7 +147,7 @@ class Splice:
             self._far.watch(readable=self._in.reads, writable=self._out.writes)
 
     def close(self, *, reset: bool = False) -> None:
-        """End both; ``reset`` tells the near side that something was lost. Calling it again does nothing."""
+        """End both; ``reset`` signals the near side that data was lost. Calling it again does nothing."""
         if self._closed:
             return
         self._closed = True

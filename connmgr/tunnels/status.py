@@ -1,4 +1,4 @@
-"""What a tunnel is doing, for those who ask."""
+"""The state of a tunnel, as the API shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STOPPED, CONNECTING, OPEN, RETRYING, FAILED = "stopped", "connecting", "open", "
 
 @dataclass(frozen=True)
 class Status:
-    """What a tunnel is doing; ``address`` is where it listens, times are aware and in UTC."""
+    """The state of a tunnel; ``address`` is where it listens, times are aware and in UTC."""
 
     state: str
     address: tuple[str, int] | None = None
@@ -18,7 +18,7 @@ class Status:
     retries: int = 0
     next_retry: datetime | None = None
     last_error: tuple[str, str] | None = None
-    """The code and the message of what went wrong last."""
+    """The code and the message of the last error."""
 
     relay: str | None = None
     streams: int = 0

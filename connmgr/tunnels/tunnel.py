@@ -1,4 +1,4 @@
-"""One tunnel that is wanted: its door stays open while the way behind it is opened, lost, and opened again."""
+"""One tunnel: its door, the port here, stays open while the way behind it is opened, lost, and opened again."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from connmgr.tunnels.waiting import Client, Waiting
 from connmgr.tunnels.way import Way
 
 MAX_STREAMS = 2048
-"""Streams of one tunnel; further clients wait at its port."""
+"""Most streams of one tunnel; further clients wait at its port."""
 
 MAX_DIALS = 32
-"""Streams of one tunnel that are being opened at a time."""
+"""Most streams of one tunnel that are being opened at a time."""
 
 LEAST_DELAY_SECONDS, MOST_DELAY_SECONDS = 1.0, 60.0
-"""Bounds of the pause between attempts to open the way. Once more at once where it was open before."""
+"""Bounds of the pause between attempts to open the way. After a loss the first attempt comes at once."""
 
 FINAL = (
     errors.AuthFailed,
@@ -41,7 +41,8 @@ FINAL = (
     errors.ConnectionCycle,
     errors.IntegrityError,
 )
-"""What is not tried again: it may lock an account, help who is in between, or be for a person to change."""
+"""Errors after which it is not tried again: that could lock an account or help an attacker in between, or a person has
+to change something."""
 
 
 class Tunnel:
@@ -68,14 +69,14 @@ class Tunnel:
         self._attempting = self._stopped = False
         self._status = Status(CONNECTING, since=_now())
         self.settled = threading.Event()
-        """Set when the first attempt to open the way has ended, however."""
+        """Set when the first attempt to open the way has ended, successful or not."""
         self.failure: ConnmgrError | None = None
-        """What came of the last attempt to open the way, None where it was opened."""
+        """The error of the last attempt to open the way, None if it succeeded."""
         self._door = None if make_door is None else make_door(self._enter)
 
     @property
     def status(self) -> Status:
-        """What it is doing."""
+        """Its current state."""
         address = (self._door.host, self._door.port) if self._door is not None else self._status.address
         return replace(
             self._status,
@@ -87,22 +88,22 @@ class Tunnel:
         )
 
     def begin(self) -> None:
-        """Let clients in, and open the way."""
+        """Accept clients, and open the way."""
         self._loop.call(self._begin)
 
     def stop(self) -> threading.Event:
-        """End all; return what is set when the port and the link are released."""
+        """End the tunnel; return an event that is set when the port and the link are released."""
         done = threading.Event()
         self._loop.call(partial(self._stop, done))
         return done
 
     def look(self) -> None:
-        """Notice that the way is lost; in the thread of the loop, now and then."""
+        """Check whether the way is lost; called regularly in the loop's thread."""
         if self._way is not None and not self._way.intact:
             self._lost(ShellLost("The link broke."))
 
     def try_now(self) -> None:
-        """Open the way at once, if that is waited for."""
+        """Open the way at once, if the next attempt is waiting."""
         self._loop.call(lambda: self._retry_within(0.0))
 
     def _begin(self) -> None:
@@ -133,7 +134,7 @@ class Tunnel:
         self._loop.work(self._open)
 
     def _open(self) -> None:
-        """Open the way, in a thread that may wait."""
+        """Open the way, in a thread that may block."""
         try:
             way = self._open_way()
         except ConnmgrError as error:
@@ -176,7 +177,7 @@ class Tunnel:
         self.settled.set()
 
     def _lost(self, error: ConnmgrError) -> None:
-        """Open the way anew; who goes over the lost one is told."""
+        """Open the way again, and reset the streams over the lost one."""
         way, self._way = self._way, None
         if way is None:
             return
@@ -185,7 +186,7 @@ class Tunnel:
         for stream in list(self._streams):
             stream.close(reset=True)
         self._status = Status(RETRYING, since=_now(), last_error=(error.code, error.message))
-        # Others have lost theirs too.
+        # Other tunnels may have lost theirs too.
         self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
 
     def _retry_after(self, seconds: float) -> None:
@@ -196,7 +197,7 @@ class Tunnel:
         self._status = replace(self._status, next_retry=at)
 
     def _retry_within(self, seconds: float) -> None:
-        """Bring the next attempt forward: somebody waits for it."""
+        """Bring the next attempt forward, because a client waits for it."""
         if self._retry is not None and self._retry.at > time.monotonic() + seconds:
             self._retry_after(seconds)
 
@@ -211,7 +212,7 @@ class Tunnel:
         self._serve()
 
     def _serve(self) -> None:
-        """Dial for those who wait, as far as may be at a time."""
+        """Dial for waiting clients, as many at a time as allowed."""
         if self._way is None:
             return
         for client in self._waiting.take():
@@ -224,7 +225,7 @@ class Tunnel:
             self._door.shut()
 
     def _dial(self, way: Way, client: Client) -> None:
-        """Open a stream for ``client``, in a thread that may wait."""
+        """Open a stream for ``client``, in a thread that may block."""
         try:
             stream = way.dial(*client.to)
         except ConnmgrError as error:
@@ -242,7 +243,7 @@ class Tunnel:
         if lost and way is self._way:
             self._lost(error)
         if lost and not self._stopped:
-            # It came while the way was going, and is held for what is left of its time.
+            # The client came while the way was being lost, and waits for the rest of its time.
             self._waiting.hold(client)
             self._serve()
             return

@@ -1,4 +1,4 @@
-"""The tunnels that are wanted: toggled, begun with the daemon, restarted with their connections, ended with tokens."""
+"""All wanted tunnels: toggled, started with the daemon, restarted with their connections, ended with tokens."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from connmgr.vault.wellknown import LOCAL
 
 MAX_TUNNELS = 1000
 LOOK_SECONDS = 0.5
-"""How often it is noticed that links are lost."""
+"""Seconds between checks for lost links."""
 
 RELEASE_SECONDS = 10.0
-"""Time in which a tunnel that is stopped has released its link."""
+"""Longest wait for a stopped tunnel to release its link."""
 
 WANTED, BY_TOKEN = "sessionEnabled", "sessionToken"
-"""Members of a connection's ``cache``: whether it is wanted, and the id of the token with which it was toggled."""
+"""Members of a connection's ``cache``: whether it is wanted, and the id of the token that toggled it."""
 
 logger = logging.getLogger("connmgr.tunnels")
 
 
 @dataclass(eq=False)
 class _Entry:
-    """A tunnel that is wanted, or why there is none; whose secrets open its way, and with which token it ends."""
+    """A wanted tunnel, or the error that prevents it; the access that opens its way, and the token with which it
+    ends."""
 
     access: Access
     token: str | None
@@ -55,7 +56,7 @@ class _Entry:
 
 
 class Tunnels:
-    """Keeps the tunnels that are wanted; ``timeout`` is for how many seconds a way may take to open.
+    """Keeps the wanted tunnels; opening a way may take ``timeout`` seconds.
 
     Safe to use from several threads.
     """
@@ -70,10 +71,10 @@ class Tunnels:
     def start(
         self, id: str, access: Access, *, token: str | None = None, has_ended: Callable[[], bool] = lambda: False
     ) -> None:
-        """Open the tunnel that the connection ``id`` is, and keep it open; return after the first attempt.
+        """Open the tunnel ``id``, and keep it open; return after the first attempt.
 
-        That the far side cannot be reached now is no error. ``token`` is the id of the one with which it ends;
-        ``has_ended`` tells whether that is not valid any more.
+        An unreachable far side is no error. ``token`` is the id of the token with which the tunnel ends; ``has_ended``
+        tells whether that token has become invalid.
         :raises NotToggleable: the connection is no tunnel.
         :raises connmgr.errors.PortInUse: another program listens on its port.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
@@ -96,7 +97,7 @@ class Tunnels:
             self.stop(id)
 
     def stop(self, id: str) -> None:
-        """Close the tunnel that the connection ``id`` is; return when its port and its link are released.
+        """Close the tunnel ``id``; return when its port and its link are released.
 
         :raises NotToggleable: the connection is no tunnel.
         """
@@ -106,24 +107,25 @@ class Tunnels:
         self._end([id])
 
     def status(self, id: str) -> Status:
-        """Return what the tunnel that the connection ``id`` is does."""
+        """Return the state of the tunnel ``id``."""
         with self._lock:
             entry = self._entries.get(id)
         return Status(STOPPED) if entry is None else entry.status
 
     def probe(self, via: str, access: Access) -> None:
-        """Find out whether a tunnel through the connection ``via`` can be opened, as far as its way goes.
+        """Check whether the way of a tunnel through the connection ``via`` can be opened.
 
         :raises ConnmgrError: it cannot.
         """
         self._links.lease(via, access, self._timeout).release()
 
     def resume(self) -> None:
-        """Open what was wanted when the daemon stopped, and what is to be opened at each start, in another thread."""
+        """Open, in another thread, the tunnels that were wanted when the daemon stopped, and those with
+        ``autoStart``."""
         self._loop.work(self._resume)
 
     def unlocked(self, access: Access) -> None:
-        """Try again, with ``access``, what could not be opened because nobody had unlocked a secret."""
+        """Try again, with ``access``, tunnels that failed because of a locked secret."""
         with self._lock:
             locked = [one for one in self._entries.values() if (one.status.last_error or ("",))[0] == "secret_locked"]
             for entry in locked:
@@ -133,10 +135,10 @@ class Tunnels:
                 entry.tunnel.try_now()
 
     def forget(self, connections: Collection[str], token: str | None = None) -> None:
-        """Close the tunnels of connections that were removed or changed; open those that still exist anew.
+        """Close the tunnels of removed or changed connections, and open those that still exist again.
 
-        Where it was done with a ``token``, only those that it has toggled itself: nobody else has wanted the others as
-        they are now.
+        After a change with a ``token`` only the tunnels that it has toggled itself are opened again: nobody has wanted
+        the others with their new data.
         """
         with self._lock:
             concerned = {id: self._entries[id] for id in connections if id in self._entries}
@@ -157,19 +159,19 @@ class Tunnels:
             self._loop.work(partial(self._stop_quietly, id))
 
     def close(self, timeout: float) -> None:
-        """Close all tunnels within about ``timeout`` seconds; what is wanted stays so."""
+        """Close all tunnels within about ``timeout`` seconds; they stay wanted."""
         with self._lock:
             self._closed = True
         self._end(list(self._entries), timeout)
         self._loop.close(timeout)
 
     def _wanted(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
-        """Return the entry of a tunnel that is begun, and whether that is new."""
+        """Return the entry of a tunnel, and whether it is new."""
         kind = self._kind(record)
         with self._lock:
             entry = self._entries.get(record.id)
             if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
-                # What the owner wants does not end with a token that wants it too.
+                # A tunnel that the owner wants does not end with a token that wants it too.
                 entry.access, entry.token = access, None if None in (entry.token, token) else entry.token
                 entry.tunnel.try_now()
                 return entry, False
@@ -199,7 +201,7 @@ class Tunnels:
         )
 
     def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Way:
-        # Where it leads is what was looked at when it was stored, whoever changes it meanwhile.
+        # The tunnel leads to the data that was checked, even if the row changes meanwhile.
         self._vault.connections.way([via], record.way)
         way = open_way(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
         self._vault.connections.touch(record.id, via)
@@ -254,14 +256,14 @@ class Tunnels:
             kind = self._kind(record)
             by_token = record.cache.get(BY_TOKEN) is not None
             if by_token and record.cache.get(WANTED):
-                # Nobody has looked whether the token is still valid, and tunnels end with it.
+                # Tunnels end with their token, and nothing has checked whether it is still valid.
                 self._note(record, wanted=False, token=None)
             wanted = record.cache.get(WANTED) is True and not by_token
             if wanted or kind.forward(map_secrets(kind.schema(), record.data, lambda _: "")).auto_start:
                 self._begin_alone(record)
 
     def _begin_alone(self, record: Connection) -> None:
-        """Open a tunnel that nobody asks for now; what keeps it from that is shown where it is asked about."""
+        """Open a tunnel without a waiting request; an error is shown in its state."""
         access = Access()
         try:
             self._wanted(record, access, None)
@@ -271,7 +273,7 @@ class Tunnels:
                 self._entries.setdefault(record.id, _Entry(access, None, failure=error))
 
     def _stored(self, among: Iterable[str]) -> list[Connection]:
-        """Return the tunnels ``among`` the vault's connections, without those that were changed outside of connmgr."""
+        """Return the tunnels ``among`` the vault's connections, except those that were changed outside connmgr."""
         kinds = {entry.type.name for entry in self._registry if isinstance(entry.type, TunnelType)}
         named = set(among)
         ids = [one.id for one in self._vault.connections.listed() if one.type in kinds and one.id in named]
@@ -296,7 +298,7 @@ class Tunnels:
 
 
 def _already_here(forward: Forward) -> tuple[str, int] | None:
-    """Return where a tunnel from this machine to itself leads, if it is no other place than where it would listen."""
+    """Return the address of a tunnel from this machine to the very address on which it would listen, or None."""
     if forward.to is None or forward.port not in (0, forward.to[1]):
         return None
     host, port = forward.to

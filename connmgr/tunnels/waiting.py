@@ -9,12 +9,12 @@ from connmgr.streams.loop import Loop, Timer
 from connmgr.tunnels.ends import End
 
 HOLD_SECONDS = 10.0
-"""Time for which a client is held while the way is not open."""
+"""Longest wait of a client for the way."""
 
 
 @dataclass(eq=False)
 class Client:
-    """A client, where it wants to, and what it has sent already; ``answer`` tells a SOCKS client what came of it."""
+    """A client, its destination, and its data so far; ``answer`` tells a SOCKS client the outcome."""
 
     end: End
     to: tuple[str, int]
@@ -34,13 +34,13 @@ class Waiting:
         return len(self._clients)
 
     def hold(self, client: Client) -> None:
-        """Hold ``client``, one that was held before for what is left of its time."""
+        """Hold ``client``; if it was held before, for the rest of its time."""
         self._clients[client] = None
         if client.timer is None:
             client.timer = self._loop.after(HOLD_SECONDS, lambda: self._time_is_over(client))
 
     def take(self) -> list[Client]:
-        """Return those that are held, and hold them no longer; the time of each goes on."""
+        """Return and release all held clients; the time of each goes on."""
         taken = list(self._clients)
         self._clients.clear()
         return taken
@@ -52,7 +52,7 @@ class Waiting:
             client.timer.cancel()
 
     def _time_is_over(self, client: Client) -> None:
-        # One that is being dialled for meanwhile hears from that.
+        # A client that is being dialled for gets its answer from the dial.
         if client in self._clients:
             del self._clients[client]
             self._give_up(client)

@@ -1,4 +1,4 @@
-"""The way of a tunnel: a leased link, what it can carry, and the streams that are opened over it."""
+"""The way of a tunnel: a leased link, its abilities, and the streams that are opened over it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DIAL_SECONDS = 10.0
 
 
 class Way(NamedTuple):
-    """A leased link, None where there is nothing to open: the tunnel leads to where it begins.
+    """A leased link, or None if no link is needed, because the tunnel leads to its own machine.
 
-    ``relay`` starts programs there where it carries no streams. ``listener`` is the port of the far side that it comes
-    from, ``address`` where it can be reached where that is not the daemon's port.
+    ``relay`` starts programs there if it carries no streams. ``listener`` is the tunnel's port on the far side, if it
+    has one, and ``address`` then the port's address.
     """
 
     lease: Lease | None
@@ -41,11 +41,11 @@ class Way(NamedTuple):
         :raises connmgr.errors.OperationError: the stream could not be opened.
         """
         if self.lease is None:
-            raise ShellLost("There is no link.")
+            raise ShellLost("The tunnel has no link.")
         deadline = Deadline(DIAL_SECONDS)
         first = self.lease.link.first
         if not first.answers(deadline.within(PROBE_SECONDS).left()):
-            raise ShellLost("The far side gives no sign of life.")
+            raise ShellLost("The far side does not respond.")
         transport = self.lease.link.transport
         if self.relay is not None:
             return self.relay.dial(transport, host, port, deadline.left(LEAST_SECONDS))
@@ -57,7 +57,7 @@ class Way(NamedTuple):
             self.lease.link.retire()
 
     def close(self) -> None:
-        """Listen no more, and use the link no longer."""
+        """Stop listening, and release the link."""
         with ExitStack() as ending:
             if self.lease is not None:
                 ending.callback(self.lease.release)

@@ -27,7 +27,7 @@ Who = tuple[int, bytes | None]
 class Admission:
     """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads.
 
-    ``unchanged`` compares with what is stored of the connection, if it is given that, and else looks itself.
+    ``unchanged`` compares with the given row of the connection, or else reads it.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Admission:
 def admitted(asked: Iterable[tuple[Admission, Connection]], access: Access) -> list[Connection]:
     """Return the connections to which ``access`` is admitted, by one look at the principals for all of ``asked``.
 
-    Each is given with what is stored of it now. What keeps ``access`` from the others, :meth:`Admission.check` says.
-    None is asked for again for half of :data:`ADMITTED_SECONDS`.
+    Each comes with its current row. For the others :meth:`Admission.check` raises the reason. The result holds for
+    half of :data:`ADMITTED_SECONDS`.
     """
     requirement, found = None, []
     for admission, stored in asked:

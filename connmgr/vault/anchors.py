@@ -1,4 +1,4 @@
-"""Anchors of audit trails: how far each trail had come, kept where whoever cuts off its end does not reach."""
+"""Anchors of audit trails: how far each trail had come, stored where an attacker on the files cannot change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connmgr.vault.record import canonical
 from connmgr.vault.tables import meta
 
 WRITE_SECONDS = 2.0
-"""Longest that storing an anchor waits for other writers: the next one is a second away."""
+"""Longest wait of storing an anchor for other writers; the next anchor follows a second later."""
 
 _PREFIX = "audit_trail:"
 _MAC_BYTES = 32

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import record, rows, way
 from connmgr.vault.categories import Categories, Path
-from connmgr.vault.connections import Connections, Permission, Removed
+from connmgr.vault.changes import Permission
+from connmgr.vault.connections import Connections, Removed
 from connmgr.vault.database import Database
 from connmgr.vault.tree import dependents
 
@@ -40,7 +41,7 @@ class Content(Protocol):
     def equals(self, stored: Mapping[str, Any]) -> bool: ...
 
     def moved(self: Own, ids: Mapping[str, str]) -> Own:
-        """Return it with the references that are keys of ``ids`` exchanged for their values."""
+        """Return a copy that refers to ``ids[id]`` wherever this one refers to ``id``."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Addition:
 
 @dataclass(frozen=True)
 class Change:
-    """What is to change of the stored connection ``id``; None stays."""
+    """The changes of the stored connection ``id``; None means unchanged."""
 
     id: str
     name: str | None = None
@@ -66,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Batch:
-    """What is done, in this order: ``categories`` and those that the others name are made where they are missing."""
+    """The changes, in this order: missing ``categories``, and missing ones that the others name, are created first."""
 
     categories: Sequence[Path] = ()
     additions: Sequence[Addition] = ()
@@ -82,7 +83,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done: ``added`` has an id for each addition, and whether it is new or that of an equivalent one."""
+    """The changes made: ``added`` has an id for each addition, and whether it is new or belongs to an equivalent
+    connection."""
 
     categories: Mapping[Path, str]
     """The categories that the batch names, and those above them."""
@@ -92,7 +94,7 @@ class Applied:
 
     added: Sequence[tuple[str, bool]]
     stale: Sequence[str]
-    """The connections that got other data, and all that run over them: their shells are to be stopped."""
+    """The connections with changed data, and all connections over them: their shells must be stopped."""
 
     removed: Removed
 
@@ -107,7 +109,7 @@ class Batches:
         self._connections = connections
 
     def apply(self, batch: Batch, permits: Permission) -> Applied:
-        """Do all of ``batch``, or nothing.
+        """Make all changes of ``batch``, or none.
 
         ``permits`` is that of :meth:`Connections.update`, whose errors it raises, and those of
         :meth:`Connections.add` and :meth:`Connections.remove`.
@@ -144,7 +146,7 @@ def held(content: Content) -> dict[str, Any]:
 
 
 class _Additions:
-    """The additions of a batch within a transaction, with few statements however many there are."""
+    """The additions of a batch within a transaction, stored with few statements whatever their number."""
 
     def __init__(self, tx: sa.Connection, key: VaultKey, additions: Sequence[Addition]) -> None:
         self._tx = tx
@@ -184,6 +186,10 @@ class _Additions:
 
     def _row(self, one: Addition, content: Content, category: str) -> dict[str, Any]:
         targets = _targets(content)
+        # A stored equivalent is known only once something runs over it.
+        folded = targets - self._known.keys()
+        if folded:
+            self._known |= way.verified(self._tx, self._key, folded)
         row = rows.new(one.id, one.name, one.type, content.sealed, content.fingerprint, category, content.parent)
         row |= rows.placed(row["name"], self._known[content.parent] if content.parent else None, content.folder)
         row["way"] = way.digest(self._known[target] for target in targets)

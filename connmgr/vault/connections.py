@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -13,17 +12,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from connmgr.errors import IntegrityError, ProtectedEntry, SecretLocked, UnknownConnection, VaultUnavailable
+from connmgr.errors import IntegrityError, ProtectedEntry, UnknownConnection, VaultUnavailable
 from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import record, rows, sealed, way
+from connmgr.vault import changes, record, rows, way
+from connmgr.vault.changes import Permission, without_access
 from connmgr.vault.database import Database
-from connmgr.vault.path import SEPARATOR
 from connmgr.vault.query import ConnectionQuery, Listed
 from connmgr.vault.record import Connection, Row, canonical
 from connmgr.vault.tables import connection as table
 from connmgr.vault.tables import now
 from connmgr.vault.temporary import TemporaryConnections
-from connmgr.vault.tree import carriers, chunks, closure, dependents
+from connmgr.vault.tree import carriers, dependents
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
 TOUCH_SECONDS = 60.0
@@ -37,15 +36,6 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-
-Permission = Callable[[Sequence[Mapping[str, Any]]], None]
-"""Raises :class:`connmgr.errors.SecretLocked` unless the author of a change may open these sealed secrets."""
-
-
-def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse to change where any secret goes."""
-    if secrets:
-        raise SecretLocked("Nothing is unlocked.", principals=[])
 
 
 @dataclass(frozen=True)
@@ -174,15 +164,15 @@ class Connections:
                 alike = row["type"] == type and record.intact(row, self._key)
                 if alike and same(record.load(row, self._key).data):
                     return row["id"], False
-            self._insert(tx, new | {"way": bound}, targets, folder)
+            changes.insert(tx, self._key, new | {"way": bound}, targets, folder)
             return new["id"], True
 
         return self._database.write(work)
 
-    def update(self, id: str, **changes: Any) -> None:
+    def update(self, id: str, **given: Any) -> None:
         """Change what is given of a connection, as :meth:`update_within` does, in a transaction of its own."""
-        erases = changes.get("data") is not None
-        self._database.write(lambda tx: self.update_within(tx, id, **changes), erases=erases)
+        erases = given.get("data") is not None
+        self._database.write(lambda tx: self.update_within(tx, id, **given), erases=erases)
 
     def update_within(
         self,
@@ -210,14 +200,14 @@ class Connections:
         if (data is None, references is None) != (fingerprint is None, isinstance(parent, Unchanged)):
             raise ValueError("data and fingerprint, references and parent are given together")
         given = {"name": name, "category": category, "fingerprint": fingerprint}
-        changes: dict[str, Any] = {column: value for column, value in given.items() if value is not None}
+        columns: dict[str, Any] = {column: value for column, value in given.items() if value is not None}
         if data is not None:
-            changes["data"] = canonical(data)
+            columns["data"] = canonical(data)
         if not isinstance(parent, Unchanged):
-            changes["parent"] = parent
-        targets = None if references is None else {*references, *([changes["parent"]] if changes["parent"] else [])}
-        changes["last_modified"] = now()
-        self._change(tx, id, changes, targets, permits)
+            columns["parent"] = parent
+        targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
+        columns["last_modified"] = now()
+        changes.change(tx, self._key, id, columns, targets, permits)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -286,21 +276,21 @@ class Connections:
 
     def set_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Store what was found of stored connections, all in one change; one that was removed meanwhile has none."""
-        changes = [
+        updates = [
             table.update().where(table.c.id == id).values(state=canonical(state)) for id, state in states.items()
         ]
 
         def work(tx: sa.Connection) -> None:
-            for change in changes:
-                tx.execute(change)
+            for update in updates:
+                tx.execute(update)
 
-        if changes:
+        if updates:
             self._database.write(work)
 
     def seed(self, tx: sa.Connection) -> None:
         """Store the connection of a new vault."""
         local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
-        self._insert(tx, local | {"way": way.NOWHERE}, ())
+        changes.insert(tx, self._key, local | {"way": way.NOWHERE}, ())
 
     def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> Removed:
         """As :meth:`remove`, for existing connections within a larger change."""
@@ -311,9 +301,7 @@ class Connections:
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
         """Move what is in ``categories`` to the category ``to``, within a larger change."""
-        for some in chunks(categories):
-            found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
-            self._store(tx, [self._checked(row) | {"category": to, "last_modified": now()} for row in found])
+        changes.move(tx, self._key, categories, to)
 
     def _load(self, row: Row) -> Connection:
         try:
@@ -322,57 +310,3 @@ class Connections:
             # Under a rotated key no record is authentic, though nobody tampered with them.
             self._database.read(self._database.check)
             raise
-
-    def _checked(self, row: Row) -> dict[str, Any]:
-        record.verify(row, self._key)
-        return dict(row)
-
-    def _insert(
-        self, tx: sa.Connection, row: dict[str, Any], targets: Iterable[str], folder: str | None = None
-    ) -> None:
-        placed = row | rows.place(tx, row, folder)
-        rows.insert(tx, [placed | {"mac": record.mac(placed, self._key)}], {row["id"]: targets})
-
-    def _store(self, tx: sa.Connection, changed: Iterable[dict[str, Any]]) -> None:
-        rows.update(tx, [row | {"mac": record.mac(row, self._key)} for row in changed])
-
-    def _change(
-        self, tx: sa.Connection, id: str, changes: dict[str, Any], targets: set[str] | None, permits: Permission
-    ) -> None:
-        before = self._checked(rows.one(tx, id))
-        after = before | changes
-        if after["category"] != before["category"]:
-            rows.require_category(tx, after["category"])
-        over: Mapping[str, Row] = {}
-        if targets is not None:
-            over = way.verified(tx, self._key, targets)
-            after["way"] = way.new_digest(tx, before, targets, over)
-            rows.run_over(tx, id, targets)
-        after |= rows.place(tx, after, rows.folder_of(tx, before))
-        above = []
-        if (after["data"], after["way"]) != (before["data"], before["way"]):
-            above = way.retied_dependents(tx, self._key, before, after)
-            _require_permission(above, permits, "Secrets of {} go over this connection")
-            _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
-        self._store(tx, [after, *above])
-        if after["path"] != before["path"]:
-            self._move_below(tx, id, before["path"], after["path"])
-
-    def _move_below(self, tx: sa.Connection, id: str, before: str, after: str) -> None:
-        for some in chunks(closure(tx, [id], table, "id", "parent")[1:]):
-            moved = [self._checked(row) for row in rows.by_id(tx, some).values()]
-            for row in moved:
-                row["path"] = after + row["path"][len(before) :]
-                row["depth"] = row["path"].count(SEPARATOR) + 1
-            self._store(tx, moved)
-
-
-def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:
-    for row in hops:
-        try:
-            permits(list(sealed.within(json.loads(row["data"]))))
-        except SecretLocked as error:
-            raise SecretLocked(
-                f"{reason.format(row['path'])}: a change needs a session that may open them. {error.message}",
-                **error.details,
-            ) from error

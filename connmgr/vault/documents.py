@@ -1,4 +1,4 @@
-"""Documents of the vault: what has no table of its own, kept as JSON under an authentication code.
+"""Documents of the vault: records without their own table, kept as JSON under an authentication code.
 
 A *kind* of document belongs to one part of the program: ``token``, ``approval``, ``command``.
 """
@@ -39,14 +39,14 @@ class Document:
     """A stored document. Times are aware and in UTC."""
 
     key: str
-    """What it is found by beside its ``id``; no other of its kind has the same."""
+    """A second key beside its ``id``, unique within its kind."""
 
     body: Mapping[str, Any]
     expires: datetime | None = None
     id: str = field(default_factory=_new_id)
     created: datetime = field(default_factory=now)
     counts: Mapping[str, Any] = field(default_factory=dict)
-    """What is counted of it. No code authenticates this, so nothing that opens a door may depend on it."""
+    """Its counters. No code authenticates them, so no right may depend on them."""
 
 
 class Documents:
@@ -87,12 +87,12 @@ class Documents:
         return [self._document(None, row) for row in rows]
 
     def codes(self, ids: Iterable[str]) -> dict[str, bytes]:
-        """Return the codes of those of ``ids`` that there are: one that was changed has another."""
+        """Return the codes of the existing documents among ``ids``: a changed document has a different code."""
         wanted = sa.select(table.c.id, table.c.mac).where(table.c.kind == self._kind, table.c.id.in_(list(ids)))
         return {row.id: row.mac for row in self._database.read(lambda tx: tx.execute(wanted).all())}
 
     def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
-        """Replace the document ``id`` by what ``change`` makes of it, and return that.
+        """Replace the document ``id`` by the result of ``change``, and return it.
 
         None removes it; without such a document nothing is done. ``change`` may be called again.
         """
@@ -110,7 +110,7 @@ class Documents:
         return self._database.write(work)
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Remove documents; those that are not there stay so."""
+        """Remove documents; missing ones are no error."""
         of_these = (table.c.kind == self._kind, table.c.id.in_(list(ids)))
         self._database.write(lambda tx: tx.execute(table.delete().where(*of_these)))
 

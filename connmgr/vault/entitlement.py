@@ -1,4 +1,4 @@
-"""What a client session may open, given the vault's present principals."""
+"""The secrets that a client session may open, given the vault's current principals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vault knows of jobs: commands that live on the far side, found again by whoever shares the vault."""
+"""The vault's rows of jobs, by which every daemon of the vault can find them again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SET_STATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class StoredJob:
-    """A job as it was asked for, and how it was last seen. Times are aware and in UTC, ``keep`` is in seconds."""
+    """A job as it was requested, and its last seen state. Times are aware and in UTC, ``keep`` is in seconds."""
 
     id: str
     connection: str
@@ -55,7 +55,7 @@ class StoredJob:
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs are looked for; None leaves a member open. ``connections`` and ``tokens`` are ids, times are aware."""
+    """The jobs to look for; None matches everything. ``connections`` and ``tokens`` are ids, times are aware."""
 
     connections: Sequence[str] | None = None
     states: Sequence[str] | None = None
@@ -108,12 +108,12 @@ class StoredJobs:
         return StoredJob(**row)
 
     def set_state(self, id: str, state: str, exit_code: int | None = None) -> None:
-        """Record how a job was seen, unless its end is recorded already."""
+        """Record a job's state, unless its end is recorded already."""
         seen = {"job": id, "now": state, "code": exit_code, "at": now() if state in ENDED else None}
         self._database.write(lambda tx: tx.execute(_SET_STATE, seen))
 
     def find(self, filter: JobFilter) -> list[StoredJob]:
-        """Return the jobs that ``filter`` lets through, oldest first."""
+        """Return the jobs that match ``filter``, oldest first."""
         columns: list[tuple[Any, Any]] = [
             (table.c.connection, filter.connections),
             (table.c.state, filter.states),
@@ -138,5 +138,6 @@ class StoredJobs:
         return self._database.read(work)
 
     def remove(self, id: str) -> None:
-        """Remove a job; one that is not there stays so. Commands may hold secrets, so its text leaves the disk too."""
+        """Remove a job; a missing one is no error. Its command may contain secrets, so it is erased from the disk
+        too."""
         self._database.write(lambda tx: tx.execute(table.delete().where(table.c.id == id)), erases=True)

@@ -1,4 +1,4 @@
-"""Allows one daemon a vault: the system releases the lock whenever its holder ends."""
+"""Allows one daemon per vault: the system releases the lock whenever its holder ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class VaultLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def tell(self, url: str) -> None:
-        """Write where the holder listens into the file, for whoever finds the lock taken."""
+        """Write the holder's address into the file, for programs that find the lock taken."""
         os.pwrite(self._descriptor, f"{os.getpid()}\n{url}\n".encode(), 0)
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""The paths of connections and categories, for whoever wants nothing else of them."""
+"""The paths of connections and categories, without their other data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATHS = {
 
 
 def paths_of(database: Database, kind: str, ids: Iterable[str]) -> dict[str, str]:
-    """Return the paths of those of ``ids`` that are stored, as they stand in the rows, which nobody verifies.
+    """Return the paths of the stored ones among ``ids``, from the rows, without verification.
 
     ``kind`` is ``connection`` or ``category``.
     :raises connmgr.errors.VaultUnavailable: the database does not answer.

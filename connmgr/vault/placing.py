@@ -1,4 +1,4 @@
-"""Where the path of a connection begins: in that of another one, or by itself."""
+"""The beginning of a connection's path: another connection's path, or nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connmgr.vault.wellknown import LOCAL
 
 
 class Placing(NamedTuple):
-    """What stands before a connection's own name in its path: the path of ``parent``, a uuid, and ``folder``."""
+    """The part of a path before the connection's own name: the path of ``parent``, a uuid, and ``folder``."""
 
     parent: Any = None
     folder: str | None = None

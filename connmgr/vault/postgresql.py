@@ -23,7 +23,7 @@ ANSWER_SECONDS = 15.0
 """A server that sends nothing for this long, not even a timeout of a statement, counts as lost."""
 
 MARK_SECONDS = 3600
-"""A change deletes marks older than this, which nobody looks for anymore."""
+"""Age in seconds at which a change deletes marks, which then serve no purpose."""
 
 RECYCLE_SECONDS = 1800
 POOL_SIZE, POOL_OVERFLOW, POOL_SECONDS = 8, 24, 10.0

@@ -128,7 +128,8 @@ class Principals:
             self.requirement(access)(secrets)
 
     def requirement(self, access: Access) -> Callable[[Collection[Mapping[str, Any]]], None]:
-        """Return what does the same as :meth:`require`, often, after one look at the principals of now."""
+        """Return a function that does the same as :meth:`require` many times, after one look at the current
+        principals."""
         known = self._known()
         key = sealing_key(self._vault_private(known))
 

@@ -8,12 +8,9 @@ from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Child
-from connmgr_containers.fields import HostSchema, InsideSchema, optional, required
+from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, InsideSchema, optional, required
 from connmgr_containers.hosts import Host, chosen
-from connmgr_containers.runtime import NO_SHELL, Reason, Switched, on_terminal, reason
-from connmgr_containers.words import spelled
-
-_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+from connmgr_containers.runtime import NO_SHELL, Reason, Switched, leading_in, reason
 
 _INSIDE: Sequence[Reason] = (
     reason(r"no such container|no container with name", ShellStartFailed, "There is no {} on that host."),
@@ -80,14 +77,10 @@ class Docker(Switched):
     name = "docker"
     description = "A shell in a running container of Docker."
     schema = EngineSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web", "user": "www-data"}
-    via = "host"
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "containerName": "web", "user": "www-data"}
     program = "docker"
     reasons = (*_DOCKER, *_INSIDE)
     chooses = "--context"
-
-    def place(self, data: Mapping[str, Any]) -> str:
-        return f"container {data['containerName']}"
 
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         entering = [
@@ -98,7 +91,7 @@ class Docker(Switched):
             *([f"--workdir={data['workdir']}"] if data.get("workdir") else []),
             data["containerName"],
         ]
-        return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+        return leading_in(entering, argv, pty=pty)
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
         return [*client(self.program, self.chooses, data), "start" if state else "stop", data["containerName"]]
@@ -120,7 +113,6 @@ class DockerHost(Host):
     name = "dockerHost"
     description = "The containers of Docker on a machine, found by a refresh."
     schema = EngineHostSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
     program = "docker"
     reasons = _DOCKER
     inner: ClassVar[type[Docker]] = Docker

@@ -7,6 +7,9 @@ from typing import Any
 
 from connmgr.plugin import Reference, Schema, Text, ValidationError
 
+LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+"""The connection to the machine that the daemon runs on, for examples."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]*")
 
 
@@ -27,6 +30,15 @@ def instance(value: str) -> None:
     name(value)
     if ":" in value:
         raise ValidationError("Not the name of an instance: a colon names a remote. Run over a host of that server.")
+
+
+def printable(value: str) -> None:
+    """Refuse what has characters that no terminal shows, as a newline.
+
+    :raises ValidationError: it has some.
+    """
+    if not value.isprintable():
+        raise ValidationError("Not printable characters alone.")
 
 
 def absolute(value: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable
 from connmgr.plugin import Child, Deadline, Transport, Wrapper
+from connmgr_containers.fields import LOCAL_MACHINE, HostSchema
 from connmgr_containers.runtime import Reason, explained, run
 
 
@@ -15,6 +16,8 @@ class Host(Wrapper):
     """A place that has others; its shell is the host's own."""
 
     usage_category: ClassVar[str] = "group"
+    schema = HostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE}
     via = "host"
     program: str
     reasons: Sequence[Reason] = ()

@@ -8,14 +8,10 @@ from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Child, Text
-from connmgr_containers.fields import HostSchema, instance, optional
+from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, instance, optional
 from connmgr_containers.hosts import Host, chosen
-from connmgr_containers.runtime import NO_SHELL, Reason, Switched, on_terminal, reason
+from connmgr_containers.runtime import NO_SHELL, Reason, Switched, leading_in, reason
 from connmgr_containers.systems import STOP_SECONDS, ContainerSchema
-from connmgr_containers.words import spelled
-
-_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-
 
 # As Docker does: what does not stop by itself is ended.
 _STOP = f'"$@" --timeout={STOP_SECONDS} 2>/dev/null || exec "$@" --force'
@@ -40,8 +36,7 @@ class Incus(Switched):
     name = "incus"
     description = "A shell in a running container or virtual machine of Incus."
     schema = InstanceSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web", "project": "default"}
-    via = "host"
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "containerName": "web", "project": "default"}
     program = "incus"
     reasons: Sequence[Reason] = (
         reason(r"not running", ShellStartFailed, "{} is not running: start it first."),
@@ -60,7 +55,7 @@ class Incus(Switched):
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         mode = "--force-interactive" if pty else "--force-noninteractive"
         entering = [*self.client(data), "exec", mode, data["containerName"], "--"]
-        return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+        return leading_in(entering, argv, pty=pty)
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
         if state:
@@ -87,7 +82,6 @@ class IncusHost(Host):
     name = "incusHost"
     description = "The instances of Incus on a machine, found by a refresh."
     schema = IncusHostSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
     program = "incus"
     reasons = Incus.reasons
     inner: ClassVar[type[Incus]] = Incus

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child
-from connmgr_containers.fields import HostSchema, optional, required
+from connmgr.plugin import Child, Text
+from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, optional, printable, required
 from connmgr_containers.hosts import Host, chosen
-from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, on_terminal, reason
-from connmgr_containers.words import spelled
-
-_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, leading_in, reason
 
 _CLUSTER: Sequence[Reason] = (
     reason(
@@ -40,7 +37,12 @@ _CLUSTER: Sequence[Reason] = (
 class ClusterSchema(HostSchema):
     """The fields of a cluster."""
 
-    context = optional("The context of kubectl's configuration there; the current one otherwise.")
+    # Any text names a context, as the ARN of a cluster; it reaches kubectl in the word of its option.
+    context = Text(
+        allow_none=True,
+        validate=printable,
+        metadata={"description": "The context of kubectl's configuration there; the current one otherwise."},
+    )
     namespace = optional("The namespace; without it all of a cluster, and for a pod that of the context.")
 
 
@@ -58,13 +60,12 @@ class Kubernetes(Runtime):
     description = "A shell in a container of a pod, by kubectl on a machine that reaches the cluster."
     schema = PodSchema
     example: ClassVar[Mapping[str, Any]] = {
-        "host": _ON,
+        "host": LOCAL_MACHINE,
         "context": "production",
         "namespace": "shop",
         "pod": "web-7d4b9c6f5-x2x8k",
         "container": "nginx",
     }
-    via = "host"
     program = "kubectl"
     last_line = b"command terminated with exit code "
     reasons = (
@@ -91,7 +92,7 @@ class Kubernetes(Runtime):
             *([f"--container={data['container']}"] if data.get("container") else []),
             *[data["pod"], "--"],
         ]
-        return on_terminal(entering, spelled(argv)) if pty else [*entering, *spelled(argv)]
+        return leading_in(entering, argv, pty=pty)
 
 
 class KubernetesCluster(Host):
@@ -100,7 +101,7 @@ class KubernetesCluster(Host):
     name = "kubernetesCluster"
     description = "The pods of a Kubernetes cluster, each container a connection, found by a refresh."
     schema = ClusterSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "context": "production", "namespace": "shop"}
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "context": "production", "namespace": "shop"}
     program = "kubectl"
     reasons = _CLUSTER
 

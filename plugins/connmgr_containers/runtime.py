@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from connmgr.errors import ElevationFailed, NoShellInside, OperationError, RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Deadline, Dialogue, Toggled, Transport, Wrapper
+from connmgr_containers.words import spelled
 
 STEP_SECONDS = 20.0
 """Longest wait until a program runs inside; a cluster takes its time."""
@@ -46,10 +47,12 @@ NO_SHELL = reason(
 _SIZED = 'TERM=$1 size=$2; export TERM; shift 2; stty rows "${size% *}" cols "${size#* }" 2>/dev/null; exec "$@"'
 
 
-def on_terminal(entering: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs ``argv`` behind the words ``entering``, on a terminal as that on which it starts."""
+def leading_in(entering: Sequence[str], argv: Sequence[str], *, pty: bool) -> list[str]:
+    """Return the argv that runs ``argv`` behind the words ``entering``, on a terminal like theirs with ``pty``."""
+    if not pty:
+        return [*entering, *spelled(argv)]
     script = f'exec {shlex.join(entering)} /bin/sh -c {shlex.quote(_SIZED)} sh "$TERM" "$(stty size)" "$@"'
-    return ["/bin/sh", "-c", script, "sh", *argv]
+    return ["/bin/sh", "-c", script, "sh", *spelled(argv)]
 
 
 _AS_WANTED = {
@@ -61,6 +64,8 @@ _AS_WANTED = {
 
 class Runtime(Wrapper):
     """Runs programs in a place that a program of the host, named ``program``, leads into."""
+
+    via = "host"
 
     program: str
     """The program that must be in the PATH on the host."""
@@ -87,7 +92,10 @@ class Runtime(Wrapper):
 
 
 class Switched(Runtime, Toggled):
-    """A place that its runtime starts and stops."""
+    """A container that its runtime starts and stops."""
+
+    def place(self, data: Mapping[str, Any]) -> str:
+        return f"container {data['containerName']}"
 
     @abstractmethod
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
 from connmgr.plugin import Child, Text
-from connmgr_containers.fields import HostSchema, absolute, name, required
+from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, absolute, name, required
 from connmgr_containers.hosts import Host
 from connmgr_containers.runtime import NO_SHELL, Runtime, Switched, reason
 
-_ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 STOP_SECONDS = 10
@@ -21,7 +20,7 @@ STOP_SECONDS = 10
 _AS_ROOT = ["HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", f"PATH={_PATH}"]
 
 # lxc-attach makes a terminal inside and has the outer one turn newlines into two characters: both would.
-_ONE_NEWLINE = 'stty -onlcr; exec "$@"'
+LOCAL_MACHINEE_NEWLINE = 'stty -onlcr; exec "$@"'
 
 # machined knows every machine that registered; of one that did not, its parent's words tell, if that is root's: others
 # may call a process so, and would be handed what is typed.
@@ -40,7 +39,7 @@ shift
 [ "/proc/$leader/ns/user" -ef /proc/self/ns/user ] || user=--user
 exec nsenter --target "$leader" --mount --uts --ipc --net --pid $user --root --wd -- /bin/sh -c 'exec "$@"' sh "$@"
 """
-_ROOT_ONLY = "It takes root: run over a shellEnvironment that is elevated."
+_ROOTLOCAL_MACHINELY = "It takes root: run over a shellEnvironment that is elevated."
 
 
 class ContainerSchema(HostSchema):
@@ -55,20 +54,16 @@ class Lxc(Switched):
     name = "lxc"
     description = "A shell in a running container of LXC (lxc-attach)."
     schema = ContainerSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "web"}
-    via = "host"
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "containerName": "web"}
     program = "lxc-attach"
     reasons = (
         reason(r"failed to get init pid|is not running|not running", ShellStartFailed, "{} is not running."),
-        reason(r"permission denied|not permitted|insufficient privileges", RuntimeUnreachable, _ROOT_ONLY),
+        reason(r"permission denied|not permitted|insufficient privileges", RuntimeUnreachable, _ROOTLOCAL_MACHINELY),
         NO_SHELL,
     )
 
-    def place(self, data: Mapping[str, Any]) -> str:
-        return f"container {data['containerName']}"
-
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
-        inside = ["/bin/sh", "-c", _ONE_NEWLINE, "sh", *argv] if pty else argv
+        inside = ["/bin/sh", "-c", LOCAL_MACHINEE_NEWLINE, "sh", *argv] if pty else argv
         return ["env", *_AS_ROOT, "lxc-attach", "--name", data["containerName"], "--", *inside]
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
@@ -81,8 +76,6 @@ class LxcHost(Host):
 
     name = "lxcHost"
     description = "The containers of LXC on a machine, found by a refresh."
-    schema = HostSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
     program = "lxc-ls"
 
     def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
@@ -100,17 +93,13 @@ class Nspawn(Switched):
     name = "nspawn"
     description = "A shell in a running container of systemd-nspawn; needs root on its host."
     schema = ContainerSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "containerName": "debian"}
-    via = "host"
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "containerName": "debian"}
     program = "nsenter"
     reasons = (
         reason(r"no such machine runs", ShellStartFailed, "{} is not running: `machinectl list` has those that are."),
-        reason(r"permission denied|not permitted", RuntimeUnreachable, _ROOT_ONLY),
+        reason(r"permission denied|not permitted", RuntimeUnreachable, _ROOTLOCAL_MACHINELY),
         NO_SHELL,
     )
-
-    def place(self, data: Mapping[str, Any]) -> str:
-        return f"container {data['containerName']}"
 
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         inside = ["/bin/sh", "-c", _NSPAWN, "sh", data["containerName"], *argv]
@@ -125,8 +114,6 @@ class NspawnHost(Host):
 
     name = "nspawnHost"
     description = "The containers of systemd-nspawn on a machine, found by a refresh."
-    schema = HostSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON}
     program = "machinectl"
     reasons = (
         reason(
@@ -163,12 +150,11 @@ class Chroot(Runtime):
     name = "chroot"
     description = "A shell in another root directory; needs root on the machine that has it."
     schema = ChrootSchema
-    example: ClassVar[Mapping[str, Any]] = {"host": _ON, "directory": "/srv/jail", "user": "build"}
-    via = "host"
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "directory": "/srv/jail", "user": "build"}
     program = "chroot"
     reasons = (
         reason(r"cannot change root directory to .{0,300}: no such", ShellStartFailed, "There is no {}."),
-        reason(r"cannot change root directory to .{0,300}: oper", RuntimeUnreachable, _ROOT_ONLY),
+        reason(r"cannot change root directory to .{0,300}: oper", RuntimeUnreachable, _ROOTLOCAL_MACHINELY),
         reason(r"invalid user", ShellStartFailed, "There is no such `user` in {}."),
         NO_SHELL,
     )

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import socket
 import struct
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import paramiko
 from paramiko import common
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
@@ -21,9 +17,9 @@ from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.forwarded import FarPorts
-from connmgr_ssh.packets import Packets, Payload
 from connmgr_ssh.requests import GlobalRequests
-from connmgr_ssh.stream import PACKET_BYTES, STDERR, STDOUT, WINDOW_BYTES, Stream, packed
+from connmgr_ssh.sending import SendingTransport
+from connmgr_ssh.stream import PACKET_BYTES, STDERR, STDOUT, Stream, packed
 from connmgr_ssh.tcp import TcpStream
 from connmgr_ssh.wire import MAX_SILENCES, Wire
 
@@ -41,9 +37,6 @@ KEEP_ALIVE = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com
 MAX_EXTENSIONS = 64
 """Extensions that a peer may name (RFC 8308); OpenSSH names six."""
 
-MAX_POSTPONED = 1024
-"""Messages that may wait for the end of a key exchange."""
-
 StreamKind = TypeVar("StreamKind", bound=Stream)
 
 
@@ -59,7 +52,7 @@ def _data(payload: bytes, at: int) -> memoryview:
     return memoryview(payload)[at + 4 :]
 
 
-class Link(paramiko.Transport):
+class Link(SendingTransport):
     """One SSH connection over a :class:`Wire`; its thread reads, and ends with the wire.
 
     paramiko's stubs omit its private attributes; those used here are declared below.
@@ -69,7 +62,6 @@ class Link(paramiko.Transport):
     """
 
     if TYPE_CHECKING:
-        active: bool
         server_extensions: dict[str, bytes]
         _channels: Any
         completion_event: threading.Event | None
@@ -92,22 +84,15 @@ class Link(paramiko.Transport):
     }
 
     def __init__(self, wire: Wire, name: str, *, host_keys: Sequence[str] = (), certified: bool = False) -> None:
-        super().__init__(cast(socket.socket, wire), WINDOW_BYTES, PACKET_BYTES, packetizer_class=Packets)
-        self.name = f"ssh {name}"
+        super().__init__(wire, f"ssh {name}")
         self._subject = name
-        self.wire = wire
         self.disconnected: str | None = None
         self.abandoned: set[Stream] = set()
         self._asking = threading.Lock()
         self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
-        self._postponed: list[tuple[Message, Stream | None, bool]] = []
-        self._soon: deque[tuple[Message, Stream]] = deque()
-        self._one_waits = threading.Lock()
-        self._held_up: set[Stream] = set()
         self._requests = GlobalRequests(self.post)
         self.ports = FarPorts(self._requests)
-        self._packets = cast(Packets, self.packetizer)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
         self._packets.deliver = self._deliver
@@ -184,133 +169,6 @@ class Link(paramiko.Transport):
         elif self is not threading.current_thread():
             self.join(JOIN_SECONDS)
 
-    def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send for the channel ``of``, perhaps its ``last`` message; raise OSError or EOFError if it cannot."""
-        self.post_all(((message.asbytes(),),), deadline, of, last=last)
-
-    def post_all(
-        self, payloads: Iterable[Payload], deadline: Deadline, of: Stream | None = None, *, last: bool = False
-    ) -> None:
-        """Send several messages like :meth:`post`."""
-        try:
-            while True:
-                if not self.clear_to_send.is_set() and not self.clear_to_send.wait(deadline.left()):
-                    raise TimeoutError("The key exchange took too long.")
-                with self.clear_to_send_lock:
-                    if not self.active:
-                        raise EOFError
-                    if self.clear_to_send.is_set():
-                        if not self._send_in_order(payloads, of, last):
-                            raise BrokenPipeError("The channel is closed.")
-                        return
-        finally:
-            self._send_soon()
-
-    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
-        """Send several messages without ever waiting, or return False; ``of`` has news when it may be tried again.
-
-        What the peer does not take at once, a thread sends that waits for it.
-        :raises EOFError | OSError: the link or the channel is gone.
-        """
-        if not self._posted_now(payloads, of):
-            # Whoever is sending may have looked who was held up before it was noted here.
-            self._held_up.add(of)
-            if not self._posted_now(payloads, of):
-                return False
-            self._held_up.discard(of)
-        return True
-
-    def _posted_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
-        if not self.active:
-            raise EOFError
-        if not self.clear_to_send.is_set() or not self.clear_to_send_lock.acquire(blocking=False):
-            return False
-        try:
-            if not self.clear_to_send.is_set() or self.wire.is_behind:
-                return False
-            if of.close_sent:
-                raise BrokenPipeError("The channel is closed.")
-            self._packets.offer(payloads())
-        finally:
-            self.clear_to_send_lock.release()
-            self._send_soon()
-        if self.wire.is_behind and self._one_waits.acquire(blocking=False):
-            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
-        return True
-
-    def _release_held_up(self) -> None:
-        """Tell the streams that could not send that they may try again."""
-        for stream in list(self._held_up):
-            self._held_up.discard(stream)
-            stream.note_news()
-
-    def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
-        """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
-        if not self.clear_to_send.is_set():
-            if len(self._postponed) >= MAX_POSTPONED:
-                raise SSHException("The peer asks on and exchanges no keys")
-            self._postponed.append((message, of, last))
-            return
-        with self.clear_to_send_lock:
-            self._send_in_order(((message.asbytes(),),), of, last)
-        self._send_soon()
-
-    def post_soon(self, message: Message, of: Stream) -> None:
-        """Send without waiting for another thread that is sending, or for new keys: who holds it up sends it then.
-
-        Where the peer takes nothing now, a thread waits for it.
-        :raises EOFError: the link is gone.
-        :raises BlockingIOError: :data:`MAX_POSTPONED` messages wait already.
-        """
-        if len(self._soon) >= MAX_POSTPONED:
-            raise BlockingIOError(errno.EAGAIN, "too many messages wait for the peer")
-        self._soon.append((message, of))
-        if self.wire.takes_more:
-            self._send_soon()
-        elif self._one_waits.acquire(blocking=False):
-            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
-
-    def _send_when_taken(self) -> None:
-        """Send what waits; the wire gives up a peer that takes nothing for too long."""
-        while True:
-            with suppress(OSError, EOFError):
-                self._catch_up()
-                self._send_soon()
-            self._one_waits.release()
-            # What was left since the last look found this thread at work. Another sender sends it after its own.
-            left = self.wire.is_behind or (self._soon and not self.clear_to_send_lock.locked())
-            if not (left and self.active and self.clear_to_send.is_set()) or not self._one_waits.acquire(
-                blocking=False
-            ):
-                return
-
-    def _catch_up(self) -> None:
-        """Send what the peer did not take at once."""
-        if self.wire.is_behind:
-            with self.clear_to_send_lock:
-                self._packets.send(())
-
-    def _send_soon(self) -> None:
-        # Whoever found the lock taken has appended before: the holder looks again after he has released it.
-        while self._soon and self.clear_to_send.is_set() and self.clear_to_send_lock.acquire(blocking=False):
-            try:
-                while self._soon and self.clear_to_send.is_set():
-                    message, of = self._soon.popleft()
-                    self._send_in_order(((message.asbytes(),),), of, last=False)
-            finally:
-                self.clear_to_send_lock.release()
-        if self._held_up and self.clear_to_send.is_set() and not self.wire.is_behind:
-            self._release_held_up()
-
-    def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
-        # sshd ends the connection when a message refers to a channel that both sides have closed.
-        if of is not None:
-            if of.close_sent:
-                return False
-            of.close_sent = last
-        self._packets.send(payloads)
-        return True
-
     def _is_settled(self) -> bool:
         """Whether every message that may come now concerns channels or begins a key exchange."""
         return self.authenticated and self.clear_to_send.is_set() and not self._expected_packet
@@ -338,16 +196,20 @@ class Link(paramiko.Transport):
         :raises TimeoutError: it did not answer in time.
         :raises EOFError: the connection is gone.
         """
+        stream = self._new_stream(kind)
+        fields = struct.pack(">III", stream.number, kind.first_window, PACKET_BYTES)
+        self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
+        if not self.active:
+            raise EOFError
+        stream.wait_open(deadline)
+        return stream
+
+    def _new_stream(self, kind: type[StreamKind]) -> StreamKind:
         with self.lock:
             number = self._next_channel()
             stream = kind(self, number)
             self._channels.put(number, stream)
             self.channels_seen[number] = True
-        fields = struct.pack(">III", number, kind.first_window, PACKET_BYTES)
-        self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
-        if not self.active:
-            raise EOFError
-        stream.wait_open(deadline)
         return stream
 
     def forget(self, stream: Stream) -> None:
@@ -397,13 +259,9 @@ class Link(paramiko.Transport):
             reason = struct.pack(">II", number, common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
             self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_FAILURE]) + reason + packed(b"") + packed(b"")))
             return
-        with self.lock:
-            own = self._next_channel()
-            stream = TcpStream(self, own)
-            self._channels.put(own, stream)
-            self.channels_seen[own] = True
+        stream = self._new_stream(TcpStream)
         stream._set_remote_channel(number, window, packet)
-        confirmed = struct.pack(">IIII", number, own, stream.first_window, PACKET_BYTES)
+        confirmed = struct.pack(">IIII", number, stream.number, stream.first_window, PACKET_BYTES)
         self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_SUCCESS]) + confirmed), stream)
         listener.put(stream)
 
@@ -433,10 +291,7 @@ class Link(paramiko.Transport):
 
     def _parse_newkeys(self, m: Message) -> None:
         super()._parse_newkeys(m)  # type: ignore[misc]
-        postponed, self._postponed = self._postponed, []
-        for message, of, last in postponed:
-            self.post_later(message, of, last=last)
-        self._send_soon()
+        self.send_postponed()
 
     def _parse_ext_info(self, m: Message) -> None:
         # paramiko would count to whatever number the peer names.

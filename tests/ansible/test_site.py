@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.ways import DAEMON, SITE, SSH, inventories, sources
-from tests.fleet import HOSTS, Fleet, recap, tree
+from tests.fleet import Fleet, recap, tree
 
-LARGE = ("web1", "web2")
+HOSTS = ("web1", "web2")
+"""Two are enough to work on at once."""
+
+LARGE = ("web2",)
 """The hosts that get, and give back, a file of 20 MB."""
 
-COMPARED = ("web1", "web3")
+COMPARED = ("web1",)
 """The hosts that ssh works on too."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.needs("linux", "ssh", "sshd")]
@@ -21,13 +24,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.needs("lin
 
 def test_a_playbook_does_the_same_as_over_ssh_and_nothing_when_it_checks(fleet: Fleet, tmp_path: Path) -> None:
     source = sources(tmp_path / "sources", large=20)
-    inventory = inventories(fleet, tmp_path, source, LARGE, COMPARED)
+    inventory = inventories(fleet, tmp_path, source, LARGE, HOSTS, COMPARED)
 
     def run(way: str) -> str:
         environment = {"ANSIBLE_HOME": str(tmp_path / f"home-{way}")}
         if way == SSH:
             environment["ANSIBLE_PIPELINING"] = "1"
-        done = fleet.run("ansible-playbook", "-i", inventory[way], SITE, environment=environment)
+        done = fleet.run(
+            "ansible-playbook", "--skip-tags", "alike", "-i", inventory[way], SITE, environment=environment
+        )
         assert "WARNING" not in done.stderr
         return done.stdout
 
@@ -42,7 +47,7 @@ def test_a_playbook_does_the_same_as_over_ssh_and_nothing_when_it_checks(fleet: 
     assert {path for path in made if any(name in path for name in COMPARED)} <= set(expected)
     assert made["web1/site/bytes"] == ("file", 0o600, bytes(range(256)))
     assert made["fetched/large-web2"][2] == (source / "large").read_bytes()
-    assert made["web3/handled"][2] == b"handled\n"
+    assert made["web2/handled"][2] == b"handled\n"
 
     options = ("--check", "--diff", "--tags", "check", "-l", "web1")
     done = fleet.run("ansible-playbook", *options, "-i", inventory[DAEMON], SITE)

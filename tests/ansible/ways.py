@@ -26,11 +26,16 @@ def sources(directory: Path, large: int = 0) -> Path:
 
 
 def inventories(
-    fleet: Fleet, directory: Path, source: Path, large: Sequence[str] = (), over_ssh: Sequence[str] = HOSTS
+    fleet: Fleet,
+    directory: Path,
+    source: Path,
+    large: Sequence[str] = (),
+    over_daemon: Sequence[str] = HOSTS,
+    over_ssh: Sequence[str] = HOSTS,
 ) -> dict[str, Path]:
     """Write an inventory for each way, of which each has a ``root`` of its name in ``directory``, and return the files.
 
-    The hosts in ``large`` get the large file of ``source``; ssh works on those in ``over_ssh``.
+    The hosts in ``large`` get the large file of ``source``.
     """
     common = {
         "sources": source,
@@ -46,7 +51,7 @@ def inventories(
     names = [f"{name} ansible_host={fleet.addresses[name]}" for name in over_ssh]
     roots = {way: directory / way for way in (DAEMON, SSH)}
     texts = {
-        DAEMON: hosts_of(HOSTS, root=roots[DAEMON], ansible_connection="connmgr.connmgr.connmgr", **common),
+        DAEMON: hosts_of(over_daemon, root=roots[DAEMON], ansible_connection="connmgr.connmgr.connmgr", **common),
         SSH: hosts_of(names, root=roots[SSH], **common, **server),
     }
     for way, text in texts.items():

@@ -58,6 +58,16 @@ def test_what_is_there_already_is_not_added_again_nor_what_runs_over_it(client: 
     assert names(client) == ["a", "hop", "web", "web/root"]
 
 
+def test_what_is_new_runs_over_what_is_there_already(client: Client) -> None:
+    hop, web, root = (id for id, _ in client.connection.apply(add=CHAIN).added)
+    behind = {"name": "behind", "data": ssh("db.example", gateway={"label": "web"})}
+    inside = {"name": "inside", "data": {"type": "shellEnvironment", "host": {"label": "hop"}, "elevated": True}}
+    *same, (new, _), (below, _) = client.connection.apply(add=[*CHAIN, behind, inside]).added
+    assert same == [(hop, False), (web, False), (root, False)]
+    found = client.connection.info([new, below])
+    assert [one.data.get("gateway", one.data.get("host")) for one in found] == [web, hop]
+
+
 def test_secrets_are_compared_as_one_alone_would_be(client: Client) -> None:
     def added(password: str) -> tuple[str, bool]:
         return client.connection.apply(add=[{"name": "a", "data": ssh("a.example", password=password)}]).added[0]

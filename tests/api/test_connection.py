@@ -207,7 +207,7 @@ def test_removal_fails_as_a_whole(client: Client) -> None:
 
 
 def test_a_refresh_stores_what_it_found(client: Client) -> None:
-    assert client.post("/connection/refresh", connection=LOCAL) == {"added": [], "gone": []}
+    assert client.post("/connection/refresh", connection=LOCAL) == {"added": [], "gone": [], "skipped": []}
     assert info(client, LOCAL)["state"]["osType"] == "linux"
     dead = add(client, "dead", UNREACHABLE)
     error = refused(client, "/connection/refresh", connection=dead)

@@ -44,19 +44,16 @@ def connmgr(start_daemon: StartDaemon, tmp_path: Path, server: Sshd) -> CommandL
 
 def test_a_host_that_is_not_stored_keeps_its_shell(connmgr: CommandLine, server: Sshd) -> None:
     address = f"{server.user}@known"
-    connmgr("exec", address, "--", "cd /etc")
-    assert connmgr("exec", address, "--", "pwd").output == "/etc\n"
-    assert connmgr("exec", f"ssh://{server.user}@127.0.0.1:{server.port}", "--", "pwd").output != "/etc\n"
-    assert connmgr("shell", address, stdin="pwd\n").output == "/etc\n"
-    assert connmgr("cp", f"{address}:passwd", "-").stdout == Path("/etc/passwd").read_bytes()
     by_port = f"ssh://{server.user}@127.0.0.1:{server.port}"
-    assert connmgr("cp", f"{by_port}:/etc/passwd", "-").stdout == Path("/etc/passwd").read_bytes()
-    connmgr("cp", f"{by_port}:/etc/passwd", f"{address}:/tmp/{server.port}")
-    assert (
-        connmgr("exec", address, "--", f"cat /tmp/{server.port}; rm /tmp/{server.port}").stdout
-        == Path("/etc/passwd").read_bytes()
-    )
-    for place in (by_port, f"{by_port}/etc/passwd", "ssh://", "ssh://host"):
+    served = connmgr("exec", address, "--", "mkdir served && cd served && echo here > file && pwd").output.strip()
+    assert connmgr("exec", address, "--", "pwd").output == f"{served}\n"
+    assert connmgr("exec", by_port, "--", "pwd").output != f"{served}\n"
+    assert connmgr("shell", address, stdin="pwd\n").output == f"{served}\n"
+    assert connmgr("cp", f"{address}:file", "-").output == "here\n"
+    assert connmgr("cp", f"{by_port}:{served}/file", "-").output == "here\n"
+    connmgr("cp", f"{by_port}:{served}/file", f"{address}:copy")
+    assert connmgr("exec", address, "--", "cat copy").output == "here\n"
+    for place in (by_port, f"{by_port}/etc/hosts", "ssh://", "ssh://host"):
         assert "ssh://[USER@]HOST[:PORT]:PATH" in connmgr("cp", place, "x", code=2).errors
     assert "password" in connmgr("cp", "ssh://user:word@host:x", "y", code=2).errors
     shells = connmgr.daemon.client.shell.list()

@@ -248,8 +248,8 @@ def test_fresh_shells_leave_nothing(own_connmgr: CommandLine, site: Path, tmp_pa
     own_connmgr("add", "local", "web", "shell=/bin/sh")
     own_connmgr("exec", "web", "--", f"cd {tmp_path}")
     running = len(own_connmgr.daemon.client.shell.list())
-    own_connmgr("cp", "--fresh", "web:/etc/passwd", f"web:{tmp_path}/passwd")
-    assert (tmp_path / "passwd").read_bytes() == Path("/etc/passwd").read_bytes()
+    own_connmgr("cp", "--fresh", f"web:{site}/index.html", f"web:{tmp_path}/index.html")
+    assert (tmp_path / "index.html").read_bytes() == (site / "index.html").read_bytes()
     assert own_connmgr("cp", "--fresh", "web:site/index.html", "-", code=1).errors, "not in the directory of the shell"
     own_connmgr("cp", "--fresh", "--all", "web", "-r", f"{site}", f":{tmp_path}/copy")
     assert facts(tmp_path / "copy") == facts(site)

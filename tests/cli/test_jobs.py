@@ -250,7 +250,7 @@ class TestInput:
 
 class TestEnds:
     def test_kill(self, connmgr: CommandLine, follow: Follow) -> None:
-        id = begin(connmgr, "trap 'echo caught' USR1; echo ready; while :; do sleep 0.1; done")
+        id = begin(connmgr, "trap 'echo caught' USR1; echo ready; while :; do sleep 600 & wait; done")
         follower = follow(connmgr, id)
         assert follower.stdout.readline() == b"ready\n"
         connmgr("job", "kill", "-s", "sigusr1", id)

@@ -358,7 +358,7 @@ class TestFaults:
 
             done = pool.submit(answer_once)
             url = f"http://127.0.0.1:{server.getsockname()[1]}"
-            with Client(url, session_token="token") as client, pytest.raises(ClientError, match="An answer") as caught:
+            with Client(url, session_token="token") as client, pytest.raises(ClientError, match="The answer") as caught:
                 client.connection.info(["x"])
             assert (caught.value.code, caught.value.status) == ("unknown", 200)
             done.result()

@@ -55,6 +55,10 @@ def pod(namespace: str, name: str, *containers: str, running: bool = True) -> di
     }
 
 
+CONTEXT = "arn:aws:eks:eu-west-1:000000000000:cluster/test of ours"
+"""Its name, as long and odd as those that cloud providers give."""
+
+
 class Cluster:
     """A running server, a process of its own; ``entering`` are the words that run an argv in every container."""
 
@@ -67,15 +71,16 @@ class Cluster:
         assert self.url, "the cluster did not start"
 
     def configuration(self) -> str:
-        """Return the text of a kubectl configuration that leads here: the context ``test``."""
+        """Return the text of a kubectl configuration that leads here: the contexts :data:`CONTEXT` and "test"."""
+        context = {"cluster": "test", "user": "test", "namespace": "shop"}
         return json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "current-context": "test",
+                "current-context": CONTEXT,
                 "clusters": [{"name": "test", "cluster": {"server": self.url}}],
                 "users": [{"name": "test", "user": {}}],
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "shop"}}],
+                "contexts": [{"name": name, "context": context} for name in (CONTEXT, "test")],
             }
         )
 

@@ -41,13 +41,15 @@ def operator(container_host: ContainerHost) -> Inhabitant:
     return user
 
 
-@pytest.fixture(params=["ssh", "sudo over ssh"])
-def far(request: pytest.FixtureRequest, container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
-    """The machine's root."""
-    if request.param == "ssh":
-        with ways.reach(SSH, container_host.machine.root) as transport:
-            yield transport
-        return
-    user: Inhabitant = request.getfixturevalue("operator")
-    with ways.reach(SSH, user) as transport:
-        yield elevate(transport, method="sudo", password=user.password)
+@pytest.fixture
+def over_ssh(container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
+    """The machine's root, who logs in."""
+    with ways.reach(SSH, container_host.machine.root) as transport:
+        yield transport
+
+
+@pytest.fixture
+def sudo_over_ssh(ways: Places, operator: Inhabitant) -> Iterator[Transport]:
+    """The machine's root, whom a user becomes."""
+    with ways.reach(SSH, operator) as transport:
+        yield elevate(transport, method="sudo", password=operator.password)

@@ -79,12 +79,18 @@ class ContainerHost:
         self.cluster: Cluster | None = None
         self._started: set[str] = set()
         # Of the system's own cgroups the tests know nothing: the container runtime gets a plain hierarchy.
-        self.machine.run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
+        # Root of a user namespace may mount cgroups only from a cgroup namespace of its own.
+        self.machine.run("unshare", "--cgroup", "mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
+        # Locks and caches there belong to the system's root, who may be another.
+        for directory in ("/dev/shm", "/var/cache"):
+            self.machine.run("mount", "-t", "tmpfs", "tmpfs", directory)
         self.machine.write("/etc/containers/containers.conf", _CONTAINERS_CONF)
         self.machine.write("/etc/containers/storage.conf", _STORAGE_CONF)
         make_root(self.machine.path(self.root))
         self.machine.run("mkdir", self.jail)
-        self.machine.run("mount", "--bind", self.root, self.jail)
+        # Root of a user namespace may mount a device file elsewhere but make none.
+        self.machine.run("mount", "--bind", os.devnull, f"{self.root}/dev/null")
+        self.machine.run("mount", "--rbind", self.root, self.jail)
         self.machine.run("mount", "-t", "proc", "proc", f"{self.jail}/proc")
         bare = self.machine.path("/run/bare")
         copy_program(bare, "/bin/sleep", "/bin/echo")
@@ -129,7 +135,7 @@ class ContainerHost:
         self._start_instances("incusd", "incus")
 
     def _start_instances(self, daemon: str, client: str) -> None:
-        for directory in ("/var/lib/lxd", "/var/lib/incus", "/var/log/lxd", "/var/log/incus", "/var/cache"):
+        for directory in ("/var/lib/lxd", "/var/lib/incus", "/var/log/lxd", "/var/log/incus"):
             self.machine.run("/bin/sh", "-c", f"! test -d {directory} || mount -t tmpfs -o mode=0711 tmpfs {directory}")
         # Nothing is asked of other machines, as the daemon would by itself.
         alone = "HTTPS_PROXY=http://127.0.0.1:1 HTTP_PROXY=http://127.0.0.1:1"
@@ -164,7 +170,7 @@ class ContainerHost:
 
 
 def make_root(root: Path) -> None:
-    """Make a directory that can be a root: busybox under its many names, users, a null device, and one file."""
+    """Make a directory that can be a root: busybox under its many names, users, an empty ``/dev/null``, one file."""
     busybox = copy_program(root)
     listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, timeout=20, check=True).stdout
     for applet in set(listed.split()) - APPLETS_LEFT_OUT:
@@ -174,9 +180,7 @@ def make_root(root: Path) -> None:
     for directory in ("dev", "etc", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var"):
         (root / directory).mkdir(exist_ok=True)
     (root / "tmp").chmod(0o1777)
-    null = Path(os.devnull).stat()
-    os.mknod(root / "dev" / "null", null.st_mode, null.st_rdev)
-    (root / "dev" / "null").chmod(0o666)
+    (root / "dev" / "null").touch()
     (root / "etc" / "os-release").write_text(f'PRETTY_NAME="{NAME}"\n')
     (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\ninmate:x:4242:4242::/tmp:/bin/sh\n")
     (root / "etc" / "group").write_text("root:x:0:\ninmate:x:4242:\n")

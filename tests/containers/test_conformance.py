@@ -26,6 +26,7 @@ from connmgr_containers import (
     Podman,
     PodmanHost,
 )
+from tests.containers.cluster import CONTEXT
 from tests.containers.host import ContainerHost
 from tests.plugins.places import LOCAL, Places
 
@@ -46,7 +47,7 @@ class InsideConformance(WrapperConformance):
             yield transport
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "podman")
+@pytest.mark.needs("machine", "busybox", "podman")
 class TestPodman(InsideConformance):
     @pytest.fixture
     def kind(self) -> Podman:
@@ -55,36 +56,36 @@ class TestPodman(InsideConformance):
 
 @pytest.mark.needs("sshd", "sudo")
 class TestPodmanFromAfar(TestPodman):
-    """The whole suite over ssh, and by sudo over that; test_far.py has the other types."""
+    """The whole suite by sudo over ssh; test_far.py has the other types."""
 
     @pytest.fixture
-    def via(self, container_host: ContainerHost, far: Transport) -> Transport:  # type: ignore[override]
+    def via(self, container_host: ContainerHost, sudo_over_ssh: Transport) -> Transport:  # type: ignore[override]
         container_host.has("podman")
-        return far
+        return sudo_over_ssh
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "podman", "docker")
+@pytest.mark.needs("machine", "busybox", "podman", "docker")
 class TestDocker(InsideConformance):
     @pytest.fixture
     def kind(self) -> Docker:
         return Docker()
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "lxc")
+@pytest.mark.needs("machine", "busybox", "lxc")
 class TestLxc(InsideConformance):
     @pytest.fixture
     def kind(self) -> Lxc:
         return Lxc()
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "nspawn")
+@pytest.mark.needs("machine", "busybox", "nspawn", "cgroups")
 class TestNspawn(InsideConformance):
     @pytest.fixture
     def kind(self) -> Nspawn:
         return Nspawn()
 
 
-@pytest.mark.needs("machine", "devices", "busybox")
+@pytest.mark.needs("machine", "busybox")
 class TestChroot(InsideConformance):
     @pytest.fixture
     def kind(self) -> Chroot:
@@ -95,7 +96,7 @@ class TestChroot(InsideConformance):
         return {"host": ON, "directory": container_host.jail}
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "kubectl")
+@pytest.mark.needs("machine", "busybox", "kubectl")
 class TestKubernetes(InsideConformance):
     @pytest.fixture
     def kind(self) -> Kubernetes:
@@ -103,10 +104,10 @@ class TestKubernetes(InsideConformance):
 
     @pytest.fixture
     def data(self, container_host: ContainerHost) -> Mapping[str, Any]:
-        return {"host": ON, "context": "test", "namespace": "shop", "pod": "web", "container": "nginx"}
+        return {"host": ON, "context": CONTEXT, "namespace": "shop", "pod": "web", "container": "nginx"}
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "lxd")
+@pytest.mark.needs("machine", "busybox", "lxd")
 class TestLxd(InsideConformance):
     @pytest.fixture
     def kind(self) -> Lxd:

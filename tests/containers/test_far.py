@@ -1,4 +1,4 @@
-"""The same types where their host is reached over ssh, and by sudo over that: what differs is the way alone."""
+"""The same types where their host is reached over ssh, or by sudo over that: what differs is the way alone."""
 
 from __future__ import annotations
 
@@ -20,37 +20,32 @@ ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 WAIT_SECONDS = 30.0
 SECONDS = itertools.count(6000)
 
-pytestmark = pytest.mark.needs("machine", "devices", "busybox", "sshd", "sudo")
+pytestmark = pytest.mark.needs("machine", "busybox", "sshd", "sudo")
 
 KINDS = [
     pytest.param(Podman(), marks=pytest.mark.needs("podman"), id="podman"),
     pytest.param(Docker(), marks=pytest.mark.needs("podman", "docker"), id="docker"),
     pytest.param(Lxc(), marks=pytest.mark.needs("lxc"), id="lxc"),
     pytest.param(Lxd(), marks=pytest.mark.needs("lxd"), id="lxd"),
-    pytest.param(Nspawn(), marks=pytest.mark.needs("nspawn"), id="nspawn"),
+    pytest.param(Nspawn(), marks=pytest.mark.needs("nspawn", "cgroups"), id="nspawn"),
     pytest.param(Kubernetes(), marks=pytest.mark.needs("kubectl"), id="kubernetes"),
     pytest.param(Chroot(), id="chroot"),
 ]
 
 
-@pytest.fixture
-def inside(container_host: ContainerHost, far: Transport, kind: Wrapper) -> Transport:
-    """The container, over that."""
-    container_host.has(kind.name)
-    return connect(kind, data_of(container_host, kind), far)
-
-
-def data_of(host: ContainerHost, kind: Wrapper) -> Mapping[str, Any]:
-    """Return the data of a connection of this kind to the machine's container."""
+def reached(host: ContainerHost, kind: Wrapper, far: Transport) -> Transport:
+    """Return the machine's container of this kind, over ``far``."""
+    host.has(kind.name)
     places: dict[str, Mapping[str, Any]] = {
         "chroot": {"directory": host.jail},
         "kubernetes": {"namespace": "shop", "pod": "web", "container": "nginx"},
     }
-    return {"host": ON, **places.get(kind.name, {"containerName": host.name})}
+    return connect(kind, {"host": ON, **places.get(kind.name, {"containerName": host.name})}, far)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shell_and_its_commands(inside: Transport) -> None:
+def test_a_shell_and_its_commands(container_host: ContainerHost, kind: Wrapper, sudo_over_ssh: Transport) -> None:
+    inside = reached(container_host, kind, sudo_over_ssh)
     seconds = next(SECONDS)
     with session_on(inside) as session:
         assert session.info.os_name == NAME
@@ -63,7 +58,10 @@ def test_a_shell_and_its_commands(inside: Transport) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_program_gets_words_input_and_a_terminal_where_one_is_asked_for(inside: Transport) -> None:
+def test_a_program_gets_words_input_and_a_terminal_where_one_is_asked_for(
+    container_host: ContainerHost, kind: Wrapper, over_ssh: Transport
+) -> None:
+    inside = reached(container_host, kind, over_ssh)
     words = run(inside, ["/bin/sh", "-c", 'printf "<%s>" "$@"; cat', "sh", "a b", "it's", "$HOME", "\udce4", ""], b"in")
     assert words.stdout == b"<a b><it's><$HOME><\xe4><>in"
     assert run(inside, ["/bin/sh", "-c", "test -t 0 || echo none"]).stdout == b"none\n"

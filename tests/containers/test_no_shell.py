@@ -12,7 +12,7 @@ from tests.containers.host import ContainerHost
 from tests.daemon import Daemon
 from tests.plugins.places import Places, ssh_fields
 
-pytestmark = pytest.mark.needs("machine", "devices", "busybox", "sshd", "podman")
+pytestmark = pytest.mark.needs("machine", "busybox", "sshd", "podman")
 
 
 @pytest.fixture

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import CommandLine
 from tests.components import program
 from tests.conftest import StartDaemon
 from tests.containers.host import ContainerHost
 from tests.plugins.places import Places, ssh_fields
-from tests.transcripts import typed
+from tests.transcripts import sit_down, transcripts, typed
 
-PAGE = Path(__file__).parents[2] / "docs" / "CONTAINERS.md"
-TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ANY = "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"
 
 
-@pytest.mark.needs("machine", "devices", "busybox", "sshd", "bash", "podman", "docker", "lxc", "nspawn", "kubectl")
+@pytest.mark.needs("machine", "busybox", "sshd", "bash", "podman", "docker", "lxc", "nspawn", "cgroups", "kubectl")
 def test_the_page_is_what_a_terminal_shows(
     container_host: ContainerHost,
     ways: Places,
@@ -32,9 +29,8 @@ def test_the_page_is_what_a_terminal_shows(
         container_host.has(kind)
     daemon = start_daemon()
     daemon.client.connection.add("server", {"type": "ssh", **ssh_fields(ways.sshd, "root")})
-    for name, value in CommandLine(daemon).environment.items():
-        monkeypatch.setenv(name, value)
-    blocks = TRANSCRIPT.findall(PAGE.read_text())
+    sit_down(daemon, monkeypatch)
+    blocks = transcripts("CONTAINERS.md")
     if program("lxd"):
         container_host.has("lxd")
     else:

@@ -15,7 +15,7 @@ from tests.daemon import Daemon
 from tests.plugins.places import Places, ssh_fields
 from tests.rights.wire import create
 
-pytestmark = pytest.mark.needs("machine", "devices", "busybox", "sshd")
+pytestmark = pytest.mark.needs("machine", "busybox", "sshd")
 
 Add = Callable[..., str]
 
@@ -51,7 +51,7 @@ def test_containers_come_and_go_below_their_host(
 ) -> None:
     container_host.has("podman")
     holder = add("podman", type="podmanHost", host=host)
-    added, gone = daemon.client.connection.refresh(holder)
+    added, gone, _ = daemon.client.connection.refresh(holder)
     infos: Any = daemon.client.post("/connection/info", connections=added)
     assert sorted(info["name"] for info in infos["infos"]) == [
         ["machine", "podman", "bare"],
@@ -66,13 +66,13 @@ def test_containers_come_and_go_below_their_host(
     }
 
     container_host.run_container("guest", "box:1", "sleep", "100000")
-    [guest], _ = daemon.client.connection.refresh(holder)
+    [guest], _, _ = daemon.client.connection.refresh(holder)
     daemon.client.shell.start(guest)
     assert daemon.client.shell.exec(guest, "cat /only-here").stdout == "seen from within"
     daemon.client.connection.refresh(guest)
     assert states(daemon, [guest])["guest"]["osName"] == NAME
     container_host.machine.run("podman", "stop", "--time", "0", "guest")
-    assert daemon.client.connection.refresh(holder) == ([], [])
+    assert daemon.client.connection.refresh(holder) == ([], [], [])
     assert states(daemon, [guest])["guest"]["running"] is False
     listed = CommandLine(daemon)("ls", "machine/podman/*").output
     assert re.findall(r"^default/machine/podman/(\w+) .* (running|stopped) ", listed, re.MULTILINE) == [
@@ -83,12 +83,12 @@ def test_containers_come_and_go_below_their_host(
     ]
 
     container_host.machine.run("podman", "rm", "guest")
-    assert daemon.client.connection.refresh(holder) == ([], [guest])
+    assert daemon.client.connection.refresh(holder) == ([], [guest], [])
     assert states(daemon, [guest])["guest"]["gone"] is True
-    assert daemon.client.connection.refresh(holder) == ([], []), "it is told once"
+    assert daemon.client.connection.refresh(holder) == ([], [], []), "it is told once"
 
     container_host.run_container("guest", "box:1", "sleep", "100000")
-    assert daemon.client.connection.refresh(holder) == ([], []), "the connection to it is there still"
+    assert daemon.client.connection.refresh(holder) == ([], [], []), "the connection to it is there still"
     assert "gone" not in states(daemon, [guest])["guest"]
     container_host.machine.run("podman", "rm", "--force", "--time", "0", "guest")
 
@@ -106,7 +106,7 @@ def test_each_runtime_lists_what_it_has(
     container_host: ContainerHost, daemon: Daemon, add: Add, host: str, holder: str, inner: str
 ) -> None:
     container_host.has(inner)
-    added, _ = daemon.client.connection.refresh(add("holder", type=holder, host=host))
+    added, _, _ = daemon.client.connection.refresh(add("holder", type=holder, host=host))
     found = states(daemon, added)
     if inner == "kubernetes":
         assert found == {

@@ -16,7 +16,7 @@ from tests.plugins.places import LOCAL, Places
 ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 WAIT_SECONDS = 30.0
 
-pytestmark = pytest.mark.needs("machine", "devices", "busybox")
+pytestmark = pytest.mark.needs("machine", "busybox")
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """The engine's cases over every way to a shell, spread by pairs instead of by products.
 
-A case is a test with one set of its other parameters. It runs once a shell, and at least once a way: run ``number`` of
-case ``index`` of a test is in shell ``number`` and by way ``index + offset + number``, both counted around, where
-``offset`` is the place of the test among all. So each case meets each shell by at least one way, and each way with at
-least one shell; and because the ways of the next case are shifted by one, all cases together meet every way with every
-shell. Nothing is random: the same cases make the same runs.
+A case is a test with one set of its other parameters. It runs in each shell on this machine, and here once by each way:
+case ``index`` of a test runs by way ``number`` in shell ``index + offset + number``, counted around, where ``offset``
+is the place of the test among all. Because the shells of the next case are shifted by one, all cases together meet
+every way with every shell. Nothing is random: the same cases make the same runs.
 """
 
 from __future__ import annotations
@@ -81,10 +80,9 @@ def _runs(cases: Iterator[Any], ways: Mapping[str, Sequence[str]], shells: list[
         values = [value for parameter in case for value in parameter.values]
         ids = [parameter.id for parameter in case]
         own = [mark for parameter in case for mark in parameter.marks]
-        for number in range(max(len(ways), len(shells))):
-            way = list(ways)[(index + offset + number) % len(ways)]
-            shell = shells[number % len(shells)]
-            yield way, shell, values, ids, [*shell.marks, *own, pytest.mark.needs(*ways[way])]
+        for number, (way, needed) in enumerate(ways.items()):
+            shell = shells[(index + offset + number) % len(shells)]
+            yield way, shell, values, ids, [*shell.marks, *own, pytest.mark.needs(*needed)]
 
 
 def _parameters(values: list[Any], ids: Any, names: list[str]) -> list[Any]:

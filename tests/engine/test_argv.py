@@ -241,7 +241,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield lambda *words, **options: record(session, str(recorder), *words, **options)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @example(words=WORDS, stdin=b"", value="")
 @given(
     words=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=6),

@@ -1,9 +1,10 @@
-"""A killer that is too slow for its deadline finishes what it has begun."""
+"""The killer finishes what it has begun, also too late, and finds processes whatever they are called."""
 
 from __future__ import annotations
 
 import subprocess
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,8 @@ import pytest
 from connmgr.engine.kill import kill_tree
 from connmgr_local.transport import LocalTransport
 from tests.components import program
+
+pytestmark = pytest.mark.needs("linux")
 
 # The second search comes when the tree is stopped and not yet killed; it then takes longer than the killer has.
 SLOW_GREP = """#!/bin/sh
@@ -24,25 +27,37 @@ exec {grep} "$@"
 """
 
 
-@pytest.mark.needs("linux")
-def test_what_is_stopped_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = tmp_path / "grep"
-    slow.write_text(SLOW_GREP.format(searched=tmp_path / "searched", grep=program("grep")))
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    argv = ["/bin/sh", "-c", "sleep 1000 & echo; wait"]
-    with (
-        closing(LocalTransport()) as transport,
-        subprocess.Popen(argv, stdout=subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "CONNMGR_BOOT": "word"}) as root,
-    ):
+@contextmanager
+def supervised(sleep: str) -> Iterator[tuple[int, list[psutil.Process]]]:
+    """Start a supervisor with the command ``sleep 1000``, and yield its number and the command."""
+    argv = ["/bin/sh", "-c", '"$0" 1000 & "$0" 0; echo; wait', sleep]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "CONNMGR_BOOT": "word"}) as root:
         assert root.stdout
         root.stdout.readline()
         command = psutil.Process(root.pid).children()
         try:
-            assert not kill_tree(transport, root.pid, "word", "0.0", 2)
-            assert psutil.wait_procs(command, timeout=30)[1] == [], "the command was left as it was stopped"
+            yield root.pid, command
         finally:
             for process in command:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             root.kill()
+
+
+def test_what_is_stopped_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "grep"
+    slow.write_text(SLOW_GREP.format(searched=tmp_path / "searched", grep=program("grep")))
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with closing(LocalTransport()) as transport, supervised("sleep") as (root, command):
+        assert not kill_tree(transport, root, "word", "0.0", 2)
+        assert psutil.wait_procs(command, timeout=30)[1] == [], "the command was left as it was stopped"
+
+
+@pytest.mark.parametrize("name", [") Z 1", "a\nb (*) ", "\udcff*"])
+def test_no_name_hides_a_process(tmp_path: Path, name: str) -> None:
+    sleep = tmp_path / name
+    sleep.symlink_to(str(program("sleep")))
+    with closing(LocalTransport()) as transport, supervised(str(sleep)) as (root, command):
+        assert kill_tree(transport, root, "word", "0.0", 30)
+        assert psutil.wait_procs(command, timeout=30)[1] == [], "the command still runs"

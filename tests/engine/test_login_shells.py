@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.engine.boot import NUDGES
 from connmgr.errors import CommandTimeout, UnsupportedShell
 from connmgr.plugin import Transport
 from tests.engine.shells import assert_usable, out, run
@@ -44,6 +45,7 @@ SCRIPTS = {
     "greeting": "#!/bin/sh\necho 'Only scp here.'\nexit 1\n",
 }
 LINKS = {"ash": "busybox", "rbash": "bash"}
+NUDGED_SECONDS = max(NUDGES) + 2
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def test_no_shell_at_all(anybody: LoginOf, shell: str) -> None:
     user = anybody(shell)
     started = time.monotonic()
     with user.reach() as link, pytest.raises(UnsupportedShell) as caught:
-        attempt(link)
+        attempt(link, NUDGED_SECONDS)
     assert time.monotonic() - started < 30
     printed = {"/usr/sbin/nologin": "not available", "menu": "1) status", "greeting": "Only scp here."}
     assert printed.get(shell, "") in caught.value.message
@@ -244,5 +246,5 @@ HOPELESS = {
 def test_hopeless_start_up_files(oneself: LoginOf, case: str) -> None:
     started = time.monotonic()
     with noisy(oneself, *HOPELESS[case]) as user, user.reach() as link, pytest.raises(UnsupportedShell):
-        attempt(link)
+        attempt(link, NUDGED_SECONDS)
     assert time.monotonic() - started < 30

@@ -174,7 +174,7 @@ def test_memory_stays_flat_both_ways(own_daemon: Daemon, tmp_path: Path) -> None
     caller.put(EXTRACT, tmp_path / "warm", archive_of(("x", {"content": bytes(MEBIBYTE)})))
     process = psutil.Process(own_daemon.pid)
     before = process.memory_info().rss
-    size = 192 * MEBIBYTE
+    size = 96 * MEBIBYTE
     head = tarfile.TarInfo("large")
     head.size = size
     with caller.sending(

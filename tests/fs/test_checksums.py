@@ -25,7 +25,8 @@ from tests.fs.trees import plant
 from tests.fs.wire import Caller
 from tests.hostile import fill, quickly
 
-LARGE = 3_000_017
+LARGE = (1 << 20) + 100_003
+"""Bytes of a file whose sum is computed by itself."""
 SUM = b"0" * 64
 
 

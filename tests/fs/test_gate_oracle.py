@@ -17,7 +17,7 @@ from connmgr_local.transport import LocalTransport
 from tests.fs.far_sides import content_of
 from tests.fs.gates import SECRET, Patterns, archived, plant_ways_out, sums
 
-PATHS = 400
+PATHS = 200
 PARTS = [
     *["..", "..", "..", ".", "", "allowed", "allowed", "secret", "secret", "sub", "file", "inner", "missing", "~"],
     *["to-file", "to-missing", "to-dir", "to-missing-dir", "through", "chain", "loop", "to-above", "by-secret"],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,10 @@ from tests.fs.trees import archive_of, unpack
 
 Work = Callable[[Place], object]
 
-TIMES = 25
-"""How often each is done in each shell: 300 times and more files are read, written, made, moved and removed."""
+TIMES = 12
+"""How often each is done in each of two shells."""
 
-TIMES_EACH = 10
+TIMES_EACH = 4
 MOST = 20
 """How much more often, while it does not succeed."""
 TIMEOUT = 20
@@ -59,7 +60,7 @@ class Attacked:
             os.rmdir("made", dir_fd=self.sub)
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture
 def attacked(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Iterator[Attacked]:
     transport = Elsewhere(shell_called_sh(tmp_path, request.param), os.environ["PATH"], tmp_path)
     with under_attack(Place(transport, bytes(folder)), folder) as found:
@@ -117,12 +118,20 @@ WRITING: dict[str, Work] = {
 }
 
 
-@pytest.mark.parametrize("name", READING)
+def in_two_shells(works: Iterable[str]) -> pytest.MarkDecorator:
+    """Run each of ``works`` in two shells, the next one in the next two."""
+    shells = cycle(SHELLS)
+    runs = [(next(shells), name) for name in works for _ in range(2)]
+    pairs = [pytest.param(*shell.values, name, marks=shell.marks) for shell, name in runs]
+    return pytest.mark.parametrize(("attacked", "name"), pairs, indirect=["attacked"])
+
+
+@in_two_shells(READING)
 def test_nothing_of_a_secret_is_read(attacked: Attacked, name: str) -> None:
     read_under_attack(attacked, name, TIMES)
 
 
-@pytest.mark.parametrize("name", WRITING)
+@in_two_shells(WRITING)
 def test_nothing_is_made_changed_or_removed_elsewhere(attacked: Attacked, name: str) -> None:
     write_under_attack(attacked, name, TIMES)
 

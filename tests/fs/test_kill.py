@@ -25,7 +25,7 @@ from tests.fs.wire import Caller
 pytestmark = pytest.mark.needs("linux")
 
 SIZE = 2_000_000
-ROUNDS = 24
+ROUNDS = 12
 
 
 def content(number: int) -> bytes:
@@ -69,7 +69,7 @@ def test_the_writing_shell_is_killed(here: Place, write: Write, folder: Path, bl
         while writing.is_alive() and (process := writer(os.getpid())) is None:
             time.sleep(0)
         # Each round a little later.
-        time.sleep(number % ROUNDS * 0.002)
+        time.sleep(number % ROUNDS * 0.004)
         with suppress(psutil.NoSuchProcess, AttributeError):
             process.kill()  # type: ignore[union-attr]
         writing.join()

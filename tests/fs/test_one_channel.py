@@ -33,30 +33,19 @@ class Strict:
     password: str | None = None
 
 
-@pytest.fixture(params=["1", "2", "3"])
-def sessions(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def plain(sessions: str, home_of_the_daemon: Path) -> Iterator[Strict]:
-    with ssh_server(home_of_the_daemon, MaxSessions=sessions, AcceptEnv="none") as server:
-        yield Strict(server, server.user, str(home_of_the_daemon))
-
-
-@pytest.fixture
-def elevated(sessions: str, running_machine: Machine) -> Iterator[Strict]:
-    user = running_machine.add_user()
-    running_machine.allow(f"{user.name} ALL=(ALL) ALL")
+def strict(request: pytest.FixtureRequest, sessions: str, way: str) -> Iterator[Strict]:
     options = {"MaxSessions": sessions, "AcceptEnv": "none"}
-    with closing(Sshd(options, inside=running_machine.inside())) as server:
-        yield Strict(server, user.name, user.home, user.password)
-
-
-@pytest.fixture(params=["plain", pytest.param("elevated", marks=pytest.mark.needs("machine", "sudo"))])
-def strict(request: pytest.FixtureRequest, sessions: str) -> Strict:
-    reached: Strict = request.getfixturevalue(request.param)
-    return reached
+    if way == "plain":
+        home: Path = request.getfixturevalue("home_of_the_daemon")
+        with ssh_server(home, **options) as server:
+            yield Strict(server, server.user, str(home))
+    else:
+        machine: Machine = request.getfixturevalue("running_machine")
+        user = machine.add_user()
+        machine.allow(f"{user.name} ALL=(ALL) ALL")
+        with closing(Sshd(options, inside=machine.inside())) as server:
+            yield Strict(server, user.name, user.home, user.password)
 
 
 def connect(daemon: Daemon, data: dict[str, Any]) -> str:
@@ -65,6 +54,18 @@ def connect(daemon: Daemon, data: dict[str, Any]) -> str:
     return str(connection)
 
 
+ELEVATED = pytest.mark.needs("machine", "sudo")
+
+
+@pytest.mark.parametrize(
+    ("sessions", "way"),
+    [
+        ("1", "plain"),
+        pytest.param("1", "elevated", marks=ELEVATED),
+        pytest.param("2", "elevated", marks=ELEVATED),
+        ("3", "plain"),
+    ],
+)
 def test_files_and_timeouts(start_daemon: StartDaemon, strict: Strict) -> None:
     daemon = start_daemon()
     caller = Caller(daemon)

@@ -116,7 +116,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Blobs]:
     blobs.close()
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(name=NAMES, content=CONTENTS)
 def test_any_content_under_any_name_comes_back(place: Place, kept: Blobs, name: bytes, content: bytes) -> None:
     with stored(kept, content) as blob:
@@ -127,13 +127,13 @@ def test_any_content_under_any_name_comes_back(place: Place, kept: Blobs, name: 
 
 
 def test_odd_names(place: Place, write: Write) -> None:
+    files.make_directory(place, b"odd", None, parents=False, timeout=20)
     for name in ODD_NAMES:
-        write(place, name, name)
-        assert content_of(place, name) == name
-        assert files.stat_file(place, name, follow=True).size == len(name)
-    assert {entry.name for entry in files.list_directory(place, b".")} >= set(ODD_NAMES)
-    for name in ODD_NAMES:
-        files.remove(place, name, recursive=False, timeout=20)
+        write(place, b"odd/" + name, name)
+        assert content_of(place, b"odd/" + name) == name
+    described = {entry.name: entry.size for entry in files.list_directory(place, b"odd")}
+    assert described == {name: len(name) for name in ODD_NAMES}
+    files.remove(place, b"odd", recursive=True, timeout=20)
 
 
 def test_control_characters_and_bulk(place: Place, write: Write) -> None:
@@ -218,10 +218,12 @@ def test_login_shells_of_any_language(
             home.mkdir()
             server = links.enter_context(ssh_server(home, shell_path(shell)))
             place = Place(links.enter_context(ssh_link(server)), bytes(home))
-        for name in ODD_NAMES:
+        # A shell meets each name at one of its two servers.
+        names = ODD_NAMES[inhabitant::2]
+        for name in names:
             write(place, name, name)
             assert content_of(place, name) == name
-        assert {entry.name for entry in files.list_directory(place, b".")} >= set(ODD_NAMES)
+        assert {entry.name for entry in files.list_directory(place, b".")} >= set(names)
         assert litter(home) == []
 
 

@@ -1,6 +1,6 @@
 """Every operation in every shell that may be /bin/sh, with GNU's tools, with busybox's, and with hardly any.
 
-Each test runs in each shell with two of the three; which ones, changes from test to test.
+Each test runs in each shell with one of the three; which one, changes from test to test.
 """
 
 from __future__ import annotations

@@ -25,10 +25,8 @@ def processes_of(id: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             environment = process.environ()
-            if process.status() != psutil.STATUS_ZOMBIE and id in (
-                environment.get("CONNMGR_JOB"),
-                environment.get("CONNMGR_SPOOL"),
-            ):
+            spawned = id in (environment.get("CONNMGR_JOB"), environment.get("CONNMGR_SPOOL"))
+            if spawned and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue

@@ -22,6 +22,9 @@ from tests.jobs.conftest import WAIT, Jobs, new_id
 from tests.jobs.test_kill import processes_of, ready
 from tests.plugins.oneself import ssh_link, ssh_server
 
+MANY = 130
+"""Jobs whose ids together are longer than what a pipe takes at once."""
+
 
 def test_the_end_of_its_helper_and_of_its_session(jobs: Jobs) -> None:
     with local_session("sh") as session:
@@ -152,10 +155,10 @@ def test_another_boot_is_a_loss(jobs: Jobs, home: Path) -> None:
 
 
 def test_many_jobs_over_one_link(jobs: Jobs) -> None:
-    ids = [jobs.start(Launch(new_id(), b"echo $CONNMGR_JOB; exit 3")) for _ in range(200)]
+    ids = [jobs.start(Launch(new_id(), b"echo $CONNMGR_JOB; exit 3")) for _ in range(MANY)]
     eventually(
         lambda: all(seen.stdout.ended and seen.exit_code == 3 for seen in jobs.spool.look(ids, 20).values()),
-        "some of 200 jobs do not end",
+        f"some of {MANY} jobs do not end",
     )
     for id in ids[::20]:
         assert jobs.read(id).stdout == id.encode() + b"\n"

@@ -212,22 +212,24 @@ def await_held(process: psutil.Process, at_most: tuple[int, int]) -> tuple[int, 
     return now
 
 
-def rounds(far: Far, count: int, one: Callable[[], None]) -> None:
+ROUNDS = 6
+
+
+def rounds(far: Far, one: Callable[[], None]) -> None:
     process = psutil.Process(far.daemon.pid)
     for _ in range(3):
         one()
     before = held(process)
-    for _ in range(count):
+    for _ in range(ROUNDS):
         one()
     after = await_held(process, before)
     assert after[0] <= before[0], f"threads grew from {before[0]} to {after[0]}"
     assert after[1] <= before[1], f"descriptors grew from {before[1]} to {after[1]}"
 
 
-@pytest.mark.slow
 @pytest.mark.needs("descriptors")
 @KINDS
-def test_twenty_rounds_leave_nothing(far: Far) -> None:
+def test_rounds_leave_nothing(far: Far) -> None:
     connection = far.add()
 
     def one() -> None:
@@ -235,7 +237,7 @@ def test_twenty_rounds_leave_nothing(far: Far) -> None:
         assert far.echo(connection) == "hi"
         far.client.post("/shell/stop", connection=connection)
 
-    rounds(far, 20, one)
+    rounds(far, one)
 
 
 @pytest.mark.parametrize("far", [ELEVATED_TOO], indirect=True)
@@ -249,4 +251,4 @@ def test_rounds_of_broken_links_leave_nothing(far: Far) -> None:
             far.echo(connection)
         assert caught.value.code in {"shell_lost", "no_shell"}
 
-    rounds(far, 20, one)
+    rounds(far, one)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tests.components import program
 
 LOCKED = Path(__file__).with_name("npm")
 DIRECTORY = Path(__file__).parent.parent.parent / ".venv" / "mcp-clients"
 INSTALL_SECONDS = 500
-RUN_SECONDS = 120
+RUN_SECONDS = 240
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+SDK_CLIENT = Path(__file__).with_name("npm_client.mjs")
 CONFORMANCE = "@modelcontextprotocol/conformance/dist/index.js"
 
 
@@ -28,12 +32,9 @@ def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
     :raises InstallationError: it cannot be installed.
     """
     modules = installed()
-    # What Node.js has compiled once is kept: much of what a client takes is its start.
-    compiled = str(modules.parent / "compiled")
-    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_COMPILE_CACHE": compiled}
     done = subprocess.run(
         [_node(modules), str(modules / script), *arguments],
-        env=environment,
+        env=_environment(modules, home),
         cwd=home,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -42,6 +43,46 @@ def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+class SdkClient:
+    """The client of the TypeScript SDK, over HTTP in the modern mode; a context that ends it.
+
+    :raises InstallationError: it cannot be installed.
+    """
+
+    def __init__(self, url: str, token: str, home: Path) -> None:
+        modules = installed()
+        self._process = subprocess.Popen(
+            [_node(modules), str(SDK_CLIENT), str(modules), url, token],
+            env=_environment(modules, home),
+            cwd=home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> SdkClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._process.communicate(timeout=RUN_SECONDS)
+        finally:
+            self._process.kill()
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Call a tool, which must succeed with what its schema describes, and return its structured content."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"name": tool, "arguments": dict(arguments)}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the client has ended with the call of {tool}; what it said is on standard error"
+        result = json.loads(line)
+        assert not result.get("isError"), (tool, result)
+        told: dict[str, Any] = result["structuredContent"]
+        return told
 
 
 def installed() -> Path:
@@ -73,6 +114,12 @@ def _install(target: Path) -> None:
     if done.returncode:
         raise InstallationError((done.stderr or done.stdout)[-2000:])
     unfinished.rename(target)
+
+
+def _environment(modules: Path, home: Path) -> dict[str, str]:
+    # What Node.js has compiled once is kept: much of what a client takes is its start.
+    compiled = str(modules.parent / "compiled")
+    return {"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_COMPILE_CACHE": compiled}
 
 
 def _node(modules: Path) -> str:

@@ -27,8 +27,8 @@ NOT_FOR_AGENTS = {"token_limit"}
 def met() -> set[str]:
     """Return the codes of the endpoints that tools call."""
     actions = {action for one in TOOLS for action in one.actions} | {"shell.start", "shell.stop", "connection.info"}
-    endpoints = [endpoint for group in GROUPS for endpoint in group.endpoints if endpoint.action in actions]
-    assert {endpoint.action for endpoint in endpoints} == actions
+    endpoints = [endpoint for group in GROUPS for endpoint in group.endpoints if endpoint.action.name in actions]
+    assert {endpoint.action.name for endpoint in endpoints} == actions
     return {error.code for endpoint in endpoints for error in endpoint.raises} | OF_EVERY_REQUEST - NOT_FOR_AGENTS
 
 

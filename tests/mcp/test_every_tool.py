@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,24 +64,18 @@ def test_the_sdk_s_client_calls_each(
 
 @pytest.mark.needs("npm")
 @pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS)
-def test_the_inspector_calls_each(daemon: Daemon, bridge: HttpBridge, holder: Holder, tmp_path: Path) -> None:
-    target = ["--server-url", bridge.url, "--transport", "http", "--header", f"Authorization: Bearer {holder.secret}"]
+def test_the_typescript_sdk_s_client_calls_each(
+    daemon: Daemon, bridge: HttpBridge, holder: Holder, tmp_path: Path
+) -> None:
+    with official.SdkClient(bridge.url, holder.secret, tmp_path) as client:
 
-    def called(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        call = ["--method", "tools/call", "--tool-name", name, "--tool-args-json", json.dumps(arguments)]
-        words = ["--cli", "--protocol-era", "modern", "--format", "json", "--quiet", *call, *target]
-        code, output, errors = official.run(official.INSPECTOR, *words, home=tmp_path)
-        assert code == 0, (name, output, errors)
-        told: dict[str, Any] = json.loads(output)["result"]["structuredContent"]
-        return told
+        async def ask(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+            return await anyio.to_thread.run_sync(client.call, name, arguments)
 
-    async def ask(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return await anyio.to_thread.run_sync(called, name, arguments)
+        async def work() -> None:
+            await use_each_tool(ask, tmp_path)
 
-    async def work() -> None:
-        await use_each_tool(ask, tmp_path)
-
-    run(work)
+        run(work)
 
 
 def test_progress_comes_by_http(bridge: HttpBridge, holder: Holder) -> None:

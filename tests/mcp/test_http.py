@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from connmgr.client import Client, ClientError
+from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.mcp import agents
 from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agent, Agents
 from connmgr.mcp.server import build
@@ -169,7 +169,10 @@ def test_a_token_has_so_many_sessions_and_its_oldest_idle_one_makes_room(bridge:
 def test_a_token_has_so_many_requests_under_way(bridge: HttpBridge, daemon: Daemon, worker: Holder) -> None:
     holder = wire.create(daemon, *WORKER)
     own = bearer(holder, bridge.initialize(holder))
-    call = {"name": "run_command", "arguments": {"system": "local", "command": "sleep 100", "wait": 40}}
+    # All calls wait for one job, since each job costs processes.
+    holder.ok("/shell/start", connection=LOCAL_MACHINE)
+    job = holder.ok("/job/start", connection=LOCAL_MACHINE, command="sleep 100")["job"]
+    call = {"name": "read_job", "arguments": {"job": job, "wait": 40}}
     with ExitStack() as waiting:
         for number in range(MAX_REQUESTS_OF_TOKEN):
             message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}

@@ -22,6 +22,7 @@ from tests.spawner import PROGRAM
 pytestmark = [pytest.mark.needs("npm"), pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS)]
 
 SCOPES = ("connection.read", "shell.any", "job", "fs.read", "fs.write", "terminal")
+CONNECT_MS = "60000"
 ERAS = ("legacy", "modern")
 _CONTENTS = {
     *("completion-complete", "tools-call-image", "tools-call-audio", "tools-call-embedded-resource"),
@@ -57,8 +58,8 @@ def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
 
 def inspect(home: Path, era: str, target: list[str], *options: str) -> dict[str, Any]:
     """Have the inspector ask the server at ``target``, and return the result."""
-    words = ["--cli", "--protocol-era", era, "--format", "json", "--quiet", *options, *target]
-    code, output, errors = official.run(official.INSPECTOR, *words, home=home)
+    words = ["--cli", "--protocol-era", era, "--format", "json", "--quiet", "--connect-timeout", CONNECT_MS]
+    code, output, errors = official.run(official.INSPECTOR, *words, *options, *target, home=home)
     assert code == 0, (output, errors)
     result: dict[str, Any] = json.loads(output)["result"]
     return result

@@ -6,7 +6,8 @@ import pytest
 
 from connmgr.client import ClientError
 from connmgr.mcp.keys import NAMES, sent
-from connmgr.mcp.shown import last_line, text_of, visible, whole_end, whole_start
+from connmgr.mcp.shown import last_line, text_of, whole_end, whole_start
+from connmgr.printable import visible
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,9 @@ from connmgr.mcp.shown import last_line, text_of, visible, whole_end, whole_star
     ],
 )
 def test_what_is_not_seen_or_controls_a_terminal_is_written_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
-    assert visible(shown) == shown
+    assert visible(text, lines=True) == shown
+    assert visible(shown, lines=True) == shown
+    assert visible(text) == shown.replace("\t", "\\t").replace("\r", "\\r").replace("\n", "\\n")
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:

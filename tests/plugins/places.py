@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from connmgr.engine.session import Session
 from connmgr.engine.start import start_supervisor
@@ -22,6 +25,12 @@ PLACES = (LOCAL, SSH, GATEWAY)
 OPEN_SECONDS = 60.0
 ATTEMPT_SECONDS = 9.0
 MAX_OUTPUT = 16 << 20
+
+
+def here_and_afar(cases: Iterable[str]) -> pytest.MarkDecorator:
+    """Run a test with each ``case`` on this machine, and over ssh: in turns directly and through a gateway."""
+    afar = zip(cases, itertools.cycle((SSH, GATEWAY)), strict=False)
+    return pytest.mark.parametrize(("case", "place"), [(case, place) for case, far in afar for place in (LOCAL, far)])
 
 
 class Inside(Wrapper):
@@ -115,7 +124,7 @@ def session_on(
         session.stop(5)
 
 
-def attempt(transport: Transport) -> None:
+def attempt(transport: Transport, seconds: float = ATTEMPT_SECONDS) -> None:
     """Open a session and stop it, for tests in which that fails."""
-    with session_on(transport, seconds=ATTEMPT_SECONDS):
+    with session_on(transport, seconds=seconds):
         pass

@@ -28,7 +28,9 @@ PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 def keygen(path: Path, kind: str = "ed25519", passphrase: str = "", *options: str) -> Path:
     """Make a key pair and return the private key's path; the public one has ``.pub`` added."""
-    _ssh_keygen("-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path), *options)
+    # Finding the primes of a default key takes a second.
+    size = ("-b", "2048") if kind == "rsa" else ()
+    _ssh_keygen("-t", kind, *size, "-N", passphrase, "-C", path.name, "-f", str(path), *options)
     return path
 
 

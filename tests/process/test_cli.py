@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from connmgr import __version__
 from connmgr.settings import options
+from tests.cli.program import Done, run
 from tests.daemon import clean_environment
 
 
-def connmgr(home: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "connmgr", *words],
-        env=clean_environment(home) | environment,
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def connmgr(home: Path, *words: str, **environment: str) -> Done:
+    return run(*words, environment=clean_environment(home) | environment)
 
 
 def test_the_version(tmp_path: Path) -> None:
-    assert connmgr(tmp_path, "--version").stdout == f"connmgr {__version__}\n"
+    assert connmgr(tmp_path, "--version").output == f"connmgr {__version__}\n"
 
 
 def test_help_shows_every_option_with_its_text(tmp_path: Path) -> None:
-    shown = " ".join(connmgr(tmp_path, "serve", "--help").stdout.split())
+    shown = " ".join(connmgr(tmp_path, "serve", "--help").output.split())
     for option in options():
         assert f"--{option.name.replace('_', '-')}" in shown
         # click breaks lines at hyphens too.
@@ -41,13 +32,13 @@ def test_help_shows_every_option_with_its_text(tmp_path: Path) -> None:
 
 def test_the_api_key_is_made_once_private_and_rotated(tmp_path: Path) -> None:
     first = connmgr(tmp_path, "api-key")
-    assert (first.returncode, first.stderr) == (0, "")
+    assert (first.code, first.errors) == (0, "")
     file = tmp_path / "data/connmgr/api.key"
     assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
-    assert connmgr(tmp_path, "api-key").stdout == first.stdout
-    rotated = connmgr(tmp_path, "api-key", "--rotate").stdout
-    assert rotated != first.stdout
-    assert connmgr(tmp_path, "api-key").stdout == rotated
+    assert connmgr(tmp_path, "api-key").output == first.output
+    rotated = connmgr(tmp_path, "api-key", "--rotate").output
+    assert rotated != first.output
+    assert connmgr(tmp_path, "api-key").output == rotated
     assert [path.name for path in file.parent.iterdir()] == ["api.key"]
 
 
@@ -56,18 +47,18 @@ def test_an_api_key_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "data/connmgr/api.key"
     file.chmod(0o640)
     done = connmgr(tmp_path, "api-key")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"chmod 600 {file}" in done.stderr
+    assert (done.code, done.output) == (1, "")
+    assert f"chmod 600 {file}" in done.errors
     file.unlink()
     file.symlink_to("/etc/hostname")
-    assert "symbolic link" in connmgr(tmp_path, "api-key").stderr
+    assert "symbolic link" in connmgr(tmp_path, "api-key").errors
 
 
 def test_the_plugins_are_listed_for_people_and_programs(tmp_path: Path) -> None:
-    table = connmgr(tmp_path, "plugins").stdout.splitlines()
+    table = connmgr(tmp_path, "plugins").output.splitlines()
     assert table[0].split() == ["TYPE", "DISTRIBUTION", "VERSION", "DESCRIPTION"]
     assert any(line.split()[:3] == ["local", "connmgr", __version__] for line in table)
-    listed = json.loads(connmgr(tmp_path, "plugins", "--json").stdout)
+    listed = json.loads(connmgr(tmp_path, "plugins", "--json").output)
     assert listed["problems"] == []
     assert {"local", "ssh"} <= {entry["type"] for entry in listed["types"]}
 
@@ -78,9 +69,9 @@ def test_a_broken_plugin_is_named_and_the_others_work(tmp_path: Path) -> None:
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (distribution / "entry_points.txt").write_text("[connmgr]\nbroken = no_such_module\n")
     done = connmgr(tmp_path, "plugins", PYTHONPATH=str(distribution.parent))
-    assert done.returncode == 0
-    assert "local" in done.stdout
-    assert done.stderr.startswith("not used: broken of broken: ModuleNotFoundError")
+    assert done.code == 0
+    assert "local" in done.output
+    assert done.errors.startswith("not used: broken of broken: ModuleNotFoundError")
 
 
 def test_what_a_broken_plugin_says_cannot_control_the_terminal(tmp_path: Path) -> None:
@@ -89,7 +80,7 @@ def test_what_a_broken_plugin_says_cannot_control_the_terminal(tmp_path: Path) -
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
     (distribution / "entry_points.txt").write_text("[connmgr]\nrude = rude\n")
     (distribution.parent / "rude.py").write_text("raise ImportError('two\\nlines\\x1b[31m')\n")
-    said = connmgr(tmp_path, "plugins", PYTHONPATH=str(distribution.parent)).stderr
+    said = connmgr(tmp_path, "plugins", PYTHONPATH=str(distribution.parent)).errors
     assert said.splitlines() == [r"not used: rude of rude: ImportError: two\nlines\x1b[31m"]
 
 
@@ -97,8 +88,8 @@ def test_what_a_broken_plugin_says_cannot_control_the_terminal(tmp_path: Path) -
 def test_a_database_of_another_kind_is_refused_and_not_made(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "backup").touch()
     done = connmgr(tmp_path, *words, "--database-url", "sqlite:///x")
-    assert done.returncode == 1
-    assert "Bad value of option --database-url (begins with postgresql)." in done.stdout + done.stderr
+    assert done.code == 1
+    assert "Bad value of option --database-url (begins with postgresql)." in done.output + done.errors
     assert not (tmp_path / "x").exists()
 
 
@@ -107,6 +98,6 @@ def test_a_database_of_another_kind_is_refused_and_not_made(tmp_path: Path, word
 )
 def test_a_mistake_is_one_message_on_stderr(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
     done = connmgr(tmp_path, *words)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert "Error: " in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.code, done.output) == (code, "")
+    assert "Error: " in done.errors
+    assert "Traceback" not in done.errors

@@ -33,6 +33,14 @@ def untold(own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     return connmgr
 
 
+@pytest.fixture
+def auth_file(tmp_path: Path) -> Path:
+    """The authentication file beside which this process has told that it is a daemon."""
+    DaemonFile(tmp_path / "auth", "http://127.0.0.1:1")
+    assert find(tmp_path / "auth") is not None
+    return tmp_path / "auth"
+
+
 def test_it_tells_while_the_daemon_runs_and_its_owner_alone(own_daemon: Daemon) -> None:
     path = own_daemon.auth_file.with_name("daemon.json")
     assert stat.S_IMODE(path.lstat().st_mode) == 0o600
@@ -97,8 +105,8 @@ def test_a_killed_daemon_s_is_stale_and_the_next_daemon_replaces_it(start_daemon
     assert read(path).url == again.url
 
 
-def test_a_process_with_a_recycled_number_is_not_the_daemon(own_daemon: Daemon) -> None:
-    path = file_of(own_daemon.auth_file)
+def test_a_process_with_a_recycled_number_is_not_the_daemon(auth_file: Path) -> None:
+    path = file_of(auth_file)
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"started": told["started"] - 1}))
     with pytest.raises(ProcessLookupError):
@@ -132,27 +140,27 @@ def _directory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_open_to_others, _linked, _fifo, _directory])
-def test_what_others_could_have_written_is_passed_over(own_daemon: Daemon, spoil: Callable[[Path], None]) -> None:
-    spoil(file_of(own_daemon.auth_file))
+def test_what_others_could_have_written_is_passed_over(auth_file: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(file_of(auth_file))
     with pytest.raises(OSError, match=r"daemon\.json"):
-        read(file_of(own_daemon.auth_file))
-    assert find(own_daemon.auth_file) is None
+        read(file_of(auth_file))
+    assert find(auth_file) is None
 
 
 @pytest.mark.needs("root")
-def test_another_user_s_is_passed_over(own_daemon: Daemon) -> None:
-    os.chown(file_of(own_daemon.auth_file), 65533, 65533)
+def test_another_user_s_is_passed_over(auth_file: Path) -> None:
+    os.chown(file_of(auth_file), 65533, 65533)
     with pytest.raises(PermissionError, match="not a file of this user or root"):
-        read(file_of(own_daemon.auth_file))
+        read(file_of(auth_file))
 
 
 @pytest.mark.parametrize(
     "change", [{"url": 7}, {"pid": "1"}, {"pid": 0}, {"pid": 10**30}, {"started": "now"}, {"more": 1}, None]
 )
-def test_what_no_daemon_writes_is_passed_over(own_daemon: Daemon, change: dict[str, Any] | None) -> None:
-    path = file_of(own_daemon.auth_file)
+def test_what_no_daemon_writes_is_passed_over(auth_file: Path, change: dict[str, Any] | None) -> None:
+    path = file_of(auth_file)
     path.write_text("[" if change is None else json.dumps(json.loads(path.read_text()) | change))
-    assert find(own_daemon.auth_file) is None
+    assert find(auth_file) is None
 
 
 @pytest.mark.needs("root", "linux")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.daemon import channel, parser, server
+from connmgr.daemon import channel, parser, receiving, server
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
 from connmgr.errors import StartupError
@@ -41,8 +41,8 @@ def server_of(application: Application, bound: socket.socket, spools: Path) -> S
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., tuple[str, int]]]:
     """A function that serves an application in this process and returns its address; silence is short here."""
     monkeypatch.setattr(parser, "RECEIVE_SECONDS", SHORT)
-    for name in ("STALL_SECONDS", "IDLE_SECONDS", "LINGER_SECONDS"):
-        monkeypatch.setattr(channel, name, SHORT)
+    for module, name in ((receiving, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
+        monkeypatch.setattr(module, name, SHORT)
     running: list[tuple[Server, threading.Thread, threading.Event]] = []
 
     def start(application: Application = answer) -> tuple[str, int]:
@@ -167,8 +167,8 @@ def test_a_client_that_goes_away_is_seen_while_its_request_runs(serve: Any) -> N
 def patient(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``serve`` for clients that a busy machine may hold up."""
     monkeypatch.setattr(parser, "RECEIVE_SECONDS", SOON)
-    for name in ("STALL_SECONDS", "IDLE_SECONDS", "LINGER_SECONDS"):
-        monkeypatch.setattr(channel, name, SOON)
+    for module, name in ((receiving, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
+        monkeypatch.setattr(module, name, SOON)
     return serve
 
 
@@ -191,7 +191,7 @@ def naming_threads(seen: list[int]) -> Application:
 def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
     patient: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "KEEP_ALIVE_SECONDS", SOON)
+    monkeypatch.setattr(receiving, "KEEP_ALIVE_SECONDS", SOON)
     seen: list[int] = []
     with connect(patient(naming_threads(seen))) as connection:
         for _ in range(5):
@@ -208,7 +208,7 @@ def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
 
 def test_a_request_that_comes_later_or_in_pieces_is_answered_all_the_same(patient: Any) -> None:
     with connect(patient()) as connection:
-        for pause in (0.0, 2 * channel.KEEP_ALIVE_SECONDS, 0.0, channel.KEEP_ALIVE_SECONDS):
+        for pause in (0.0, 2 * receiving.KEEP_ALIVE_SECONDS, 0.0, receiving.KEEP_ALIVE_SECONDS):
             connection.sendall(REQUEST[:30])
             time.sleep(pause)
             connection.sendall(REQUEST[30:])

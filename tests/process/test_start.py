@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, DaemonExitedError, clean_environment
 
@@ -28,18 +29,12 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def refusal(home: Path, *options: str, environment: dict[str, str] | None = None) -> str:
     """Return the one line with which ``connmgr serve`` refuses to start."""
-    done = subprocess.run(
-        [sys.executable, "-m", "connmgr", "serve", *(options or ("--port", "0"))],
-        env=clean_environment(home) | (environment or {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert "Traceback" not in done.stderr
+    words = ("serve", *(options or ("--port", "0")))
+    done = run(*words, environment=clean_environment(home) | (environment or {}))
+    assert (done.code, done.output) == (1, "")
+    lines = done.errors.splitlines()
+    assert len(lines) == 1, done.errors
+    assert "Traceback" not in done.errors
     return lines[0]
 
 

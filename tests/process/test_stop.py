@@ -16,7 +16,7 @@ import pytest
 
 from connmgr.client import ClientError
 from tests.api.wire import LOCAL, address, bearer, client_of, send
-from tests.daemon import Daemon
+from tests.daemon import PROGRAM, Daemon
 from tests.fs.far_sides import eventually
 
 LONGEST = 25.0
@@ -52,10 +52,17 @@ def ended(daemon: Daemon) -> None:
     daemon.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_it(own_daemon: Daemon, number: signal.Signals) -> None:
-    own_daemon.process.send_signal(number)
-    ended(own_daemon)
+class TestProcess:
+    """As a user starts it: the interpreter, too, ends cleanly."""
+
+    @pytest.fixture
+    def daemon_program(self) -> tuple[str, ...]:
+        return PROGRAM
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_a_signal_stops_it(self, own_daemon: Daemon, number: signal.Signals) -> None:
+        own_daemon.process.send_signal(number)
+        ended(own_daemon)
 
 
 def test_a_client_stops_it(own_daemon: Daemon) -> None:

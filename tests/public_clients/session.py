@@ -1,6 +1,6 @@
-"""A session with one public client, as a program: every method once, and what came of it as JSON.
+"""A session with each class of a public client, as a program: every method once, and what came of it as JSON.
 
-``session.py MODULE CLASS``; it takes nothing from connmgr but the address, in ``CONNMGR_TEST_URL``.
+``session.py MODULE CLASS…``; it takes nothing from connmgr but the address, in ``CONNMGR_TEST_URL``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,7 @@ def methods(kind: type) -> list[str]:
     return [name for name, _ in inspect.getmembers(kind, inspect.isroutine) if not name.startswith("_")]
 
 
-async def main(module: str, kind: str) -> None:
-    clients = importlib.import_module(module)
+async def outcome(clients: types.ModuleType, kind: str) -> dict[str, Any]:
     # Without a token: it looks for the auth file where it always does.
     make: Callable[..., Any] = getattr(clients, kind)
     session = Session(make(base_url=os.environ["CONNMGR_TEST_URL"]), Path.cwd())
@@ -149,7 +149,12 @@ async def main(module: str, kind: str) -> None:
     if kind == "AsyncClient":
         renewed = getattr(clients, kind).from_sync_client(clients.Client(base_url=os.environ["CONNMGR_TEST_URL"]))
         results["from_sync_client"] = (await renewed.daemon_version())["version"]
-    json.dump({"methods": methods(getattr(clients, kind)), "results": results}, sys.stdout)
+    return {"methods": methods(getattr(clients, kind)), "results": results}
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2]))
+async def main(module: str, *kinds: str) -> None:
+    clients = importlib.import_module(module)
+    json.dump({kind: await outcome(clients, kind) for kind in kinds}, sys.stdout)
+
+
+asyncio.run(main(*sys.argv[1:]))

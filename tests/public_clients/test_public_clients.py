@@ -25,7 +25,6 @@ pytestmark = pytest.mark.timeout(900)
 HERE = Path(__file__).parent
 LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 KINDS = ("Client", "AsyncClient")
-CASES = [(version, kind) for version in VERSIONS for kind in KINDS]
 DESKTOP = ("action",)
 """What they can ask of a desktop program, and we do not have."""
 
@@ -49,9 +48,9 @@ class Outcome:
         return "store" if self.version.store else "connection"
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    version, kind = request.param
+@pytest.fixture(scope="module", params=VERSIONS, ids=str)
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    version = request.param
     try:
         places = installed.search_path(version)
     except installed.InstallationError as error:
@@ -62,14 +61,17 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     auth_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     daemon = Daemon(home, "--auth-file", str(auth_file))
     try:
-        return Outcome(version, *_session(version, kind, places, daemon, temporary))
+        return _sessions(version, places, daemon, temporary)
     finally:
         daemon.stop()
 
 
-def _session(
-    version: Version, kind: str, places: list[Path], daemon: Daemon, temporary: Path
-) -> tuple[set[str], dict[str, Any]]:
+@pytest.fixture(params=KINDS)
+def outcome(request: pytest.FixtureRequest, outcomes: dict[str, Outcome]) -> Outcome:
+    return outcomes[request.param]
+
+
+def _sessions(version: Version, places: list[Path], daemon: Daemon, temporary: Path) -> dict[str, Outcome]:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(daemon.home),
@@ -78,13 +80,13 @@ def _session(
         "PYTHONPATH": os.pathsep.join(map(str, places)),
         "CONNMGR_TEST_URL": daemon.url,
     }
-    command = [sys.executable, str(HERE / "session.py"), version.module, kind]
+    command = [sys.executable, str(HERE / "session.py"), version.module, *KINDS]
     done = subprocess.run(
-        command, env=environment, cwd=temporary, capture_output=True, text=True, timeout=100, check=False
+        command, env=environment, cwd=temporary, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, f"{done.stderr}\ndaemon: {daemon.stderr()}"
-    answer = json.loads(done.stdout)
-    return set(answer["methods"]), answer["results"]
+    answers = json.loads(done.stdout)
+    return {kind: Outcome(version, set(one["methods"]), one["results"]) for kind, one in answers.items()}
 
 
 def test_every_method_of_the_client_is_called(outcome: Outcome) -> None:

@@ -42,7 +42,7 @@ def test_shells_and_files_take_either_name_and_errors_use_the_one_given(daemon: 
     assert "store: Not a valid string" in _refusal(daemon, path, store=5)
     assert "connection: Not a valid string" in _refusal(daemon, path, connection=5)
     assert "connection: Missing data" in _refusal(daemon, path)
-    assert "store: Another name of connection" in _refusal(daemon, path, store=LOCAL, connection=LOCAL)
+    assert "store: This is another name of connection" in _refusal(daemon, path, store=LOCAL, connection=LOCAL)
 
 
 def test_shells_of_a_connection_are_listed_by_either_name(own_daemon: Daemon) -> None:

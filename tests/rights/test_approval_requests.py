@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.api.wire import LOCAL, NOBODY, Answer
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.plugins.strangers import install
 from tests.rights.wire import Holder, add, create
@@ -23,7 +24,13 @@ SCOPES = ("shell.any", "job")
 
 PLUGIN = """
 import json, os
+from connmgr.errors import PolicyDenied
 from connmgr.plugin import hookimpl
+
+@hookimpl
+def connmgr_authorise(action):
+    if os.path.exists(os.environ["HOME"] + "/refuses") and action == "shell.exec":
+        raise PolicyDenied("Not today.")
 
 @hookimpl
 def connmgr_approval_requested(approval):
@@ -139,6 +146,37 @@ def test_a_command_that_becomes_a_job_is_asked_about_once(asked: Daemon, holder:
         decide(asked, shown["approval"], "once")
         assert future.result(30).json["stdout"] == "end"
     assert (tmp_path / "marks").read_text() == "x\n"
+
+
+def test_what_is_refused_before_it_begins_uses_no_approval_up(asked: Daemon, holder: Holder) -> None:
+    body = {"connection": LOCAL, "command": "echo approved"}
+    decide(asked, pending(holder, body["command"]), "once")
+    refuses = asked.home / "refuses"
+    refuses.touch()
+    try:
+        assert holder.refused("/shell/exec", **body) == "policy_denied"
+    finally:
+        refuses.unlink()
+    assert holder.ok("/shell/exec", **body)["stdout"] == "approved"
+    assert holder.refused("/shell/exec", **body) == "approval_required"
+
+
+def test_what_finds_no_slot_uses_no_approval_up(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    full = start_daemon("--threads", "1")
+    full.client.shell.start(LOCAL)
+    holder = create(full, *SCOPES, rules=ASKS)
+    body = {"connection": LOCAL, "command": "echo approved"}
+    decide(full, pending(holder, body["command"]), "once")
+    os.mkfifo(tmp_path / "gate")
+    with ThreadPoolExecutor(1) as pool:
+        blocked = {"connection": LOCAL, "command": f"read line < {tmp_path}/gate"}
+        running = pool.submit(create(full, *SCOPES).ok, "/shell/exec", **blocked)
+        while full.client.post("/shell/list", connection=LOCAL)["shells"][0]["state"] != "busy":
+            threading.Event().wait(0.05)
+        assert holder.refused("/shell/exec", **body) == "busy"
+        (tmp_path / "gate").write_text("go on\n")
+        running.result(30)
+    assert holder.ok("/shell/exec", **body)["stdout"] == "approved"
 
 
 def test_broadcasts_and_jobs_are_asked_about_with_all_that_they_concern(asked: Daemon, holder: Holder) -> None:

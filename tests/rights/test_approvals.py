@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from connmgr.errors import ApprovalDenied, ApprovalRequired, PolicyDenied, QuotaExceeded, UnknownApproval
-from connmgr.rights.approvals import MAX_PENDING, Approvals, Subscribe, Verdict, written
+from connmgr.rights.approval import Verdict, written
+from connmgr.rights.approval_waiters import Subscribe
+from connmgr.rights.approvals import MAX_PENDING, Approvals
 from connmgr.vault import Vault
 from connmgr.vault.tables import now
 
@@ -84,7 +86,7 @@ class Desk:
 def desk(vault: Vault) -> Iterator[Desk]:
     made = Desk(vault)
     yield made
-    made.approvals.close()
+    made.approvals.waiters.close()
 
 
 def test_what_is_asked_for_is_pending_once_and_shown_whole(desk: Desk) -> None:
@@ -102,30 +104,32 @@ def test_what_is_asked_for_is_pending_once_and_shown_whole(desk: Desk) -> None:
     assert error.value.details == {"approval": id, "expires": written(shown.expires)}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {**ASKED, "argv": ["systemctl", "restart", "unit"]},
-        {**ASKED, "argv": ["systemctl", "restart ünit"]},
-        {**ASKED, "argv": ["systemctl", "restart", "ünit", ""]},
-        {**ASKED, "argv": None, "command": "systemctl restart ünit"},
-        {**ASKED, "env": {}},
-        {**ASKED, "env": {"A": "b", "C": ""}},
-        {**ASKED, "env": {"A": "c"}},
-        {**ASKED, "connections": ["d"]},
-        {**ASKED, "connections": ["c", "d"]},
-        {**ASKED, "cwd": "/"},
-        {**ASKED, "stdin": ""},
-        {**ASKED, "session": "x"},
-        {**ASKED, "action": "job.start"},
-        {},
-    ],
-)
-def test_an_approval_is_for_just_what_was_asked(desk: Desk, other: Mapping[str, Any]) -> None:
+OTHERS: list[Mapping[str, Any]] = [
+    {**ASKED, "argv": ["systemctl", "restart", "unit"]},
+    {**ASKED, "argv": ["systemctl", "restart ünit"]},
+    {**ASKED, "argv": ["systemctl", "restart", "ünit", ""]},
+    {**ASKED, "argv": None, "command": "systemctl restart ünit"},
+    {**ASKED, "env": {}},
+    {**ASKED, "env": {"A": "b", "C": ""}},
+    {**ASKED, "env": {"A": "c"}},
+    {**ASKED, "connections": ["d"]},
+    {**ASKED, "connections": ["c", "d"]},
+    {**ASKED, "cwd": "/"},
+    {**ASKED, "stdin": ""},
+    {**ASKED, "session": "x"},
+    {**ASKED, "action": "job.start"},
+    {},
+]
+"""What differs from :data:`ASKED` in one thing."""
+
+
+def test_an_approval_is_for_just_what_was_asked(desk: Desk) -> None:
     id = desk.pending()
     desk.decide(id, "grant")
     assert desk.ask() == id
-    assert desk.pending(other) != id
+    pending = [desk.pending(other) for other in OTHERS]
+    assert id not in pending
+    assert len(set(pending)) == len(OTHERS), "what differs in one thing is taken for the same"
 
 
 def test_an_approval_is_for_the_token_that_asked(desk: Desk) -> None:
@@ -144,6 +148,28 @@ def test_once_is_used_up_and_the_next_is_asked_anew(desk: Desk) -> None:
     for verdict in ("once", "grant", "deny"):
         with pytest.raises(UnknownApproval):
             desk.decide(id, verdict)
+
+
+def test_what_a_request_has_used_up_is_given_back_unless_it_has_begun(desk: Desk) -> None:
+    desk.decide(id := desk.pending(), "once")
+    before = desk.approvals.get(id)
+    desk.ask()
+    desk.approvals.give_back()
+    assert desk.approvals.get(id) == before
+    assert desk.ask() == id
+    desk.approvals.begun()
+    desk.approvals.give_back()
+    assert desk.pending() != id
+
+
+def test_what_is_given_back_makes_way_for_what_was_asked_meanwhile(desk: Desk) -> None:
+    desk.decide(id := desk.pending(), "once")
+    desk.ask()
+    first = desk.local.request
+    other = desk.pending()
+    desk.local.request = first
+    desk.approvals.give_back()
+    assert desk.pending() == other != id
 
 
 def test_a_request_that_comes_again_in_another_turn_keeps_what_it_used_up(desk: Desk) -> None:
@@ -271,17 +297,17 @@ def test_the_end_of_the_daemon_and_of_the_time_end_the_waiting(desk: Desk) -> No
         desk.ask(wait=0.01)
     with ThreadPoolExecutor(1) as pool:
         subscribed = threading.Event()
-        subscribe = desk.approvals.subscribe
+        subscribe = desk.approvals.waiters.subscribe
 
         def note(id: str, told: Callable[[], None]) -> Callable[[], None]:
             cancel = subscribe(id, told)
             subscribed.set()
             return cancel
 
-        desk.approvals.subscribe = note  # type: ignore[method-assign]
+        desk.approvals.waiters.subscribe = note  # type: ignore[method-assign]
         waiting = pool.submit(desk.ask, wait=30)
         assert subscribed.wait(20)
-        desk.approvals.close()
+        desk.approvals.waiters.close()
         with pytest.raises(ApprovalRequired):
             waiting.result(20)
 
@@ -300,4 +326,4 @@ def test_two_daemons_of_one_vault_share_what_is_asked_and_decided(
         assert waiting.result(20) == id
     assert here.pending() == there.pending() != id
     for desk in (here, there):
-        desk.approvals.close()
+        desk.approvals.waiters.close()

@@ -193,7 +193,7 @@ def test_every_endpoint_has_an_action_of_its_own_name_or_that_of_what_it_does() 
     for group in GROUPS:
         for endpoint in group.endpoints:
             named = endpoint.path.partition("/<")[0].strip("/").replace("/", ".")
-            assert endpoint.action in {named, f"{named}.read", OF_OTHERS.get(endpoint.path)}, endpoint.path
+            assert endpoint.action.name in {named, f"{named}.read", OF_OTHERS.get(endpoint.path)}, endpoint.path
 
 
 def test_a_batch_is_asked_about_entry_by_entry_and_one_refusal_stores_nothing(guarded: Guarded) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import Job
-from tests.api.wire import LOCAL
+from tests.api.wire import LOCAL, NOBODY
 from tests.daemon import Daemon
 from tests.rights.test_rule_bypasses import TEXTS
 from tests.rights.wire import Holder, create
@@ -256,3 +256,45 @@ def test_what_is_foretold_of_files_is_what_becomes_of_them(daemon: Daemon) -> No
         body["connection"] = LOCAL
         assert bound.ok("/token/check", path=path, request=body)["effect"] == "deny", path
         assert bound.refused(path, **body) == "policy_denied", path
+
+
+def test_what_comes_as_a_stream_is_foretold_to_be_denied_where_a_rule_asks(daemon: Daemon) -> None:
+    bound = create(daemon, "fs.write", rules=[{"effect": "ask", "path": "/srv/**"}])
+    for path, effect in {"/fs/mkdir": "ask", "/fs/upload": "deny"}.items():
+        told = bound.ok("/token/check", path=path, request={"connection": LOCAL, "path": "/srv/new"})
+        assert told["effect"] == effect, path
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "effect", "code"),
+    [
+        ("/fs/glob", {"pattern": "/etc/*"}, "allow", "ok"),
+        ("/fs/glob", {"pattern": "/etc/*/../*"}, "deny", "policy_denied"),
+        ("/fs/script", {"blob": NOBODY}, "deny", "policy_denied"),
+        ("/fs/list", {"path": "{d}/open"}, "allow", "ok"),
+        ("/fs/list", {"path": "relative"}, "unknown", "policy_denied"),
+        ("/fs/move", {"source": "{d}/write/a", "target": "{d}/open/a"}, "deny", "policy_denied"),
+        ("/fs/checksum", {"path": "{d}/open"}, "allow", "ok"),
+        ("/fs/checksum", {"path": "{d}/mixed"}, "unknown", "policy_denied"),
+        ("/fs/remove", {"path": "{d}/mixed", "recursive": True}, "unknown", "policy_denied"),
+        ("/fs/remove", {"path": "{d}/open/empty", "recursive": False}, "allow", "ok"),
+        ("/fs/mkdir", {"path": "{d}/asked/new"}, "ask", "approval_required"),
+    ],
+)
+def test_what_is_foretold_of_trees_patterns_and_scripts(
+    daemon: Daemon, tmp_path: Path, path: str, body: dict[str, Any], effect: str, code: str
+) -> None:
+    daemon.client.shell.start(LOCAL)
+    for name in ("open/empty", "mixed/closed", "asked", "write/a"):
+        (tmp_path / name).mkdir(parents=True)
+    rules = [
+        {"effect": "allow", "path": f"{tmp_path}/open/**"},
+        {"effect": "allow", "path": f"{tmp_path}/mixed"},
+        {"effect": "allow", "path": f"{tmp_path}/write/**", "action": "fs.write"},
+        {"effect": "ask", "path": f"{tmp_path}/asked/**"},
+    ]
+    bound = create(daemon, "fs.read", "fs.write", rules=rules)
+    given = {"connection": LOCAL, **json.loads(json.dumps(body).replace("{d}", str(tmp_path)))}
+    assert bound.ok("/token/check", path=path, request=given)["effect"] == effect
+    answer = bound.send(path, **given)
+    assert ("ok" if answer.status == 200 else answer.code) == code

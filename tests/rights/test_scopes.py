@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from marshmallow.fields import List
 
+from connmgr.api import docs
 from connmgr.api.app import GROUPS
 from connmgr.api.endpoint import Endpoint
+from connmgr.api.schemas import FilePath, Id
 from connmgr.api.stream_endpoint import StreamEndpoint
-from connmgr.rights.scopes import ACTIONS, ARGV, RUNS_COMMANDS, SCOPES, TEXT, missing
+from connmgr.rights.scopes import ACTIONS, ARGV, SCOPES, TEXT, missing
 from tests.api.wire import NOBODY, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -67,20 +70,25 @@ def streamed(holder: Holder, endpoint: Endpoint) -> str:
         return str(stream.finish().error["code"])
 
 
+def is_missing(endpoint: Endpoint, lacking: str) -> bool:
+    """Whether a token that has all scopes but one lacks one for the request that is tried."""
+    scopes = set(SCOPES) - {lacking}
+    to_run = (ARGV if endpoint.path == "/job/start" else TEXT) if endpoint.action.runs else scopes
+    return missing(endpoint.action.name, scopes) is not None or scopes.isdisjoint(to_run)
+
+
 @pytest.mark.parametrize("lacking", SCOPES)
 def test_a_token_without_one_scope_is_refused_what_needs_it_and_nothing_else(quiet: Daemon, lacking: str) -> None:
     holder = create(quiet, *(scope for scope in SCOPES if scope != lacking))
     wrong = []
     for endpoint in endpoints():
-        if endpoint.action == "daemon.stop" and lacking != "vault.admin":
+        if endpoint.action.name == "daemon.stop" and lacking != "vault.admin":
             continue
-        runs = () if endpoint.action not in RUNS_COMMANDS else (ARGV if endpoint.action == "job.start" else TEXT,)
-        needed = missing(endpoint.action, set(SCOPES) - {lacking}, *runs)
         code = tried(holder, endpoint)
-        if (code == "scope_denied") != (needed is not None):
+        if (code == "scope_denied") != is_missing(endpoint, lacking):
             wrong.append((endpoint.path, code))
     assert not wrong
-    refused = sum(missing(endpoint.action, set(SCOPES) - {lacking}) is not None for endpoint in endpoints())
+    refused = sum(is_missing(endpoint, lacking) for endpoint in endpoints())
     print(f"{lacking:16} lacking: {refused} of {sum(1 for _ in endpoints())} endpoints refuse, and the others do not")
 
 
@@ -100,9 +108,32 @@ def test_a_token_without_any_scope_may_do_next_to_nothing(quiet: Daemon) -> None
     } & {endpoint.path for endpoint in endpoints()}
 
 
-def test_every_endpoint_has_an_action_that_the_policy_knows() -> None:
-    declared = {endpoint.action for endpoint in endpoints()}
-    assert declared <= ACTIONS, "an action without a scope is open to no token: declare it in rights/scopes.py"
+def test_the_page_of_scopes_has_the_actions_that_there_are() -> None:
+    declared = {endpoint.action.name for endpoint in (*endpoints(), *docs.group_of(GROUPS).endpoints)}
+    assert not declared - ACTIONS, "no token may do what has no line in rights/scopes.py: give it one"
+    assert not ACTIONS - declared - {"handshake"}, "no endpoint does what this line of rights/scopes.py is about"
+
+
+NO_SUBJECTS = {
+    "approval": "the view looks whether its connections are in sight",
+    "blob": "of the caller's own",
+    "id": "a token's: the view looks whether the caller has made it",
+    "members": "below `path`",
+    "pattern": "what it matches is looked at where it is found",
+    "remove": "a batch is asked about entry by entry",
+}
+"""Fields that hold ids or paths, and why authorisation does not look at them."""
+
+
+def test_every_id_and_path_of_a_request_is_looked_at() -> None:
+    unseen = {
+        name: endpoint.path
+        for endpoint in endpoints()
+        for name, field in (endpoint.request.fields if endpoint.request else {}).items()
+        if isinstance(field.inner if isinstance(field, List) else field, Id | FilePath)
+        and name not in endpoint.subjects | NO_SUBJECTS.keys()
+    }
+    assert not unseen, "tokens would not be held to what they see: these fields have no place in rights/subjects.py"
 
 
 def test_the_page_of_the_description_needs_no_token(start_daemon: StartDaemon) -> None:

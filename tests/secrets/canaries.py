@@ -63,7 +63,7 @@ class Canaries:
         rounds = count()
 
         def watch() -> None:
-            while not over.wait(0.01):
+            while not over.wait(0.05):
                 next(rounds)
                 found.update(self.found_in_processes())
 

@@ -32,6 +32,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     daemon.stop()
 
 
+@pytest.fixture(scope="module")
+def alice(daemon: Daemon) -> Iterator[Client]:
+    """A session that has unlocked alice, which takes half a second."""
+    with session(daemon, "alice") as client:
+        yield client
+
+
 def session(daemon: Daemon, user: str | None = None) -> Client:
     client = Client(daemon.url, auth_file=daemon.auth_file)
     if user:
@@ -57,12 +64,11 @@ def chain(client: Client, user: str = "u") -> tuple[str, str, str]:
     return gateway, carrier, add("elevated", elevated)
 
 
-@pytest.mark.parametrize("changed", ["gateway", "carrier"])
-@pytest.mark.parametrize("user", [None, "bob"])
+@pytest.mark.parametrize(("changed", "user"), [("gateway", None), ("carrier", "bob")])
 def test_a_way_is_changed_by_those_who_may_open_what_goes_over_it(
-    daemon: Daemon, changed: str, user: str | None
+    daemon: Daemon, alice: Client, changed: str, user: str | None
 ) -> None:
-    with session(daemon, "alice") as alice, session(daemon, user) as other:
+    with session(daemon, user) as other:
         gateway, carrier, elevated = chain(alice, "alice")
         id = {"gateway": gateway, "carrier": carrier}[changed]
         before = alice.post("/connection/info", connections=[id])["infos"][0]["rawData"]
@@ -78,8 +84,8 @@ def test_a_way_is_changed_by_those_who_may_open_what_goes_over_it(
         assert refusal(alice, "/shell/start", connection=elevated).code == "unknown_connection"
 
 
-def test_a_secret_cannot_be_taken_along_to_another_carrier(daemon: Daemon) -> None:
-    with session(daemon, "alice") as alice, session(daemon) as stranger:
+def test_a_secret_cannot_be_taken_along_to_another_carrier(daemon: Daemon, alice: Client) -> None:
+    with session(daemon) as stranger:
         *_, elevated = chain(alice, "again")
         own = stranger.post("/connection/add", name="own", data=HOST | {"user": "own"}, validate=False)["connection"]
         stolen = alice.post("/connection/info", connections=[elevated])["infos"][0]["rawData"] | {"host": own}
@@ -87,8 +93,10 @@ def test_a_secret_cannot_be_taken_along_to_another_carrier(daemon: Daemon) -> No
             assert refusal(stranger, path, data=stolen, validate=False, **fields).code == "secret_locked"
 
 
-def test_what_runs_with_the_rights_of_a_locked_secret_is_changed_by_those_who_may_open_it(daemon: Daemon) -> None:
-    with session(daemon, "alice") as alice, session(daemon) as stranger:
+def test_what_runs_with_the_rights_of_a_locked_secret_is_changed_by_those_who_may_open_it(
+    daemon: Daemon, alice: Client
+) -> None:
+    with session(daemon) as stranger:
         *_, elevated = chain(alice, "rights")
         inner = {"type": "shellEnvironment", "host": elevated, "commands": ["true"]}
         id = alice.post("/connection/add", name="inner", data=inner, validate=False)["connection"]

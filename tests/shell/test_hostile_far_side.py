@@ -20,20 +20,24 @@ from tests.shell.test_shells import LOCAL, add_local
 LATEST = 0.1
 """Seconds in which 99 of 100 answers must come to a client that has nothing to do with the far side."""
 
-MOST_MEMORY = 64 << 20
+MOST_MEMORY = 32 << 20
 LEAST_ANSWERS = 30
+SECONDS_BETWEEN_ANSWERS = 0.01
+LISTED_FILES = 150_000
+"""More than fit into MOST_MEMORY, if the descriptions of all were kept."""
+
 
 TALKATIVE = f"""#!{sys.executable}
 import sys
 sys.stdout.write("password" * {(16 << 20) // 8})
 """
 
-# A find that describes many files by little text: 16 MB of them.
+# A find that describes many files by little text.
 PROLIFIC = f"""#!{sys.executable}
 import sys
 mark = sys.argv[-1].split(" ")[0]
 number = 0
-while mark and number < {(16 << 20) // 46}:
+while mark and number < {LISTED_FILES}:
     print("".join(f"{{mark}} 0=f:0:0:0:0:::/./{{n * 7919 % 1000000}}\\n" for n in range(number, number + 4096)), end="")
     number += 4096
 """
@@ -67,7 +71,7 @@ class Bystander:
             client.close()
 
     def _ask(self) -> None:
-        while not self._over.is_set():
+        while not self._over.wait(SECONDS_BETWEEN_ANSWERS):
             for client, times in zip(self._clients, self.times, strict=True):
                 begun = time.monotonic()
                 client.post("/daemon/version")
@@ -162,7 +166,7 @@ def test_a_listing_that_is_a_flood(hostile: Daemon, idle: Daemon) -> None:
             assert response.status == 200
             while piece := response.read(1 << 20):
                 received += piece.count(b'"name":')
-        assert received > (16 << 20) // 46
+        assert received > LISTED_FILES
 
     unimpressed(hostile, idle, read)
 

@@ -25,7 +25,7 @@ ON = {"address": "127.0.0.1"}
 BACK_SECONDS = 3.0
 """Time in which a tunnel with traffic is open again once its machine is back."""
 
-INTERRUPTIONS = 60
+INTERRUPTIONS = 20
 """Losses of the way that a test sees; the benchmark sees 500."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.passphrase import Cost, KeyDerivation
 from connmgr.vault import Database, Vault, open_database, principal_rows, record, schema
 from connmgr.vault import rows as connection_rows
 from connmgr.vault.record import fingerprint
@@ -47,11 +49,30 @@ def daemons(postgres: Postgres, start_daemon: StartDaemon, tmp_path: Path) -> tu
 
 @pytest.fixture(params=BOTH)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new, empty database of either kind."""
+    """The URL of a database of either kind: of a new vault for who asks for :func:`vault`, else an empty one."""
+    made = "vault" in request.fixturenames
     if request.param == "sqlite":
+        if made:
+            shutil.copy(request.getfixturevalue("new_file"), tmp_path / "vault.db")
         return f"sqlite:///{tmp_path}/vault.db"
     server: Postgres = request.getfixturevalue("postgres")
-    return server.dsn(server.create())
+    return server.dsn(server.create(request.getfixturevalue("new_database") if made else None))
+
+
+@pytest.fixture(scope="session")
+def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new vault in SQLite, to be copied: making one runs all migrations."""
+    path = tmp_path_factory.mktemp("new") / "vault.db"
+    Vault(open_database(f"sqlite:///{path}"), KEY).close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def new_database(postgres: Postgres) -> str:
+    """The name of a database with a new vault, to be copied."""
+    name = postgres.create()
+    Vault(open_database(postgres.dsn(name)), KEY).close()
+    return name
 
 
 @pytest.fixture
@@ -128,7 +149,7 @@ def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0
     tx.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '{revision}'"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a vault with alice and bob."""
     return peopled(tmp_path_factory.mktemp("people"))
@@ -138,3 +159,24 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def directory(template: Path, tmp_path: Path) -> Path:
     """A copy of it for one test."""
     return copied(template, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def remembered() -> dict[tuple[str, bytes], bytes]:
+    return {}
+
+
+@pytest.fixture
+def derivations(remembered: dict[tuple[str, bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cost]]:
+    """Each derivation that was asked for; one that was computed before is remembered, for it takes half a second."""
+    asked: list[tuple[str, Cost]] = []
+    derive = KeyDerivation.derive
+
+    def remember(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:
+        asked.append((passphrase, cost))
+        if (passphrase, salt) not in remembered:
+            remembered[passphrase, salt] = derive(self, passphrase, salt, cost)
+        return remembered[passphrase, salt]
+
+    monkeypatch.setattr(KeyDerivation, "derive", remember)
+    return asked

@@ -93,11 +93,11 @@ class Postgres:
         self._reserved.close()
         shutil.rmtree(self._directory)
 
-    def create(self) -> str:
-        """Create an empty database and return its name."""
+    def create(self, template: str | None = None) -> str:
+        """Create a database, empty or as ``template`` is that nobody uses, and return its name."""
         name = f"vault{next(self._names)}"
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
         return name
 
     def dsn(self, name: str) -> str:

@@ -12,7 +12,7 @@ from connmgr.errors import SecretLocked, UnknownConnection
 from connmgr.secrets.principals import Access
 from connmgr.vault import Database, Vault, integrity
 from connmgr.vault.batch import Addition, Batch, Change
-from connmgr.vault.connections import without_access
+from connmgr.vault.changes import without_access
 from connmgr.vault.record import fingerprint
 from tests.vault.conftest import KEY, Add
 

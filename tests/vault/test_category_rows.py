@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,10 @@ def test_every_changed_column_is_refused(vault: Vault, behind: Database, column:
 
 @pytest.mark.parametrize("column", ["name", "segment", "path", "depth", "config", "mac", "created"])
 @pytest.mark.parametrize("value", ["'nope'", "x'ff'", "cast(x'ff' AS text)", "9e99"])
-def test_values_of_another_type_are_refused(tmp_path: Path, open_vault: OpenVault, column: str, value: str) -> None:
+def test_values_of_another_type_are_refused(
+    tmp_path: Path, new_file: Path, open_vault: OpenVault, column: str, value: str
+) -> None:
+    shutil.copy(new_file, tmp_path / "vault.db")
     vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
     # PostgreSQL would take none of them.
     statement = sa.text(f"UPDATE category SET {column} = {value} WHERE id = '{DEFAULT}'")

@@ -26,10 +26,10 @@ from connmgr.errors import (
     UserExists,
     VaultLocked,
 )
-from connmgr.secrets.passphrase import MODERATE, Cost, KeyDerivation
+from connmgr.secrets.passphrase import MODERATE, Cost, new_salt
 from connmgr.secrets.principals import Access, new_principal
 from connmgr.secrets.throttle import Delays, Throttle
-from connmgr.vault import Vault
+from connmgr.vault import Vault, principals
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 
 
@@ -43,27 +43,6 @@ def vault(directory: Path) -> Iterator[Vault]:
 def empty(tmp_path: Path) -> Iterator[Vault]:
     with opened(new_directory(tmp_path)) as vault:
         yield vault
-
-
-@pytest.fixture(scope="module")
-def remembered() -> dict[tuple[str, bytes], bytes]:
-    return {}
-
-
-@pytest.fixture
-def derivations(remembered: dict[tuple[str, bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cost]]:
-    """Each derivation that was asked for; one that was computed before is remembered, for it takes half a second."""
-    asked: list[tuple[str, Cost]] = []
-    derive = KeyDerivation.derive
-
-    def remember(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:
-        asked.append((passphrase, cost))
-        if (passphrase, salt) not in remembered:
-            remembered[passphrase, salt] = derive(self, passphrase, salt, cost)
-        return remembered[passphrase, salt]
-
-    monkeypatch.setattr(KeyDerivation, "derive", remember)
-    return asked
 
 
 def unlocked(vault: Vault, user: str) -> Access:
@@ -174,8 +153,10 @@ class TestSessions:
 
 class TestUnlocking:
     def test_unknown_user_and_wrong_passphrase_cost_and_say_the_same(
-        self, vault: Vault, derivations: list[tuple[str, Cost]]
+        self, vault: Vault, derivations: list[tuple[str, Cost]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        salt = new_salt()
+        monkeypatch.setattr(principals, "new_salt", lambda: salt)
         answers = []
         for user in ("alice", "mallory", "vault", "", "x" * 1000, "\u202ealice"):
             with pytest.raises(UnlockFailed) as refusal:

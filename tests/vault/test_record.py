@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,9 @@ def test_a_bad_record_below_one_that_is_renamed_is_not_made_good(vault: Vault, a
 )
 @pytest.mark.parametrize("value", ["'x'", "x'ff'", "cast(x'ff' AS text)", "9e99", f"'{'[' * 100_000}'"])
 def test_values_of_another_type_are_refused(
-    tmp_path: Path, open_vault: Callable[..., Vault], column: str, value: str
+    tmp_path: Path, new_file: Path, open_vault: Callable[..., Vault], column: str, value: str
 ) -> None:
+    shutil.copy(new_file, tmp_path / "vault.db")
     vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
     # PostgreSQL would take none of them.
     vault.database.write(lambda tx: tx.execute(sa.text(f"UPDATE connection SET {column} = {value}")))

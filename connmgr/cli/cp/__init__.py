@@ -19,17 +19,23 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
 
 @click.command()
 @click.argument("operands", metavar="SOURCE... TARGET", type=CopyPath(), nargs=-1)
-@click.option("--recursive", "-r", is_flag=True, help="Copy directories with all that they hold.")
-@click.option("--archive", "-a", "keep", is_flag=True, help="As -r, and keep links, modes and times as they are.")
-@click.option("--checksum", "-c", is_flag=True, help="Leave what has the same SHA-256, whatever its time is.")
-@click.option("--exclude", "excludes", metavar="GLOB", multiple=True, help="Leave out what bears such a name, or path.")
+@click.option("--recursive", "-r", is_flag=True, help="Copy directories with their content.")
+@click.option("--archive", "-a", "keep", is_flag=True, help="As -r, and keep links, modes and times.")
+@click.option("--checksum", "-c", is_flag=True, help="Skip files with the same SHA-256, whatever their times are.")
+@click.option(
+    "--exclude",
+    "excludes",
+    metavar="GLOB",
+    multiple=True,
+    help="Leave out files and directories with a matching name or path.",
+)
 @click.option("--mode", metavar="OCTAL", help="Permissions of a new file.  [default: those of SOURCE]")
 @click.option(
     "--all",
     "patterns",
     metavar="GLOB",
     multiple=True,
-    help="Copy to all connections that match, TARGET being :path, or from all, each SOURCE being :path.",
+    help="Copy to all matching connections, with TARGET :path, or from all, with each SOURCE :path.",
 )
 @choosing
 @jobs_option(DEFAULT_JOBS, MAX_JOBS)
@@ -53,18 +59,18 @@ def cp(
 ) -> None:
     """Copy files to, from or between connections.
 
-    CONNECTION:path is a file of a connection, or of an address, USER@HOST or ssh://[USER@]HOST[:PORT]. The path starts
-    from the directory of the shell there, unless it is absolute or begins with ~/. With *, ? and [ in it the machine's
-    shell expands it: put it in quotes. A path that begins with / . or ~ is one of this machine, and - is standard input
-    or output. A directory as TARGET takes each file under its own name. Each file gets its name once it is there whole.
+    CONNECTION:path is a file of a connection, or of an address, USER@HOST or ssh://[USER@]HOST[:PORT]. The path is
+    relative to the directory of the shell there, unless it is absolute or begins with ~/. The machine's shell expands
+    *, ? and [ in it: put it in quotes. A path that begins with / . or ~ is on this machine, and - is standard input or
+    output. If TARGET is a directory, each file goes there under its own name. A file gets its name once it is complete.
 
-    With -r, a file that is there with the same size and time of change is left, so that a run that broke off goes on
-    where it was. Files keep their times, and their modes but for what the umask takes away; links are left out. -a
-    keeps links as links, the modes whole, and the times of new directories. Owners are never kept. With --checksum
-    what has the same size and SHA-256 is left, single files too; both sides read these files for it.
+    With -r, existing files with the same size and time of change are skipped, so an interrupted run continues where it
+    was. Files keep their times, and their modes minus the umask; links are left out. -a keeps links as links, whole
+    modes, and the times of new directories. Owners are never kept. With --checksum files with the same size and SHA-256
+    are skipped, single files too; both sides read these files for that.
 
-    With --all, each connection that one of the GLOBs matches gets the SOURCEs of this machine as :path. Or :path of
-    each goes into the directory TARGET of this machine, there into one of the connection's name.
+    With --all, each connection that matches one of the GLOBs gets the SOURCEs of this machine as :path. Or :path of
+    each is copied into the directory TARGET of this machine, into a subdirectory with the connection's name.
     """
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")

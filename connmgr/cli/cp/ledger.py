@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import click
 
-from connmgr.cli.output import counted, visible
+from connmgr.cli.output import counted
+from connmgr.printable import visible
 
 HERE, THERE = "here", "there"
 UNITS = ("B", "kB", "MB", "GB", "TB")

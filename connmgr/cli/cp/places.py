@@ -14,8 +14,8 @@ from connmgr.cli.address import SCHEME, reach
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import ensure_shell, own_session
-from connmgr.cli.output import visible
 from connmgr.client import Client
+from connmgr.printable import visible
 
 STREAM = "-"
 WILDCARDS = frozenset("*?[")

@@ -15,10 +15,11 @@ from connmgr.cli.doctor import daemon, files, leftovers, surroundings, vault
 from connmgr.cli.doctor.finding import OK, PROBLEM, Examined, Finding
 from connmgr.cli.exits import FAILED
 from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import json_option, print_json, print_table, visible
+from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client, ClientError
-from connmgr.client.http import is_address_named
+from connmgr.client.address import is_address_named
 from connmgr.errors import ConnmgrError
+from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.settings import Settings
@@ -32,9 +33,9 @@ ANSWER_SECONDS = 5.0
 def doctor(*, as_json: bool, **given: Any) -> None:
     """Check the installation, and say what to do.
 
-    It looks at files, key, vault, plugins, programs, clock, daemon and leftovers of jobs. It changes nothing. If a
-    daemon runs, programs and SSH agent are those that the daemon finds. It exits with 1 if something is wrong. Warnings
-    are no fault.
+    It checks files, key, vault, plugins, programs, clock, daemon and leftovers of jobs. It changes nothing. If a daemon
+    runs, programs and SSH agent are those that the daemon finds. It exits with 1 if something is wrong, but not for
+    warnings.
     """
     findings = list(_findings(given))
     if as_json:

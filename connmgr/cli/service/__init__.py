@@ -36,13 +36,13 @@ def service() -> None:
 
 @service.command()
 @click.option("--ssh-agent", is_flag=True, help="Let the daemon ask the SSH agent of this terminal, by SSH_AUTH_SOCK.")
-@click.option("--dry-run", is_flag=True, help="Print the file that would be written, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only print the file that would be written.")
 @setting_options()
 def install(*, ssh_agent: bool, dry_run: bool, **given: Any) -> None:
     """Install, enable and start the service, or replace it.
 
-    The service runs this installation of connmgr. The settings given here, as options or in the environment, become
-    options in its file. Settings in config.toml stay there. The man page goes to where man finds it.
+    The service runs this installation of connmgr. Settings of this command line and the environment become options in
+    its file. Settings in config.toml stay there. The man page goes to where man finds it.
     """
     settings = read_settings(given)
     manager = _manager()

@@ -14,12 +14,12 @@ from connmgr import __version__
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
 from connmgr.cli.names import ConnectionName
-from connmgr.cli.output import visible
 from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
 from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
 from connmgr.cli.ssh.target import resolve
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
+from connmgr.printable import visible
 
 FAILED = 255
 """The exit code of ssh's own failures."""
@@ -85,15 +85,16 @@ def _failure(message: str) -> _Failure:
 @click.command(cls=SshCommand, context_settings={"help_option_names": ["--help"]}, options_metavar="[SSH'S OPTIONS]")
 @click.argument("options", metavar="CONNECTION [COMMAND...]", type=_Host(), nargs=-1)
 def ssh(options: SshOptions) -> None:
-    """Be ssh for rsync, git, scp, sftp and others.
+    """Act as ssh for rsync, git, scp, sftp and others.
 
     Standard input, output and error are those of the COMMAND on the connection, byte by byte, and so is the exit code.
     255 is connmgr's own failure, with a line on standard error. Without a COMMAND it is the login shell, on a terminal
     if standard input is one.
 
     The options are ssh's own, and so are their places: -t -T -n -f -N -L -D -W -s -l -p -e -G -v and many of -o do what
-    they do there. What the stored connection or the daemon decides, as -i or -c, is ignored; what would silently be
-    something else, as -J or -R, is refused. docs/TOOLS.md lists them. connmgr-ssh is the same as one word.
+    they do there. Options that the stored connection or the daemon decides, such as -i or -c, are ignored; options that
+    would silently do something else, such as -J or -R, are refused. docs/TOOLS.md lists them. connmgr-ssh is the same
+    as one word.
     """
     if options.version:
         click.echo(f"connmgr {__version__}, with the options of OpenSSH", err=True)

@@ -9,10 +9,11 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.group import Group
-from connmgr.cli.output import ago, command_text, json_option, print_json, print_table, visible
+from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
 from connmgr.cli.terminal.shell import find_terminal
 from connmgr.client import Client
 from connmgr.client.names import is_text
+from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
 """Characters of a command shown in a line."""
@@ -35,7 +36,7 @@ def terminal() -> None:
 def ls(pattern: str, *, as_json: bool) -> None:
     """List terminals of the connections that GLOB matches.
 
-    The oldest come first, each with how it is, how many are attached, its age and what runs in it. Those that ended
+    The oldest come first, each with its state, the number of attached clients, its age and its command. Ended terminals
     are listed for 5 minutes.
     """
     client = connect()
@@ -53,7 +54,7 @@ def ls(pattern: str, *, as_json: bool) -> None:
 @_named
 @json_option
 def screen(name: str, *, as_json: bool) -> None:
-    """Print what a person would see on a terminal.
+    """Print the screen of a terminal.
 
     Blank lines at its end are left out.
     """
@@ -72,7 +73,7 @@ def screen(name: str, *, as_json: bool) -> None:
 @terminal.command(name="close")
 @_named
 def close(name: str) -> None:
-    """End a terminal: what runs in it is sent HUP."""
+    """End a terminal: its program gets HUP."""
     client = connect()
     client.terminal.close(_found(client, name))
 

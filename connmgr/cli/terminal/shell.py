@@ -12,12 +12,12 @@ import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.names import find
-from connmgr.cli.output import visible
 from connmgr.cli.relay.session import Session, Signalled, die_by
 from connmgr.cli.terminal.escape import ESCAPE
 from connmgr.cli.terminal.lent import on_terminal
 from connmgr.cli.terminal.raw import size_of
 from connmgr.client import Client, ClientError
+from connmgr.printable import visible
 
 SHOWN_CHARACTERS = 8
 """Of a terminal's uuid: enough to name it."""

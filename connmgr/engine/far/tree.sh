@@ -1,21 +1,26 @@
 # Finds the processes below $root, but for those in $spared, and those that left its tree, which have $carried in their
-# environment. Only builtins, grep, and /proc where there is one: minimal containers have no ps. The grep of busybox reads
-# no further than a NUL unless lines end there (-z). Everything found is stopped before anything is killed, so that nothing
-# can fork its way out.
+# environment. Only builtins, grep, and /proc where there is one: minimal containers have no ps. One grep reads the states
+# of all, since a shell reads a file byte by byte. The grep of busybox reads no further than a NUL unless lines end there
+# (-z). Everything found is stopped before anything is killed, so that nothing can fork its way out.
 processes() {
-  if [ -r /proc/self/stat ]; then
-    for entry in /proc/[0-9]*; do
-      read -r line <"$entry/stat" || continue
-      line=${line##*") "} state=${line%% *} line=${line#* }
-      case $state in Z|X) ;; *) echo "${entry#/proc/} ${line%% *}";; esac
+  states=$(grep -Hsoa '.*) [A-Za-z] [0-9]*' /proc/[0-9]*/stat)
+  if [ "$states" ]; then
+    carriers=$(grep -lszF "$carried" /proc/[0-9]*/environ)
+    # A process may be called *.
+    set -f
+    IFS='
+'
+    for entry in $states; do
+      state=${entry##*") "} entry=${entry#/proc/}
+      case $state in Z*|X*) ;; *) echo "${entry%%/*}:${state#* }";; esac
     done
-    for entry in $(grep -lszF "$carried" /proc/[0-9]*/environ); do
+    for entry in $carriers; do
       entry=${entry#/proc/}
-      echo "${entry%/environ} $root"
+      echo "${entry%/environ}:$root"
     done
   else
     ps -A -o pid= -o ppid= -o state= | while read -r pid parent state; do
-      case $state in Z*) ;; *) echo "$pid $parent";; esac
+      case $state in Z*) ;; *) echo "$pid:$parent";; esac
     done
   fi 2>/dev/null
 }
@@ -24,12 +29,10 @@ descendants() {
   [ "$table" ] || exit 1
   while [ "$grown" ]; do
     grown=
-    while read -r pid parent; do
-      case $found$spared in *" $pid "*) continue;; esac
-      case $found in *" $parent "*) found="$found$pid " grown=1;; esac
-    done <<EOF
-$table
-EOF
+    for entry in $table; do
+      case $found$spared in *" ${entry%:*} "*) continue;; esac
+      case $found in *" ${entry#*:} "*) found="$found${entry%:*} " grown=1;; esac
+    done
   done
   found=${found#" $root "}
 }

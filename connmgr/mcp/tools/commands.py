@@ -20,19 +20,19 @@ MAX_TEXT = 1 << 20
 
 Wait = Annotated[
     int,
-    Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for its end. 0: it is started, and you go on."),
+    Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for its end. 0: do not wait."),
 ]
 MaxBytes = Annotated[
     int,
     Field(
         ge=256,
         le=262144,
-        description="Most bytes of each of stdout and stderr: the beginning and the end of what is longer.",
+        description="Most bytes of each of stdout and stderr; of longer output the beginning and the end are shown.",
     ),
 ]
 Cwd = Annotated[
     str,
-    Field(max_length=4096, description="The directory for this command alone, absolute or from where you are."),
+    Field(max_length=4096, description="The directory for this command only, absolute or relative to yours."),
 ]
 
 
@@ -50,7 +50,7 @@ def run_command(
     ] = (),
     session: Session = "",
     cwd: Cwd = "",
-    env: Annotated[Mapping[str, str] | None, Field(description="Environment variables for this command alone.")] = None,
+    env: Annotated[Mapping[str, str] | None, Field(description="Environment variables for this command only.")] = None,
     stdin: Annotated[str, Field(max_length=MAX_TEXT, description="Its whole input. Without it: none.")] = "",
     open_stdin: Annotated[bool, Field(description="True leaves its input open, for write_stdin.")] = False,
     timeout: Annotated[
@@ -62,12 +62,12 @@ def run_command(
 ) -> Ran:
     """Run a command on a system, and return its exit code and output.
 
-    What has not ended within `wait` seconds runs on as a job, also when this call is cancelled: read_job tells what
-    becomes of it. A directory that `command` changes to stays for your next command, as in a shell; variables, aliases
-    and functions do not: use `env`. It has no terminal: for programs that need one there is open_terminal.
+    If it does not end within `wait` seconds, or if this call is cancelled, it runs on as a job: read_job shows its
+    state and output. The directory that `command` changes to lasts for your next command, as in a shell; variables,
+    aliases and functions do not: use `env`. Commands have no terminal: use open_terminal for programs that need one.
     """
     if cwd.startswith("~"):
-        raise ClientError("cwd: no directory is found by ~; `cd ~/…` in a command goes there.", "invalid_arguments", 0)
+        raise ClientError("cwd: ~ is not expanded here; write `cd ~/…` in the command.", "invalid_arguments", 0)
     if bool(command) == bool(argv):
         raise ClientError("Either command or argv says what to run.", "invalid_arguments", 0)
     place = call.place(system, session)

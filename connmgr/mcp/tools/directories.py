@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from connmgr.client import FileEntry
-from connmgr.mcp.shown import visible
 from connmgr.mcp.starting import in_shell, path_in
 from connmgr.mcp.tool import Call, Session, System, tool
 from connmgr.mcp.tools.files import Mode, Path
+from connmgr.printable import visible
 
 MAX_LISTED = 1000
 
@@ -42,11 +42,11 @@ def list_files(
     call: Call,
     system: System,
     path: Annotated[str, Field(max_length=4096, description="The directory. Without it: yours.")] = "",
-    recursive: Annotated[bool, Field(description="True lists what is in the directories below, too.")] = False,
+    recursive: Annotated[bool, Field(description="True also lists the directories below.")] = False,
     limit: Limit = 200,
     session: Session = "",
 ) -> Entries:
-    """List what a directory holds, by name. Links are not followed."""
+    """List a directory, by name. Links are not followed."""
     place = call.place(system, session)
     with call.client() as client:
         named = path_in(call.bridge, place, path) or "."
@@ -87,7 +87,7 @@ def get_file_info(
     call: Call,
     system: System,
     path: Path,
-    follow: Annotated[bool, Field(description="False describes a link itself, not where it leads.")] = True,
+    follow: Annotated[bool, Field(description="False describes a link itself instead of its target.")] = True,
     session: Session = "",
 ) -> Entry:
     """Describe a file or directory. It need not be readable."""
@@ -109,7 +109,9 @@ def create_directory(
     call: Call,
     system: System,
     path: Path,
-    parents: Annotated[bool, Field(description="True makes missing parents too, and accepts one that exists.")] = True,
+    parents: Annotated[
+        bool, Field(description="True creates missing parents too, and accepts an existing directory.")
+    ] = True,
     mode: Mode = "",
     session: Session = "",
 ) -> Made:

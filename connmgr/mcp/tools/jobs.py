@@ -16,16 +16,19 @@ from connmgr.client.names import escape
 from connmgr.client.patience import may_pass
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.following import LOOK_SECONDS, MIN_BYTES, Following, Ran, Streams
-from connmgr.mcp.shown import text_of, visible, whole_end
+from connmgr.mcp.shown import text_of, whole_end
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
 from connmgr.mcp.tools.commands import MAX_TEXT, MaxBytes, Wait
+from connmgr.printable import visible
 
 COMMAND_CHARACTERS = 500
 MAX_LISTED = 100
 
 JobId = Annotated[str, Field(pattern="^[0-9a-fA-F-]{36}$", description="The uuid that run_command has answered.")]
-Offset = Annotated[int | None, Field(ge=0, description="From which byte on. Without both offsets: beginning and end.")]
+Offset = Annotated[
+    int | None, Field(ge=0, description="The first byte to show. Without both offsets: beginning and end.")
+]
 Signal = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "ALRM"]
 
 
@@ -38,10 +41,10 @@ def read_job(
     wait: Wait = 0,
     max_bytes: MaxBytes = 16384,
 ) -> Ran:
-    """Tell how a job is, and show what it has printed: the beginning and the end, or all from the offsets on.
+    """Show the state and output of a job: the beginning and the end, or all output from the offsets on.
 
-    With `wait` it waits for the job's end; with offsets, until there is more output, too. Offsets are those of `next`
-    in the answer before. It can be called again and again: nothing is used up.
+    With `wait` it waits for the job's end; with offsets it also returns when there is more output. Take the offsets
+    from `next` of the previous answer. Reading does not consume the output.
     """
     with call.client() as client:
         followed = client.jobs.get(job)
@@ -110,10 +113,10 @@ def stop_job(
     job: JobId,
     signal: Annotated[Signal, Field(description="Sent to all processes of the job.")] = "TERM",
     grace: Annotated[
-        int, Field(ge=0, le=30, description="Seconds after which what TERM, INT, HUP or QUIT leaves is sent KILL.")
+        int, Field(ge=0, le=30, description="Seconds after TERM, INT, HUP or QUIT until remaining processes get KILL.")
     ] = 5,
 ) -> Ended:
-    """End a job with all that it has started, or send it another signal. One that has ended stays as it is."""
+    """End a job with its child processes, or send it another signal. An ended job stays as it is."""
     ends = signal in ("TERM", "INT", "HUP", "QUIT", "KILL")
     with call.client() as client:
         followed = client.jobs.get(job)
@@ -147,9 +150,9 @@ class Jobs(BaseModel):
 def list_jobs(
     call: Call,
     system: Annotated[str, Field(description="Only those of systems with this in their path.")] = "",
-    ended: Annotated[bool, Field(description="True lists those too that have ended.")] = False,
+    ended: Annotated[bool, Field(description="True also lists ended jobs.")] = False,
 ) -> Jobs:
-    """List the jobs that you may see, whoever has started them."""
+    """List the jobs that you may see, including those of others."""
     states = None if ended else ("starting", "running")
     with call.client() as client:
         pattern = f"**{escape(system)}**" if system else "*"
@@ -165,7 +168,7 @@ def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> Listed:
     return Listed(
         job=job.id,
         system=paths.get(job.connection, job.connection),
-        command=visible(command[:COMMAND_CHARACTERS]),
+        command=visible(command[:COMMAND_CHARACTERS], lines=True),
         state=job.state,
         exitCode=job.exit_code,
         age=max(0, int((datetime.now(timezone.utc) - job.created).total_seconds())),

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from connmgr.client import ClientError
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.following import Ran
-from connmgr.mcp.shown import visible
 from connmgr.mcp.starting import path_in
 from connmgr.mcp.tool import Call, Declared, Session, System, tool
 from connmgr.mcp.tools.commands import Cwd, MaxBytes, Wait, run
+from connmgr.printable import visible
 
 PREFIX = "saved_"
 MAX_NAME = 40
@@ -51,7 +51,7 @@ def list_commands(call: Call) -> SavedCommands:
         commands=[
             Saved(
                 name=one["name"],
-                description=visible(one["description"]),
+                description=visible(one["description"], lines=True),
                 argv=one["argv"],
                 parameters=schema_of(one["parameters"]),
             )
@@ -116,7 +116,7 @@ def _tool_of(name: str, saved: Mapping[str, Any]) -> Declared:
         )
 
     work.__name__ = name
-    work.__doc__ = f"The saved command {saved['name']}. {visible(saved['description'])}".strip()
+    work.__doc__ = f"The saved command {saved['name']}. {visible(saved['description'], lines=True)}".strip()
     work.__annotations__["arguments"] = Annotated[dict[str, str | int], WithJsonSchema(schema)]
     return tool(*run_saved_command.actions, runs=True, destroys=True)(work)
 
@@ -132,7 +132,7 @@ def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(element: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"description": visible(element["description"])} if element.get("description") else {}
+    told = {"description": visible(element["description"], lines=True)} if element.get("description") else {}
     if "integer" in element:
         span = element["integer"]
         most = {"maximum": span["max"]} if "max" in span else {}

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import UNKNOWN, escape
 from connmgr.client.patience import may_pass
-from connmgr.mcp.shown import visible
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
 from connmgr.mcp.tool import System as Named
+from connmgr.printable import visible
 
 MAX_LISTED = 300
 TUNNEL = "tunnel"
@@ -27,9 +27,9 @@ class System(BaseModel):
     category: str = Field(description="The category that it is in.")
     type: str = Field(description="How it is reached: ssh, shellEnvironment, …")
     usage: str = Field(description="shell: commands run there; tunnel: it is started and stopped; or command, group.")
-    os: str | None = Field(description="Its operating system, as it was last seen; null: it was not used yet.")
+    os: str | None = Field(description="Its operating system, as last seen; null: it was not used yet.")
     running: bool | None = Field(
-        description="Of a tunnel, whether it is open, of a container, whether it ran when it was last seen; else null."
+        description="For a tunnel: whether it is open; for a container: whether it ran when last seen; else null."
     )
 
 
@@ -85,9 +85,9 @@ class Toggled(BaseModel):
 
     id: str = Field(description="Its uuid.")
     state: str = Field(
-        description="Of a tunnel: open, connecting, retrying, failed or stopped; else started or stopped."
+        description="For a tunnel: open, connecting, retrying, failed or stopped; else started or stopped."
     )
-    address: str | None = Field(description="Of an open tunnel, where it listens: HOST:PORT.")
+    address: str | None = Field(description="For an open tunnel: where it listens, as HOST:PORT.")
     error: str | None = Field(description="What went wrong last.")
 
 
@@ -95,7 +95,7 @@ class Toggled(BaseModel):
 def toggle_state(
     call: Call, system: Named, state: Annotated[bool, Field(description="True starts or opens it, false stops it.")]
 ) -> Toggled:
-    """Open or close a tunnel, or start or stop what a system leads to, such as a container."""
+    """Open or close a tunnel, or start or stop a system such as a container."""
     id = call.place(system).connection
     with call.client() as client:
         # To want it twice is to want it.

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from connmgr.client import Client, ClientError
 from connmgr.client.patience import may_pass
 from connmgr.mcp.keys import NAMES, sent
-from connmgr.mcp.shown import visible
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, System, tool
+from connmgr.printable import visible
 
 MAX_WAIT_SECONDS = 25
 MAX_TEXT = 65536
@@ -20,13 +20,11 @@ TerminalId = Annotated[
     str, Field(pattern="^[0-9a-fA-F-]{36}$", description="The uuid that open_terminal has answered.")
 ]
 Wait = Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for output, or for `contains`.")]
-Contains = Annotated[
-    str, Field(max_length=200, description="Wait until this text stands on the screen, within one line.")
-]
+Contains = Annotated[str, Field(max_length=200, description="Wait until a line of the screen contains this text.")]
 
 
 class Screen(BaseModel):
-    """What a person would see on a terminal."""
+    """The screen of a terminal."""
 
     terminal: str = Field(description="What read_screen, send_keys and close_terminal take.")
     lines: list[str] = Field(
@@ -38,7 +36,7 @@ class Screen(BaseModel):
     columns: int = Field(description="The width of the screen.")
     rows: int = Field(description="The height of the screen.")
     full_screen: bool = Field(
-        alias="fullScreen", description="Whether a full-screen program shows a screen of its own."
+        alias="fullScreen", description="Whether a full-screen program uses the alternate screen."
     )
     state: str = Field(description="running; at its end exited, lost or closed.")
     exit_code: int | None = Field(alias="exitCode", description="The exit code of its program.")
@@ -60,8 +58,8 @@ def open_terminal(
 ) -> Screen:
     """Open a terminal, and show its screen: for editors, pagers, installers that ask, and `top`.
 
-    It begins in the home directory, and goes on until its program ends or close_terminal closes it. Take run_command
-    for all that needs no terminal.
+    It begins in the home directory, and goes on until its program ends or close_terminal closes it. Use run_command for
+    everything that needs no terminal.
     """
     if command and argv:
         raise ClientError("Either command or argv says what to run.", "invalid_arguments", 0)
@@ -84,15 +82,15 @@ def read_screen(call: Call, terminal: TerminalId, contains: Contains = "", wait:
 def send_keys(
     call: Call,
     terminal: TerminalId,
-    text: Annotated[str, Field(max_length=MAX_TEXT, description="What is typed first, to the letter.")] = "",
+    text: Annotated[str, Field(max_length=MAX_TEXT, description="The text to type first.")] = "",
     keys: Annotated[
         tuple[str, ...],
-        Field(max_length=100, description=f"Keys that are pressed then: {', '.join(NAMES)}, ctrl-a … and alt-a …"),
+        Field(max_length=100, description=f"Keys to press after the text: {', '.join(NAMES)}, ctrl-a … and alt-a …"),
     ] = (),
     contains: Contains = "",
     wait: Wait = 2,
 ) -> Screen:
-    """Type into a terminal, and show the screen as it is then. Type no password: ask the person to store it."""
+    """Type into a terminal, and show its screen afterwards. Type no password: ask the person to store it."""
     data = text.encode(errors="replace") + b"".join(map(sent, keys))
     with call.client() as client:
         before = client.terminal.screen(terminal)
@@ -107,7 +105,7 @@ class Closed(BaseModel):
 
 @tool("terminal.close", destroys=True, repeats=True)
 def close_terminal(call: Call, terminal: TerminalId) -> Closed:
-    """Close a terminal, with all that runs on it."""
+    """Close a terminal, and end its program."""
     with call.client() as client:
         client.terminal.close(terminal)
     return Closed(terminal=terminal)

@@ -21,16 +21,19 @@ from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash")
 
-FILES = 3000
+FILES = 1000
+"""More than the window of a channel holds."""
+
 MODES = (0o644, 0o600, 0o755, 0o4711)
-LARGE = 50_000_000
+LARGE = 8_000_000
+"""Several windows."""
 
 
 def _plant(tree: Path) -> Path:
     for number in range(FILES):
         path = tree / f"{number // 100:03}" / f"{number:05}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(os.urandom(number % 700))
+        path.write_bytes(os.urandom(number % 2100))
         path.chmod(MODES[number % len(MODES)])
         os.utime(path, (1_000_000_000 + number,) * 2)
     (tree / "link").symlink_to("000/00000")

@@ -13,7 +13,7 @@ from connmgr.errors import AuthFailed
 from connmgr.plugin import Channel, Pty, Transport
 from tests.engine.shells import assert_usable
 from tests.plugins.machine import Inhabitant, Machine
-from tests.plugins.places import PLACES, Places, attempt, elevate, session_on
+from tests.plugins.places import Places, attempt, elevate, here_and_afar, session_on
 
 pytestmark = pytest.mark.needs("machine", "sudo", "su", "doas", "sshd", "bash")
 
@@ -84,8 +84,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", ASKED)
+@here_and_afar(ASKED)
 def test_written_once_where_asked_for(
     machine: Machine, places: Places, keeper: Inhabitant, place: str, case: str
 ) -> None:
@@ -110,8 +109,7 @@ NOT_ASKED = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", NOT_ASKED)
+@here_and_afar(NOT_ASKED)
 def test_never_written_where_not_asked_for(
     machine: Machine, places: Places, keeper: Inhabitant, place: str, case: str
 ) -> None:

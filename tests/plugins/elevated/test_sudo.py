@@ -9,7 +9,7 @@ import pytest
 from connmgr.errors import AuthFailed, ElevationFailed
 from tests.engine.shells import assert_usable, out
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine
-from tests.plugins.places import LOCAL, PLACES, Places, attempt, elevate, session_on
+from tests.plugins.places import LOCAL, PLACES, Places, attempt, elevate, here_and_afar, session_on
 
 pytestmark = pytest.mark.needs("machine", "sudo", "sshd", "bash")
 
@@ -42,8 +42,7 @@ GRANTED = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", GRANTED)
+@here_and_afar(GRANTED)
 def test_granted(machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str) -> None:
     rules, fields = GRANTED[case]
     fields = {name: value.format(other=other.name, other_uid=other.uid) for name, value in fields.items()}
@@ -89,8 +88,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", REFUSED)
+@here_and_afar(REFUSED)
 def test_refused(machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, place: str, case: str) -> None:
     rules, fields, error, words = REFUSED[case]
     machine.allow(*(rule.format(user=user.name, other=other.name) for rule in rules))

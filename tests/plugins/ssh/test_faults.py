@@ -393,13 +393,13 @@ def test_channels_come_and_go_while_keys_are_exchanged_all_the_time(start_sshd: 
 
 
 @pytest.mark.needs("linux")
-def test_sixty_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) -> None:
+def test_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) -> None:
     def everything() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     connect(sshd).close()
     before = everything()
-    for number in range(60):
+    for number in range(20):
         link = connect(sshd)
         if number % 4:
             channel = link.open_channel(["cat"], timeout=WAIT)

@@ -25,7 +25,8 @@ from connmgr_ssh.certificates import _strings
 from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config_file import matches
 from connmgr_ssh.faults import refused_stream
-from connmgr_ssh.link import MAX_POSTPONED, Link
+from connmgr_ssh.link import Link
+from connmgr_ssh.sending import MAX_POSTPONED
 from connmgr_ssh.stream import STDERR, STDOUT, WINDOW_BYTES, Refused, Stream, packed
 from connmgr_ssh.wire import Wire
 from tests.hostile import SIZE, fill, quickly

@@ -1,0 +1,173 @@
+"""``/shell`` of the client: commands, their output, and the shells that they run in."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
+from connmgr.client.endpoints import Group, Post, given, what_runs
+from connmgr.client.errors import Answer
+from connmgr.client.http import HttpSession
+from connmgr.client.results import ListedShell, RawResult, Result, ShellInfo
+from connmgr.client.stream import LINES, Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from connmgr.client.pipe import Pipe
+
+
+class Options(TypedDict, total=False):
+    """How a command is run.
+
+    With ``argv`` in place of a command it is a program with its words, which no shell reads. ``saved`` is a saved
+    command: its ``name``, and ``arguments`` by the names of its parameters. ``timeout`` is in seconds.
+    With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
+    With ``fresh`` the command has a shell of its own, which is stopped afterwards.
+    """
+
+    argv: Sequence[str] | None
+    saved: Mapping[str, Any] | None
+    timeout: float | None
+    cwd: str | None
+    env: Mapping[str, str] | None
+    session: str | None
+    start: bool | None
+    fresh: bool | None
+
+
+class Shells(Group):
+    """``/shell``; without the name of a ``session`` it is the connection's own shell."""
+
+    def __init__(self, post: Post, http: HttpSession) -> None:
+        super().__init__(post)
+        self._http = http
+
+    def start(self, connection: str, *, session: str | None = None) -> ShellInfo:
+        """Start a shell, unless it runs, and describe it."""
+        return ShellInfo.read(self._post("/shell/start", connection=connection, **given(session=session)))
+
+    def ensure(self, connection: str, *, session: str | None = None) -> bool:
+        """Start a shell, unless it runs; return whether it had been lost, so that directory and variables are new."""
+        answer = self._post("/shell/start", connection=connection, tellRestarted=True, **given(session=session))
+        return bool(answer.get("restarted", False))
+
+    def exec(
+        self, connection: str, command: str | None = None, *, stdin: str | None = None, **options: Unpack[Options]
+    ) -> Result:
+        """Run a command as ``options`` say (:class:`Options`).
+
+        :raises connmgr.client.ClientError: it did not run to its end.
+        """
+        return Result.read(self._post("/shell/exec", **_fields(connection, command, stdin=stdin, **options)))
+
+    def exec_bytes(
+        self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
+    ) -> RawResult:
+        """As :meth:`exec`, with input and output byte by byte."""
+        fields = _fields(connection, command, **_bytes(stdin), **options)
+        return RawResult.read(self._post("/shell/exec", **fields))
+
+    def stream(
+        self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
+    ) -> Stream:
+        """Run a command, and return its output while it runs, byte by byte and without a limit.
+
+        It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
+        a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
+        """
+        fields = _fields(connection, command, **_bytes(stdin), **options)
+        return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
+
+    def pipe(
+        self,
+        connection: str,
+        command: str | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
+        tcp: tuple[str, int] | None = None,
+        **terminal: Any,
+    ) -> Pipe:
+        """Run ``command``, in the language of the login shell, or ``argv``, or the login shell itself, byte by byte.
+
+        With ``tcp`` it is a stream from the far side to that host and port. With ``pty=True`` it has a terminal of the
+        kind ``term``, of ``columns`` and ``rows``. It has nothing of the connection's shells, and ends with the
+        :class:`Pipe`. An error of its start is raised when it is first read.
+        """
+        from connmgr.client.pipe import open_pipe
+
+        to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
+        run = {**what_runs(command, argv, saved), **given(tcp=to)}
+        return open_pipe(self._http, {"connection": connection, **run, **terminal})
+
+    def broadcast(
+        self,
+        command: str | None = None,
+        connections: Sequence[str] | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
+        connection: str | None = None,
+        category: str | None = None,
+        type: str | None = None,
+        parallel: int | None = None,
+        start: bool | None = None,
+        stdin: str | None = None,
+        **options: Any,
+    ) -> Broadcast[Outcome]:
+        """Run a command on many connections at once, and return their outcomes as they come.
+
+        They are those of ``connections``, or those that the filters ``connection``, ``category`` and ``type`` match,
+        ``parallel`` at a time. Shells that do not run are started, unless ``start`` is False. The other ``options``
+        are those of :meth:`exec`.
+        """
+        filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
+        fields = {"connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
+        return self._broadcast(Outcome.read, **what_runs(command, argv, saved), **fields, **filters, **options)
+
+    def broadcast_bytes(
+        self,
+        command: str | None = None,
+        connections: Sequence[str] | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
+        stdin: bytes | None = None,
+        **options: Any,
+    ) -> Broadcast[RawOutcome]:
+        """As :meth:`broadcast`, with input and output byte by byte."""
+        fields = {"connections": connections, **_bytes(stdin)}
+        return self._broadcast(RawOutcome.read, **what_runs(command, argv, saved), **fields, **options)
+
+    def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
+        response = self._http.open("/shell/broadcast", self._http.encoded(**given(**fields)))
+        return Broadcast(response, read, self._http.close)
+
+    def list(self, connection: str | None = None) -> list[ListedShell]:
+        """Describe the shells that run, of one connection or all."""
+        found = self._post("/shell/list", **given(connection=connection))["shells"]
+        return [ListedShell.read(one) for one in found]
+
+    def stop(self, connection: str, *, session: str | None = None, all: bool = False) -> None:
+        """Stop a shell, or all shells of the connection."""
+        options = {"all": True} if all else {}
+        self._post("/shell/stop", connection=connection, **given(session=session), **options)
+
+
+def _fields(
+    connection: str,
+    command: str | None,
+    *,
+    argv: Sequence[str] | None = None,
+    saved: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    return {"connection": connection, **what_runs(command, argv, saved), **given(**options)}
+
+
+def _bytes(stdin: bytes | None) -> dict[str, str | None]:
+    """Return the fields of a command whose input and output are bytes."""
+    return {"encoding": "base64", "stdin": None if stdin is None else base64.b64encode(stdin).decode()}

@@ -1,0 +1,171 @@
+"""Receives the requests of one client: by the thread that answers it, or by the main thread, never by both."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from waitress.adjustments import Adjustments
+
+from connmgr.daemon.memory import LARGE_BLOCK_BYTES
+from connmgr.daemon.parser import Parser, Uploads
+from connmgr.daemon.rejection import error_of
+from connmgr.daemon.sending import SendingChannel
+from connmgr.errors import TransferFailed
+from connmgr.fs.inflow import Inflow
+
+STALL_SECONDS = 60.0
+"""A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
+
+KEEP_ALIVE_SECONDS = 0.02
+"""The answering thread waits this long for the next request, which saves handing it to another thread."""
+
+UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
+"""Bytes of an upload received at once, just below the size that the C library returns to the system."""
+
+
+class Server(Protocol):
+    """The parts of the server that receiving uses."""
+
+    trusted: Callable[[str], bool]
+    uploads: Uploads
+    keep_alive_threads: threading.BoundedSemaphore
+
+    def add_task(self, channel: Any) -> None: ...
+
+
+class ReceivingChannel(SendingChannel):
+    """waitress's channel, whose requests are also received by the thread that answers them."""
+
+    server: Server  # type: ignore[assignment] # waitress declares a smaller one
+    request: Parser | None
+    requests: list[Parser]
+    keeps_alive = False
+    """Whether an answering thread owns the channel, and receives its requests."""
+
+    _lingering_until = 0.0
+    """Until when what arrives is discarded, in seconds since 1970; 0 if it is not."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        # Held from the socket to the parser: two threads would hand over what they have read in another order.
+        self._receiving = threading.Lock()
+        super().__init__(*arguments, **options)
+
+    def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
+        return Parser(adjustments, self.server.trusted, self.server.uploads)
+
+    def _next_arrives(self) -> bool:
+        """Wait briefly for the next request, if a thread can be spared."""
+        if not self.server.keep_alive_threads.acquire(blocking=False):
+            return False
+        try:
+            deadline = time.monotonic() + KEEP_ALIVE_SECONDS
+            while not self.requests:
+                left = deadline - time.monotonic()
+                if left <= 0 or not super().readable() or not self._receive(left):
+                    return False
+        finally:
+            self.server.keep_alive_threads.release()
+        return True
+
+    def _receive(self, timeout: float) -> bool:
+        """Receive for at most ``timeout`` seconds; the main thread handles an end or an error of the stream."""
+        receiving = self.socket
+        if receiving is None:
+            return False
+        poll = select.poll()
+        try:
+            poll.register(receiving, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                return False
+        except (OSError, ValueError):
+            return False
+        with self._receiving:
+            try:
+                data = receiving.recv(self._receive_bytes)
+            except OSError:
+                return False
+            self.last_activity = time.time()
+            return bool(self.received(data))
+
+    def received(self, data: bytes) -> bool:
+        took = bool(super().received(data))
+        if self.request is not None and self.request.inflow is not None:
+            self._begin_inflow(self.request, self.request.inflow)
+        return took
+
+    def _begin_inflow(self, request: Parser, inflow: Inflow) -> None:
+        """Have a request answered whose body is used as it arrives, unless others are to be answered first."""
+        with self.requests_lock:  # type: ignore[attr-defined]
+            if self.requests:
+                return
+            inflow.more = partial(self._receive_body, request)
+            self.requests.append(request)
+            self.request = None
+            self.sent_continue = False
+        self.server.add_task(self)
+
+    def _receive_body(self, request: Parser) -> bool:
+        """Receive more of the body of ``request``, which this thread answers; return False if it is whole.
+
+        :raises ConnmgrError: the body is malformed, the client left, or it sent nothing for :data:`STALL_SECONDS`.
+        """
+        if request.completed:
+            return False
+        data = self._next_data(STALL_SECONDS)
+        if not data:
+            raise TransferFailed("The request ended before its body did.")
+        with self._receiving:
+            rest = data[request.received(data) :]
+        if request.error is not None:
+            raise error_of(request)
+        if rest:
+            self.received(rest)
+        return True
+
+    def _next_data(self, timeout: float) -> bytes:
+        """Wait up to ``timeout`` seconds for what the client sends next, and return it; nothing at its end."""
+        receiving = self.socket
+        poll = select.poll()
+        try:
+            if receiving is None:
+                return b""
+            poll.register(receiving, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                raise TransferFailed(f"Nothing more of the request's body came for {timeout:g} s.")
+            data = receiving.recv(UPLOAD_BYTES)
+        except (OSError, ValueError):
+            return b""
+        self.last_activity = time.time()
+        return data
+
+    @property
+    def _receive_bytes(self) -> int:
+        return UPLOAD_BYTES if self.request is not None and self.request.is_upload else self.adj.recv_bytes
+
+    def recv(self, buffer_size: int) -> bytes:
+        return bytes(super().recv(max(buffer_size, self._receive_bytes)))
+
+    def handle_read(self) -> None:
+        with self._receiving:
+            # The main thread looked at many sockets. Since then a thread may have answered this client, and read on.
+            if self.keeps_alive:
+                return
+            try:
+                data = self.recv(self.adj.recv_bytes)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.handle_close()
+                return
+            if self._lingering_until:
+                return
+            if data:
+                self.last_activity = time.time()
+                self.received(data)
+            else:
+                self.connected = False

@@ -1,0 +1,211 @@
+"""Makes the collaborators of the endpoints and connects them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+from connmgr.api.account import turns
+from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
+from connmgr.api.counts import Counts
+from connmgr.api.services import Services
+from connmgr.api.slots import RequestSlots
+from connmgr.api.tickets import Tickets
+from connmgr.daemon import apikey, metrics_token
+from connmgr.daemon.authfile import AuthFile
+from connmgr.daemon.ending import Ending
+from connmgr.daemon.stop import CLOSE_SECONDS, Stop
+from connmgr.errors import StartupError, UnknownJob
+from connmgr.fs.blobs import Blobs
+from connmgr.jobs.jobs import Jobs
+from connmgr.jobs.keeper import Keeper
+from connmgr.jobs.orphans import Orphans
+from connmgr.jobs.reach import Reach
+from connmgr.jobs.starting import JobLimits, Starts
+from connmgr.links.kept import KeptLinks
+from connmgr.links.table import LinkTable
+from connmgr.registry import Registry
+from connmgr.rights.approvals import Approvals
+from connmgr.rights.audit_trail import AuditTrail
+from connmgr.rights.authorisation import Authorisation
+from connmgr.rights.chain import open_chain
+from connmgr.rights.grants import Grants
+from connmgr.rights.saved_commands import SavedCommands
+from connmgr.rights.subject_names import SubjectNames
+from connmgr.rights.subjects import SubjectsOf, Work
+from connmgr.rights.trail_files import FILE_NAME
+from connmgr.secrets.principals import Access
+from connmgr.settings import Settings
+from connmgr.shell.shells import Shells
+from connmgr.streams.streams import Streams
+from connmgr.terminals.recording import Recordings
+from connmgr.terminals.terminals import TerminalLimits, Terminals
+from connmgr.tunnels.tunnels import Tunnels
+from connmgr.vault import Vault
+
+logger = logging.getLogger("connmgr.daemon")
+
+
+def open_services(
+    settings: Settings, vault: Vault, registry: Registry, auth_file: AuthFile, stop: Stop, cleanup: contextlib.ExitStack
+) -> Services:
+    """Return the collaborators of the endpoints; ``cleanup`` closes them, those first that use others.
+
+    :raises StartupError: the files of one of them cannot be used.
+    """
+    links, slots = LinkTable(vault, registry), RequestSlots(settings.threads)
+    shells = _open_shells(settings, vault, registry, links, cleanup)
+    streams = Streams()
+    cleanup.callback(streams.close, CLOSE_SECONDS)
+    terminals = _open_terminals(settings, vault, links, streams, cleanup)
+    tunnels = Tunnels(vault, registry, links, settings.start_timeout)
+    cleanup.callback(tunnels.close, CLOSE_SECONDS)
+    kept = KeptLinks()
+    cleanup.callback(kept.let_go, 0.0)
+    reach = Reach(links, kept)
+    jobs = _open_jobs(vault, reach, kept, slots, cleanup)
+    starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
+    blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
+    cleanup.callback(blobs.close)
+    names = SubjectNames(vault)
+    audit = _open_audit(settings, vault, registry, names, cleanup)
+    grants = _open_grants(vault, Ending(vault, streams, terminals, tunnels, jobs), cleanup)
+    approvals = _open_approvals(vault, registry, cleanup)
+    anonymous = Caller("anonymous", Access(), time.monotonic())
+    return Services(
+        settings=settings,
+        vault=vault,
+        registry=registry,
+        links=links,
+        kept=kept,
+        shells=shells,
+        streams=streams,
+        terminals=terminals,
+        tunnels=tunnels,
+        jobs=jobs,
+        starts=starts,
+        orphans=Orphans(vault, reach, jobs, starts),
+        authorisation=_authorisation(vault, registry, approvals, jobs, terminals),
+        approvals=approvals,
+        commands=SavedCommands(vault.commands),
+        grants=grants,
+        credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
+        tokens=_open_tokens(settings, anonymous, grants, cleanup),
+        tickets=Tickets(),
+        scraper=Scraper(lambda: _metrics_token(settings)),
+        anonymous=anonymous,
+        slots=slots,
+        blobs=blobs,
+        audit=audit,
+        subject_names=names,
+        counts=Counts(),
+        stopping=lambda: stop.requested,
+        stop=stop.request,
+    )
+
+
+def _open_shells(
+    settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
+) -> Shells:
+    shells = Shells(
+        vault,
+        registry,
+        links,
+        max_output=settings.max_output,
+        idle_timeout=settings.idle_timeout,
+        start_timeout=settings.start_timeout,
+        orphans=settings.data_dir / "shells.json",
+    )
+    cleanup.callback(shells.close, CLOSE_SECONDS)
+    return shells
+
+
+def _open_terminals(
+    settings: Settings, vault: Vault, links: LinkTable, streams: Streams, cleanup: contextlib.ExitStack
+) -> Terminals:
+    recordings = Recordings(
+        settings.data_dir / "recordings", limit=settings.max_recording, days=settings.recording_days
+    )
+    limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
+    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout)
+    cleanup.callback(terminals.close, CLOSE_SECONDS)
+    return terminals
+
+
+def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
+    jobs = Jobs(vault, reach, slots.taken)
+    cleanup.callback(jobs.close, CLOSE_SECONDS)
+    keeper = Keeper(vault, jobs, reach, kept)
+    cleanup.callback(keeper.close, CLOSE_SECONDS)
+    return jobs
+
+
+def _open_audit(
+    settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
+) -> AuditTrail:
+    audit = AuditTrail(
+        settings.data_dir / FILE_NAME,
+        *open_chain(vault.principals, vault.database),
+        vault.audit_mac,
+        commands=settings.audit_commands,
+        names=names.of,
+        ship=registry.plugins.hook.connmgr_audit,
+    )
+    cleanup.callback(audit.close)
+    return audit
+
+
+def _open_grants(vault: Vault, ending: Ending, cleanup: contextlib.ExitStack) -> Grants:
+    grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending)
+    cleanup.callback(grants.in_use.close)
+    return grants
+
+
+def _open_tokens(settings: Settings, anonymous: Caller, grants: Grants, cleanup: contextlib.ExitStack) -> Tokens:
+    tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants)
+    cleanup.callback(tokens.close)
+    tokens.watch()
+    return tokens
+
+
+def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Approvals:
+    key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
+    approvals = Approvals(vault.approvals, key, turns, lambda shown: requested(approval=shown))
+    cleanup.callback(approvals.waiters.close)
+    return approvals
+
+
+def _authorisation(
+    vault: Vault, registry: Registry, approvals: Approvals, jobs: Jobs, terminals: Terminals
+) -> Authorisation:
+    def job(id: str) -> Work | None:
+        try:
+            stored = jobs.find(id).stored
+        except UnknownJob:
+            return None
+        return Work(stored.connection, stored.token)
+
+    def terminal(id: str) -> Work | None:
+        origin = terminals.origin_of(id)
+        return None if origin is None else Work(origin.connection, origin.token)
+
+    subjects = SubjectsOf(registry, vault, {"job": job, "terminal": terminal})
+    return Authorisation(registry, vault, subjects, approvals)
+
+
+def _metrics_token(settings: Settings) -> str | None:
+    try:
+        return metrics_token.read(settings.metrics_token_file) if settings.metrics_token_file else None
+    except StartupError as error:
+        logger.warning("The metrics token is not accepted. %s", error.message)
+        return None
+
+
+def _api_key(data_dir: Path) -> str | None:
+    try:
+        return apikey.read(data_dir)
+    except StartupError as error:
+        logger.warning("The API key is not accepted. %s", error.message)
+        return None

@@ -1,0 +1,75 @@
+"""An approval: what a token asks for, or was given, as the vault keeps it and as clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from connmgr.vault.documents import Document
+
+PENDING, ONCE, GRANTED, DENIED, USED = "pending", "once", "granted", "denied", "used"
+STATES = (PENDING, ONCE, GRANTED, DENIED, USED)
+
+Verdict = Literal["once", "grant", "deny"]
+VERDICTS = ("once", "grant", "deny")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """What a token asks for, or was given. Times are aware and in UTC."""
+
+    id: str
+    state: str
+    token: str
+    token_name: str
+    asked: Mapping[str, Any]
+    """What would be done, whole; empty once it is over."""
+
+    created: datetime
+    expires: datetime
+    askers: tuple[str, ...] = ()
+    """The ids of the tokens whose rules ask: the one that asks, or some that it was created with."""
+
+    root: str = ""
+    """The id of the token that the owner made, from which the one that asks comes; it may be itself."""
+
+    decided_by: str | None = None
+    """The id of the token that decided; None for the owner, and where nobody has."""
+
+
+def shown(approval: Approval) -> dict[str, Any]:
+    """Return an approval as clients and plugins see it, as JSON."""
+    return {
+        "approval": approval.id,
+        "state": approval.state,
+        "token": approval.token,
+        "tokenName": approval.token_name,
+        "asked": dict(approval.asked),
+        "created": written(approval.created),
+        "expires": written(approval.expires),
+        "decidedBy": approval.decided_by,
+    }
+
+
+def written(moment: datetime) -> str:
+    """Return a time as clients see it."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def approval_of(document: Document) -> Approval:
+    """Return the approval that a document of the vault is."""
+    body = document.body
+    return Approval(
+        id=document.id,
+        state=body["state"],
+        token=body["token"],
+        token_name=body["tokenName"],
+        asked=body["asked"],
+        created=document.created,
+        expires=document.expires or document.created,
+        askers=tuple(body.get("askers", ())),
+        root=body.get("root", body["token"]),
+        decided_by=body.get("decidedBy"),
+    )

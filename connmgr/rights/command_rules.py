@@ -1,0 +1,118 @@
+"""A token's rules over commands, for one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connmgr.errors import PolicyDenied
+from connmgr.rights.action import Action
+from connmgr.rights.approvals import Approvals
+from connmgr.rights.argv import as_argv
+from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.rules import Decision, Wanted, combined, rule_of
+from connmgr.rights.scopes import ARGV, TEXT
+
+_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fresh")
+"""The fields of a request that an approval is bound to, beside its connections."""
+
+
+@dataclass(frozen=True)
+class Permitted:
+    """A request that may be carried out: as it came, or with what is run in place of what was asked for."""
+
+    request: Any
+    reasons: Mapping[str, Any]
+    """What decided, for the audit trail: ``rule`` and ``approval`` where there are."""
+
+
+class CommandRules:
+    """Decides about a request to have something run on the connections ``seen``."""
+
+    def __init__(self, grant: Grant, action: Action, request: Mapping[str, Any], seen: list[Seen]) -> None:
+        self._grant, self._action, self._seen = grant, action, seen
+        self._request = _as_scoped(grant, request)
+        self._ruled = [] if "tcp" in request else [one for one in grant.lineage if one.rules.over_commands]
+        self._wanted = [_wanted(request, on, has_stdin=action.takes_input) for on in seen if self._ruled]
+
+    def decision(self) -> Decision | None:
+        """Return what is to become of the request, or None where no rule is over it."""
+        if not self._wanted:
+            return None
+        return combined([one.rules.decide_command(wanted) for one in self._ruled for wanted in self._wanted])
+
+    def permitted(self, approvals: Approvals) -> Permitted:
+        """Return how the request may be carried out.
+
+        :raises PolicyDenied: a rule denies it, or none allows it.
+        :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
+        """
+        decision = self.decision()
+        if decision is None:
+            return Permitted(self._request, {})
+        rule = rule_of(decision)
+        if decision.effect == "deny":
+            what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
+            raise PolicyDenied(what, rule=rule)
+        decided = _decided(self._request, decision)
+        reasons = {} if rule is None else {"rule": rule}
+        if decision.effect == "ask":
+            wait = self._request.get("wait", 0)
+            reasons["approval"] = approvals.require(self._grant, self._asked(decided), wait, self._askers())
+        return Permitted(decided, reasons)
+
+    def _asked(self, decided: Mapping[str, Any]) -> dict[str, Any]:
+        asked: dict[str, Any] = {name: decided[name] for name in _BOUND if decided.get(name)}
+        if "stdin" not in asked:
+            # It tells how input is read, and the answer is written, which decides nothing.
+            asked.pop("encoding", None)
+        seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
+        return {**asked, "action": self._action.name, **seen}
+
+    def _askers(self) -> list[str]:
+        return [
+            one.id
+            for one in self._ruled
+            if any(one.rules.decide_command(wanted).effect == "ask" for wanted in self._wanted)
+        ]
+
+
+def scope_to_run(request: Mapping[str, Any]) -> frozenset[str]:
+    """Return scopes one of which a token needs for what a request tells to run."""
+    if "tcp" in request:
+        return frozenset({"tunnel"})
+    is_argv = "argv" in request or "saved" in request or as_argv(request.get("command", "")) is not None
+    return ARGV if is_argv else TEXT
+
+
+def _as_scoped(grant: Grant, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request with an argv in place of a text, where a token may run argvs alone."""
+    argv = as_argv(request.get("command", ""))
+    if argv is None or not TEXT.isdisjoint(grant.scopes):
+        return request
+    return {name: value for name, value in request.items() if name != "command"} | {"argv": list(argv)}
+
+
+def _wanted(request: Mapping[str, Any], on: Seen, *, has_stdin: bool) -> Wanted:
+    return Wanted(
+        names=on.names,
+        user=on.user,
+        argv=tuple(request["argv"]) if "argv" in request else None,
+        text=request.get("command"),
+        saved=request.get("saved"),
+        env=request.get("env") or {},
+        cwd=request.get("cwd"),
+        has_stdin=has_stdin or bool(request.get("stdin")),
+    )
+
+
+def _decided(request: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
+    """Return the request with what was decided about in place of what was asked for."""
+    changed = dict(request)
+    if decision.argv is not None:
+        changed.pop("command", None)
+        changed["argv"] = list(decision.argv)
+    if decision.path is not None:
+        changed["env"] = {**(changed.get("env") or {}), "PATH": decision.path}
+    return changed

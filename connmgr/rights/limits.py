@@ -1,0 +1,113 @@
+"""What tokens may not do although they have the scope for it, and see all that it is about.
+
+Each function is one reason, and named by what it refuses. Endpoints declare which hold for them
+(:class:`connmgr.rights.action.Action`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from connmgr.errors import PolicyDenied, ScopeDenied
+from connmgr.rights.grant import Grant, joined
+from connmgr.rights.scopes import TEXT
+from connmgr.rights.sight import Sight, is_loopback
+from connmgr.vault.path import segment
+from connmgr.vault.wellknown import LOCAL
+
+Request = Mapping[str, Any]
+
+_TUNNEL = frozenset({"tunnel"})
+_RUNS = ("shell", "commands")
+"""Members of a connection's data that tell what is run when it is opened."""
+
+
+def stops_others(_sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to stop all that runs on a connection to who may not run anything there: it may be others'."""
+    if request.get("all") and not grant.is_unbound:
+        raise ScopeDenied("The token may not stop what others use: it may not run anything it likes.")
+
+
+def puts_programs(_sight: Sight, grant: Grant, _request: Request) -> None:
+    """Refuse to put a program on the machine to who has rules over paths: none would hold for what is run from it."""
+    if grant.has_rules_over_paths:
+        raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
+
+
+def toggles(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to toggle a tunnel, or what a far side runs, without the scope that either needs."""
+    data = sight.data_of(request["connection"])
+    is_tunnel = sight.is_tunnel(data)
+    grant.require_one(_TUNNEL if is_tunnel else TEXT)
+    if not is_tunnel and not grant.is_unbound:
+        raise ScopeDenied("The token may not run anything it likes, and neither start nor stop what machines run.")
+    if is_tunnel and not sight.ways_of(data)[1] and not sight.visible(grant, [LOCAL]):
+        raise ScopeDenied("The token does not see the daemon's machine, and may open no tunnel that leads there.")
+
+
+def escapes_rules(_sight: Sight, grant: Grant, _request: Request) -> None:
+    """Refuse to make or change connections to who has rules for certain ones: another name would lead around them."""
+    if any(one.rules.go_by_connections for one in grant.lineage):
+        raise ScopeDenied("The token has rules for certain connections, and may neither make nor change any.")
+
+
+def chooses_data(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse data by which a token would reach or run more than it may."""
+    if not isinstance(data := request.get("data"), Mapping):
+        return
+    if "connection" in request:
+        data = {"type": sight.data_of(request["connection"])["type"], **data}
+    if sight.is_tunnel(data):
+        _makes_tunnel(sight, grant, data)
+    wraps, dials = sight.ways_of(data)
+    if not grant.is_unbound and (wraps or any(data.get(name) for name in _RUNS)):
+        raise ScopeDenied("The token may not run anything it likes, and not choose what a connection runs.")
+    if not wraps and not dials and not sight.visible(grant, [LOCAL]):
+        raise ScopeDenied("The token does not see the daemon's machine, and may have no connection there.")
+
+
+def _makes_tunnel(sight: Sight, grant: Grant, data: Mapping[str, Any]) -> None:
+    """Refuse a tunnel that would be opened without the token, or let other machines into the daemon's."""
+    if _TUNNEL.isdisjoint(grant.scopes):
+        raise ScopeDenied("The token lacks the scope tunnel, and may not make a tunnel that others would open.")
+    forward = sight.forward(data)
+    if forward is None:
+        return
+    if forward.auto_start:
+        raise ScopeDenied("What a token opens ends with it: the token may make no tunnel with autoStart.")
+    if not is_loopback(forward.host) and not sight.visible(grant, [LOCAL]):
+        raise ScopeDenied("The token does not see the daemon's machine, and may listen on its loopback alone.")
+
+
+def changes_what_others_need(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to remove or change what connections out of sight run over."""
+    named = [request["connection"]] if "connection" in request else request["connections"]
+    if not grant.sees_all and not sight.sees_dependents(grant, named):
+        raise ScopeDenied("The token may neither remove nor change what other connections run over.")
+
+
+def puts_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to add a connection where the token would not see it."""
+    if not grant.sees_all:
+        path = sight.place(request["name"], request["data"], request.get("places", {}))
+        sight.require_place(grant, path, request.get("category"))
+
+
+def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to give a connection a name, data or a category by which the token would not see it any more."""
+    if grant.sees_all:
+        return
+    stored = sight.stored(request["connection"])
+    name = request.get("name", stored.name)
+    if "data" in request:
+        path = sight.place(name, {"type": stored.type, **request["data"]}, request.get("places", {}))
+    else:
+        path = joined((*stored.path[:-1], segment(name)))
+    sight.require_place(grant, path, request.get("category", stored.category))
+
+
+def changes_categories(_sight: Sight, grant: Grant, _request: Request) -> None:
+    """Refuse to change categories: what is below one, and what a new one is called, filters cannot tell."""
+    if not grant.sees_all:
+        raise ScopeDenied("The token sees certain connections alone, and may not change categories.")

@@ -1,0 +1,103 @@
+"""Stored connections written within a transaction: each row is verified before, and gets a new authentication code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.errors import SecretLocked
+from connmgr.secrets.keyfile import VaultKey
+from connmgr.vault import record, rows, sealed, way
+from connmgr.vault.path import SEPARATOR
+from connmgr.vault.record import Row
+from connmgr.vault.tables import connection as table
+from connmgr.vault.tables import now
+from connmgr.vault.tree import chunks, closure
+
+Permission = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Raises :class:`connmgr.errors.SecretLocked` unless the author of a change may open these sealed secrets."""
+
+
+def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to change where any secret goes."""
+    if secrets:
+        raise SecretLocked("Nothing is unlocked.", principals=[])
+
+
+def insert(
+    tx: sa.Connection, key: VaultKey, row: dict[str, Any], targets: Iterable[str], folder: str | None = None
+) -> None:
+    """Store a new row, which runs over ``targets``, at its place in the tree."""
+    placed = row | rows.place(tx, row, folder)
+    rows.insert(tx, [placed | {"mac": record.mac(placed, key)}], {row["id"]: targets})
+
+
+def change(
+    tx: sa.Connection,
+    key: VaultKey,
+    id: str,
+    changes: dict[str, Any],
+    targets: set[str] | None,
+    permits: Permission,
+) -> None:
+    """Change columns of a row, what it runs over unless ``targets`` is None, and what follows for the rows above it.
+
+    :raises connmgr.errors.IntegrityError: a row was changed outside of connmgr.
+    """
+    before = _checked(key, rows.one(tx, id))
+    after = before | changes
+    if after["category"] != before["category"]:
+        rows.require_category(tx, after["category"])
+    over: Mapping[str, Row] = {}
+    if targets is not None:
+        over = way.verified(tx, key, targets)
+        after["way"] = way.new_digest(tx, before, targets, over)
+        rows.run_over(tx, id, targets)
+    after |= rows.place(tx, after, rows.folder_of(tx, before))
+    above = []
+    if (after["data"], after["way"]) != (before["data"], before["way"]):
+        above = way.retied_dependents(tx, key, before, after)
+        _require_permission(above, permits, "Secrets of {} go over this connection")
+        _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
+    _store(tx, key, [after, *above])
+    if after["path"] != before["path"]:
+        _move_below(tx, key, id, before["path"], after["path"])
+
+
+def move(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str) -> None:
+    """Move what is in ``categories`` to the category ``to``."""
+    for some in chunks(categories):
+        found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
+        _store(tx, key, [_checked(key, row) | {"category": to, "last_modified": now()} for row in found])
+
+
+def _checked(key: VaultKey, row: Row) -> dict[str, Any]:
+    record.verify(row, key)
+    return dict(row)
+
+
+def _store(tx: sa.Connection, key: VaultKey, changed: Iterable[dict[str, Any]]) -> None:
+    rows.update(tx, [row | {"mac": record.mac(row, key)} for row in changed])
+
+
+def _move_below(tx: sa.Connection, key: VaultKey, id: str, before: str, after: str) -> None:
+    for some in chunks(closure(tx, [id], table, "id", "parent")[1:]):
+        moved = [_checked(key, row) for row in rows.by_id(tx, some).values()]
+        for row in moved:
+            row["path"] = after + row["path"][len(before) :]
+            row["depth"] = row["path"].count(SEPARATOR) + 1
+        _store(tx, key, moved)
+
+
+def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:
+    for row in hops:
+        try:
+            permits(list(sealed.within(json.loads(row["data"]))))
+        except SecretLocked as error:
+            raise SecretLocked(
+                f"{reason.format(row['path'])}: a change needs a session that may open them. {error.message}",
+                **error.details,
+            ) from error

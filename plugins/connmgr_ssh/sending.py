@@ -1,0 +1,174 @@
+"""The sending half of a link: which message goes out when, also during a key exchange, and which thread waits."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import paramiko
+from paramiko.message import Message
+from paramiko.ssh_exception import SSHException
+
+from connmgr.plugin import Deadline
+from connmgr_ssh.packets import Packets, Payload
+from connmgr_ssh.stream import PACKET_BYTES, WINDOW_BYTES, Stream
+from connmgr_ssh.wire import Wire
+
+MAX_POSTPONED = 1024
+"""Messages that may wait for the end of a key exchange."""
+
+
+class SendingTransport(paramiko.Transport):
+    """paramiko's transport over a :class:`Wire`, on which several threads send whole messages."""
+
+    if TYPE_CHECKING:
+        active: bool
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        super().__init__(cast(socket.socket, wire), WINDOW_BYTES, PACKET_BYTES, packetizer_class=Packets)
+        self.name = name
+        self.wire = wire
+        self._packets = cast(Packets, self.packetizer)
+        self._postponed: list[tuple[Message, Stream | None, bool]] = []
+        self._soon: deque[tuple[Message, Stream]] = deque()
+        self._one_waits = threading.Lock()
+        self._held_up: set[Stream] = set()
+
+    def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
+        """Send for the channel ``of``, perhaps its ``last`` message; raise OSError or EOFError if it cannot."""
+        self.post_all(((message.asbytes(),),), deadline, of, last=last)
+
+    def post_all(
+        self, payloads: Iterable[Payload], deadline: Deadline, of: Stream | None = None, *, last: bool = False
+    ) -> None:
+        """Send several messages like :meth:`post`."""
+        try:
+            while True:
+                if not self.clear_to_send.is_set() and not self.clear_to_send.wait(deadline.left()):
+                    raise TimeoutError("The key exchange took too long.")
+                with self.clear_to_send_lock:
+                    if not self.active:
+                        raise EOFError
+                    if self.clear_to_send.is_set():
+                        if not self._send_in_order(payloads, of, last):
+                            raise BrokenPipeError("The channel is closed.")
+                        return
+        finally:
+            self._send_soon()
+
+    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
+        """Send several messages without ever waiting, or return False; ``of`` has news when it may be tried again.
+
+        What the peer does not take at once, a thread sends that waits for it.
+        :raises EOFError | OSError: the link or the channel is gone.
+        """
+        if not self._posted_now(payloads, of):
+            # Whoever is sending may have looked who was held up before it was noted here.
+            self._held_up.add(of)
+            if not self._posted_now(payloads, of):
+                return False
+            self._held_up.discard(of)
+        return True
+
+    def _posted_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
+        if not self.active:
+            raise EOFError
+        if not self.clear_to_send.is_set() or not self.clear_to_send_lock.acquire(blocking=False):
+            return False
+        try:
+            if not self.clear_to_send.is_set() or self.wire.is_behind:
+                return False
+            if of.close_sent:
+                raise BrokenPipeError("The channel is closed.")
+            self._packets.offer(payloads())
+        finally:
+            self.clear_to_send_lock.release()
+            self._send_soon()
+        if self.wire.is_behind and self._one_waits.acquire(blocking=False):
+            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
+        return True
+
+    def _release_held_up(self) -> None:
+        """Tell the streams that could not send that they may try again."""
+        for stream in list(self._held_up):
+            self._held_up.discard(stream)
+            stream.note_news()
+
+    def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
+        """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
+        if not self.clear_to_send.is_set():
+            if len(self._postponed) >= MAX_POSTPONED:
+                raise SSHException("The peer asks on and exchanges no keys")
+            self._postponed.append((message, of, last))
+            return
+        with self.clear_to_send_lock:
+            self._send_in_order(((message.asbytes(),),), of, last)
+        self._send_soon()
+
+    def post_soon(self, message: Message, of: Stream) -> None:
+        """Send without waiting for another thread that is sending, or for new keys: who holds it up sends it then.
+
+        Where the peer takes nothing now, a thread waits for it.
+        :raises EOFError: the link is gone.
+        :raises BlockingIOError: :data:`MAX_POSTPONED` messages wait already.
+        """
+        if len(self._soon) >= MAX_POSTPONED:
+            raise BlockingIOError(errno.EAGAIN, "too many messages wait for the peer")
+        self._soon.append((message, of))
+        if self.wire.takes_more:
+            self._send_soon()
+        elif self._one_waits.acquire(blocking=False):
+            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
+
+    def _send_when_taken(self) -> None:
+        """Send what waits; the wire gives up a peer that takes nothing for too long."""
+        while True:
+            with suppress(OSError, EOFError):
+                self._catch_up()
+                self._send_soon()
+            self._one_waits.release()
+            # What was left since the last look found this thread at work. Another sender sends it after its own.
+            left = self.wire.is_behind or (self._soon and not self.clear_to_send_lock.locked())
+            if not (left and self.active and self.clear_to_send.is_set()) or not self._one_waits.acquire(
+                blocking=False
+            ):
+                return
+
+    def _catch_up(self) -> None:
+        """Send what the peer did not take at once."""
+        if self.wire.is_behind:
+            with self.clear_to_send_lock:
+                self._packets.send(())
+
+    def _send_soon(self) -> None:
+        # Whoever found the lock taken has appended before: the holder looks again after he has released it.
+        while self._soon and self.clear_to_send.is_set() and self.clear_to_send_lock.acquire(blocking=False):
+            try:
+                while self._soon and self.clear_to_send.is_set():
+                    message, of = self._soon.popleft()
+                    self._send_in_order(((message.asbytes(),),), of, last=False)
+            finally:
+                self.clear_to_send_lock.release()
+        if self._held_up and self.clear_to_send.is_set() and not self.wire.is_behind:
+            self._release_held_up()
+
+    def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
+        # sshd ends the connection when a message refers to a channel that both sides have closed.
+        if of is not None:
+            if of.close_sent:
+                return False
+            of.close_sent = last
+        self._packets.send(payloads)
+        return True
+
+    def send_postponed(self) -> None:
+        """Send what waited for the end of a key exchange; for the reading thread."""
+        postponed, self._postponed = self._postponed, []
+        for message, of, last in postponed:
+            self.post_later(message, of, last=last)
+        self._send_soon()
