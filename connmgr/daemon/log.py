@@ -19,8 +19,6 @@ def start_logging(level: str, style: str) -> None:
     # Below a warning, libraries log nothing useful, and perhaps secrets.
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     logging.getLogger("connmgr").setLevel(level.upper())
-    # It reports every request that waits for a thread.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     # Formatting would look them up for each line, and does not print them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # A closed stderr must not end the daemon.

@@ -13,11 +13,11 @@ from typing import Any
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
-from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.daemon.channel import Channel
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Uploads
+from connmgr.daemon.threads import Threads
 from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
 
@@ -102,13 +102,11 @@ class Server(TcpWSGIServer):
         self._next_drop = 0.0
         self.parked_channels = ParkedChannels()
         adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
-        dispatcher = ThreadedTaskDispatcher()
-        dispatcher.set_thread_count(adjustments.threads)
         super().__init__(
             application,
             map=self._sockets,
             _sock=bound,
-            dispatcher=dispatcher,
+            dispatcher=Threads(adjustments.threads),
             adj=adjustments,
             sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
             bind_socket=False,

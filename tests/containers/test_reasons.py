@@ -130,4 +130,4 @@ def test_a_process_that_calls_itself_nspawn_is_not_entered(local: Transport, con
         error = refused(Nspawn(), local, containerName="decoy")
         assert "is not running" in error.message
     finally:
-        machine.run("sh", "-c", f"kill $(cat /proc/{decoy}/task/{decoy}/children) {decoy}")
+        machine.run("sh", "-c", f"kill {decoy} $(cat /proc/{decoy}/task/{decoy}/children)")
