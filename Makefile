@@ -20,16 +20,16 @@ run: $(INSTALLED)run ## Start the daemon; options in ARGS, as in: make run ARGS=
 	@exec $(BIN)/connmgr serve $(ARGS)
 
 test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make test PYTEST_ARGS="-k vault"
-	@$(COMPILED_ONCE) scripts/rootless $(BIN)/pytest $(PYTEST_ARGS)
+	@$(COMPILED_ONCE) scripts/isolated $(BIN)/pytest $(PYTEST_ARGS)
 
 test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
-	@$(COMPILED_ONCE) scripts/rootless .venv/$*/bin/pytest $(PYTEST_ARGS)
+	@$(COMPILED_ONCE) scripts/isolated .venv/$*/bin/pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck connmgr/*/far/*.sh scripts/setup scripts/install-packages scripts/rootless
+	$(BIN)/shellcheck connmgr/*/far/*.sh scripts/setup scripts/install-packages scripts/isolated
 
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
 	@$(BIN)/python -m benchmarks

@@ -29,8 +29,9 @@ from typing import IO
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("connmgr")
 MODULES = (
-    *("connmgr.cli.serve", "connmgr.daemon", "connmgr_elevated", "connmgr_local", "connmgr_ssh", "connmgr_tunnels"),
-    *("alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
+    *("connmgr.cli.serve", "connmgr.daemon", "connmgr_containers", "connmgr_elevated", "connmgr_local", "connmgr_ssh"),
+    *("connmgr_tunnels", "alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
+    *("encodings.idna", "importlib.resources.readers"),
 )
 MOST_BYTES = 1 << 17
 _STATUS = struct.Struct("i")
