@@ -1,106 +1,7 @@
 """Every error that connmgr raises on purpose; a client sees its ``code`` and its message.
 
-ConnmgrError
-├── RequestError                  400  the request is at fault
-│   ├── InvalidRequest            400  invalid_request
-│   ├── BadFrame                  400  bad_frame
-│   ├── InvalidCredential         400  invalid_credential
-│   ├── UnknownConnection         400  unknown_connection
-│   ├── UnknownCategory           400  unknown_category
-│   ├── UnknownType               400  unknown_type
-│   ├── UnknownPrincipal          400  unknown_principal
-│   ├── ConnectionCycle           400  connection_cycle
-│   ├── ProtectedEntry            400  protected_entry
-│   ├── NotToggleable             400  not_toggleable
-│   ├── PortInUse                 400  port_in_use
-│   ├── NoShell                   400  no_shell
-│   ├── NoSuchDirectory           400  no_such_directory
-│   ├── UnknownJob                400  unknown_job
-│   ├── JobRunning                400  job_running
-│   ├── JobFinished               400  job_finished
-│   ├── UnknownTerminal           400  unknown_terminal
-│   ├── TerminalEnded             400  terminal_ended
-│   ├── StdinClosed               400  stdin_closed
-│   ├── OutputGone                400  output_gone
-│   ├── UnknownBlob               400  unknown_blob
-│   ├── BlobQuotaExceeded         400  blob_quota_exceeded
-│   ├── NoSuchFile                400  no_such_file
-│   ├── WrongFileType             400  wrong_file_type
-│   ├── FileExists                400  file_exists
-│   ├── FileChanged               400  file_changed
-│   ├── DirectoryNotEmpty         400  directory_not_empty
-│   ├── ArchiveRefused            400  archive_refused
-│   ├── ValidationFailed          400  the code of its cause
-│   ├── SecretLocked              400  secret_locked
-│   ├── UnlockFailed              400  unlock_failed
-│   ├── CategoryExists            400  category_exists
-│   ├── UserExists                400  user_exists
-│   ├── UnknownUser               400  unknown_user
-│   ├── UnknownApproval           400  unknown_approval
-│   ├── UnknownCommand            400  unknown_command
-│   ├── CommandExists             400  command_exists
-│   ├── UnknownToken              400  unknown_token
-│   ├── VaultLocked               400  vault_locked
-│   ├── LastPrincipal             400  last_principal
-│   ├── NotAuthenticated          401  not_authenticated
-│   ├── InvalidToken              403  invalid_token
-│   ├── TokenExpired              403  token_expired
-│   ├── TokenRevoked              403  token_revoked
-│   ├── ScopeDenied               403  scope_denied
-│   ├── PolicyDenied              403  policy_denied
-│   ├── ApprovalRequired          403  approval_required
-│   ├── ApprovalDenied            403  approval_denied
-│   ├── ForbiddenOrigin           403  forbidden_origin
-│   ├── NotFound                  404  not_found
-│   ├── MethodNotAllowed          405  method_not_allowed
-│   ├── BodyTooLarge              413  body_too_large
-│   ├── UnsupportedMediaType      415  unsupported_media_type
-│   ├── MisdirectedRequest        421  misdirected_request
-│   ├── UpgradeRequired           426  upgrade_required
-│   ├── QuotaExceeded             429  quota_exceeded
-│   └── HeadersTooLarge           431  headers_too_large
-├── OperationError                500  the operation could not be carried out
-│   ├── HostUnresolved                 host_unresolved
-│   ├── HostRefused                    host_refused
-│   ├── HostUnreachable                host_unreachable
-│   ├── ConnectTimeout                 connect_timeout
-│   ├── HostKeyUnknown                 host_key_unknown
-│   ├── HostKeyChanged                 host_key_changed
-│   ├── AuthFailed                     auth_failed
-│   ├── ElevationFailed                elevation_failed
-│   ├── TransportUnsupported           transport_unsupported
-│   ├── ChannelRefused                 channel_refused
-│   ├── UnsupportedShell               unsupported_shell
-│   ├── ShellStartFailed               shell_start_failed
-│   ├── RuntimeUnreachable             runtime_unreachable
-│   ├── NoShellInside                  no_shell_inside
-│   ├── ShellLost                      shell_lost
-│   ├── ShellStopped                   shell_stopped
-│   ├── CommandTimeout                 command_timeout
-│   ├── CommandCancelled               command_cancelled
-│   ├── PermissionDenied               permission_denied
-│   ├── NoSpace                        no_space
-│   ├── TransferFailed                 transfer_failed
-│   ├── FileOperationFailed            file_operation_failed
-│   ├── TarMissing                     tar_missing
-│   ├── RecordingFailed                recording_failed
-│   ├── BackupFailed                   backup_failed
-│   ├── IntegrityError                 integrity
-│   └── InternalError                  internal
-├── Unavailable                   503  try again later
-│   ├── Busy                           busy
-│   ├── ShellBusy                      shell_busy
-│   ├── JobLimit                       job_limit
-│   ├── TerminalLimit                  terminal_limit
-│   ├── StreamLimit                    stream_limit
-│   ├── SessionLimit                   session_limit
-│   ├── TemporaryLimit                 temporary_limit
-│   ├── TokenLimit                     token_limit
-│   ├── UnlockThrottled                unlock_throttled
-│   ├── VaultUnavailable               vault_unavailable
-│   ├── AuditUnavailable               audit_unavailable
-│   └── Stopping                       stopping
-└── StartupError                       the daemon refuses to start (exit 1, one line)
+Their order is that of their statuses: :class:`RequestError` 400 to 431, :class:`OperationError` 500,
+:class:`Unavailable` 503, and :class:`StartupError`, with which the daemon refuses to start.
 """
 
 from __future__ import annotations
@@ -137,6 +38,20 @@ class RequestError(ConnmgrError, status=400):
     code = "invalid_request"
 
 
+class _Unknown(RequestError):
+    """The daemon has nothing of this kind under this uuid or name."""
+
+    code = "invalid_request"
+    _what: ClassVar[str]
+
+    def __init_subclass__(cls, what: str) -> None:
+        super().__init_subclass__()
+        cls._what = what
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown {self._what}: {name}")
+
+
 class InvalidRequest(RequestError):
     """Bad JSON, or a field that its schema refuses; the message names the field by its path."""
 
@@ -153,18 +68,12 @@ class InvalidCredential(RequestError):
     """The handshake's API key or auth file content is wrong."""
 
 
-class UnknownConnection(RequestError):
+class UnknownConnection(_Unknown, what="connection"):
     """No connection has this uuid."""
 
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown connection: {uuid}")
 
-
-class UnknownCategory(RequestError):
+class UnknownCategory(_Unknown, what="category"):
     """No category has this uuid."""
-
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown category: {uuid}")
 
 
 class UnknownType(RequestError):
@@ -199,11 +108,8 @@ class NoSuchDirectory(RequestError):
     """The far side cannot enter the requested working directory."""
 
 
-class UnknownJob(RequestError):
+class UnknownJob(_Unknown, what="job"):
     """No job has this uuid, or no longer."""
-
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown job: {uuid}")
 
 
 class JobRunning(RequestError):
@@ -214,11 +120,8 @@ class JobFinished(RequestError):
     """The operation is for a job that runs, and this one has ended."""
 
 
-class UnknownTerminal(RequestError):
+class UnknownTerminal(_Unknown, what="terminal"):
     """No terminal has this uuid, or no longer."""
-
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown terminal: {uuid}")
 
 
 class TerminalEnded(RequestError):
@@ -233,11 +136,8 @@ class OutputGone(RequestError):
     """What the far side kept of the job was removed or replaced there."""
 
 
-class UnknownBlob(RequestError):
+class UnknownBlob(_Unknown, what="blob"):
     """No blob of the caller has this uuid; it may have expired."""
-
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown blob: {uuid}")
 
 
 class BlobQuotaExceeded(RequestError):
@@ -298,18 +198,12 @@ class UnknownUser(RequestError):
     """No vault user has this name."""
 
 
-class UnknownApproval(RequestError):
+class UnknownApproval(_Unknown, what="approval, or one that is over"):
     """No approval has this uuid, or it has expired or was used up."""
 
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown approval, or one that is over: {uuid}")
 
-
-class UnknownCommand(RequestError):
+class UnknownCommand(_Unknown, what="saved command"):
     """No command is saved under this name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown saved command: {name}")
 
 
 class CommandExists(RequestError):
@@ -363,11 +257,8 @@ class QuotaExceeded(RequestError, status=429):
     """The token has had its requests of the day, or has too many under way."""
 
 
-class UnknownToken(RequestError):
+class UnknownToken(_Unknown, what="token"):
     """No token has this uuid, or it was not created with the caller's."""
-
-    def __init__(self, uuid: str) -> None:
-        super().__init__(f"Unknown token: {uuid}")
 
 
 class ForbiddenOrigin(RequestError, status=403):

@@ -54,27 +54,14 @@ def test_every_route_is_documented_and_every_documented_route_exists(description
     assert named - routes - {f"/{group}" for group in groups} == set(), "documented, but not there"
 
 
-def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
+def test_every_error_code_is_documented_with_its_status_and_every_documented_code_exists() -> None:
     from connmgr import errors
 
     classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    codes = {kind.code for kind in classes if issubclass(kind, errors.ConnmgrError) and kind is not errors.StartupError}
-    documented = _first_column(DOCS["docs/API.md"], "code")
-    assert codes == documented
-
-
-def test_the_error_tree_is_drawn_whole_and_true() -> None:
-    from connmgr import errors
-
-    drawn = re.findall(r"^[│├└─ ]*(\w+)(?: +(\d{3}))?(?: +(.+?))?$", errors.__doc__ or "", re.MULTILINE)
-    in_tree = {name for name, _, _ in drawn if isinstance(getattr(errors, name, None), type)}
-    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
-    assert in_tree == {name for name, kind in kinds.items() if issubclass(kind, errors.ConnmgrError)}
-    for name, status, code in drawn:
-        if name in kinds and re.fullmatch(r"[a-z_]+", code or ""):
-            assert (name, kinds[name].code) == (name, code)
-            expected = status or str(kinds[name].__bases__[0].status)
-            assert (name, expected) == (name, str(kinds[name].status))
+    kinds = [kind for kind in classes if issubclass(kind, errors.ConnmgrError) and kind is not errors.StartupError]
+    rows = [row for table in _tables(DOCS["docs/API.md"]) if table[0][0] == "Code" for row in table[1:]]
+    documented = {(code, row[1]) for row in rows for code in re.findall(r"`([^`]+)`", row[0])}
+    assert {(kind.code, str(kind.status)) for kind in kinds} == documented
 
 
 def test_every_setting_is_documented_with_its_names_and_default() -> None:
