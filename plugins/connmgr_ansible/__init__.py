@@ -1,7 +1,7 @@
-"""What the collection ``connmgr.connmgr`` runs.
+"""The code of the collection ``connmgr.connmgr``.
 
-Ansible compiles a collection's files anew in each of its processes, of which it has one a task and host. These modules
-are compiled once.
+Ansible starts a process for each task and host, and each compiles the collection's files again. These modules are
+compiled once.
 """
 
 from pathlib import Path
@@ -9,4 +9,4 @@ from pathlib import Path
 CONNECTION_PLUGINS = (
     Path(__file__).parents[1] / "ansible_collections" / "connmgr" / "connmgr" / "plugins" / "connection"
 )
-"""The directory in which Ansible finds the connection plugin by the name ``connmgr``, if it is told to look there."""
+"""The directory with the connection plugin, for Ansible's setting ``connection_plugins``."""

@@ -1,4 +1,4 @@
-"""Commands whose become plugin asks for a password, or wants a terminal."""
+"""Commands whose become plugin asks for a password or needs a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def answered(
     pipe: Pipe, become: Any, password: str, stdin: bytes | None, seconds: float, *, pty: bool
 ) -> tuple[int, bytes, bytes]:
-    """Give ``password`` when it is asked for, then ``stdin`` to the command, and return exit code, stdout and stderr.
+    """Send ``password`` at the prompt, then ``stdin`` to the command; return exit code, stdout and stderr.
 
-    :raises AnsibleError: the password is asked for again.
+    :raises AnsibleError: the become plugin asked for the password again.
     :raises AnsibleConnectionFailure: the command did not begin within ``seconds``.
     """
     stdout, stderr, answered_at = bytearray(), bytearray(), (-1, -1)

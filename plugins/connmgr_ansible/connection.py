@@ -21,17 +21,17 @@ from connmgr.client.slots import Slot, is_slot
 
 PROGRAM = "ansible"
 COMMAND_SECONDS = 86400.0
-"""The longest that the daemon lets a command run; a task's own timeout ends it sooner."""
+"""The daemon's limit for one command; a task's own timeout ends it sooner."""
 
 OF_FILES = {
     *("file_exists", "file_operation_failed", "no_space", "no_such_directory", "no_such_file", "permission_denied"),
     *("source_failed", "transfer_failed", "wrong_file_type"),
 }
-"""Codes of errors that are the task's, while its host can be reached."""
+"""Error codes that fail the task; any other makes its host UNREACHABLE."""
 
 
 class Connection(ConnectionBase):
-    """Runs one task of one host in a shell of its connection, which the next tasks find running."""
+    """Runs a task in a shell of the host's connection; the shell stays open for the next tasks."""
 
     transport = "connmgr.connmgr.connmgr"
     has_pipelining = True
@@ -47,7 +47,7 @@ class Connection(ConnectionBase):
         if not self._connected:
             with _told():
                 self._client, self._id = self._reached()
-            # Ansible would look for the home directory of another user than the connection's.
+            # Otherwise Ansible would look for the home directory of a user who is not the connection's.
             self._play_context.remote_user = None
             try:
                 self._slot = Slot(PROGRAM, self._id)
@@ -64,7 +64,7 @@ class Connection(ConnectionBase):
         return client, only(client, *([named] if named else filter(None, map(self.get_option, ("address", "host")))))
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
-        """Run a command; output comes without what a become plugin has it begin with."""
+        """Run a command; the mark that a become plugin prints before the output is removed."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         self._display.vvv(f"EXEC {cmd}", host=self._host)
         become = self.become if sudoable else None
@@ -85,7 +85,7 @@ class Connection(ConnectionBase):
 
     def _run(self, command: str, stdin: bytes | None) -> tuple[int, bytes, bytes]:
         options: dict[str, Any] = {"stdin": stdin or None, "session": self._slot.session, "timeout": COMMAND_SECONDS}
-        # The daemon is at its limits, and did nothing.
+        # Status 503 means that the daemon is at a limit and has not begun the command.
         patience = Patience(self._play_context.timeout, None, lambda error: error.status == 503)
         stream = patience.ask(lambda: self._client.shell.stream(self._id, command, start=True, **options))
         stdout, stderr = list[bytes](), list[bytes]()
@@ -100,7 +100,7 @@ class Connection(ConnectionBase):
         from connmgr_ansible.asked import answered
 
         password = self.become.get_option("become_pass", playcontext=self._play_context) or ""
-        # sudo reads the password from its input; others insist on a terminal, on which there is no end of input.
+        # sudo reads the password from its input. Others need a terminal, where the input cannot be ended.
         pty = stdin is None and self.become.name != "sudo"
         with self._client.shell.pipe(self._id, command, pty=pty) as pipe:
             return answered(pipe, self.become, password, stdin, self._play_context.timeout, pty=pty)
@@ -125,7 +125,7 @@ class Connection(ConnectionBase):
             self._client.shell.ensure(self._id, session=self._slot.session)
             mode = self._client.fs.stat(self._id, in_path, session=self._slot.session).mode
             with self._client.fs.open(self._id, in_path, session=self._slot.session) as content:
-                # As sftp does: nobody may read a new file here who may not there.
+                # As with sftp, the new file here has the mode of the file there.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
                 with os.fdopen(os.open(out_path, flags, mode & 0o777 | 0o200), "wb") as target:
                     target.writelines(content)
@@ -139,7 +139,7 @@ class Connection(ConnectionBase):
             self._connected = False
 
     def reset(self) -> None:
-        """End the shells of tasks, so that the next task logs in, unless others keep the login open."""
+        """End the shells of tasks, so that the next task logs in, unless other shells keep the login open."""
         self.close()
         with _told():
             client, id = self._reached()
@@ -159,7 +159,7 @@ class Connection(ConnectionBase):
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Raise what the daemon answers as Ansible's errors: a host that cannot be worked on is UNREACHABLE."""
+    """Raise the client's errors as Ansible's: one of :data:`OF_FILES` fails the task, others the host."""
     try:
         yield
     except ClientError as error:
@@ -172,7 +172,7 @@ def _told() -> Iterator[None]:
 
 
 def _share(client: Client) -> None:
-    """Let the other processes of this run of Ansible continue the client's session, instead of a handshake each."""
+    """Store the client's session token, so that the other processes of this run of Ansible need no handshake."""
     run = KeptSession(Path(constants.DEFAULT_LOCAL_TMP), client.base_url)
     if client.session_token is not None and run.token() != client.session_token:
         run.keep(client.session_token)

@@ -16,10 +16,10 @@ from connmgr_ansible.connection import PROGRAM, Connection
 
 ANSWER_SECONDS = 60.0
 TEMPLATE = re.compile(r"\{[{%#]")
-"""What makes a text a template of Ansible's, which runs what is in it."""
+"""A text that matches would be evaluated by Ansible as a Jinja template."""
 
 SHELL = "shell"
-"""The usage of connections that commands can run on."""
+"""The ``usage`` of connections that run commands."""
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable):
@@ -34,7 +34,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         return bool(super().verify_file(path)) and Path(path).suffix in (".yml", ".yaml")
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
-        """Read the file at ``path``, and ask the daemon for what it chooses."""
+        """Read the file at ``path``, and add the connections that it chooses."""
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
         try:

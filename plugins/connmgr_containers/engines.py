@@ -1,4 +1,4 @@
-"""Docker and Podman: containers that ``exec`` leads into, and the hosts that have them."""
+"""Docker and Podman: containers that are entered by ``exec``, and their hosts."""
 
 from __future__ import annotations
 
@@ -140,15 +140,13 @@ class PodmanHost(DockerHost):
 
 
 def _entries(listing: str) -> Iterable[Any]:
-    """Return what is listed: an object a line by Docker, one array by Podman."""
+    """Parse a listing: Docker prints an object per line, Podman one array."""
     if listing.startswith("["):
         return list(json.loads(listing))
     return map(json.loads, listing.splitlines())
 
 
 def client(program: str, chooses: str, data: Mapping[str, Any]) -> list[str]:
-    """Return the words that start the program for the daemon that ``data`` names.
-
-    ``env`` says what is missing in the same words over every connection.
-    """
+    """Return the words that start the program for the daemon that ``data`` names."""
+    # If the program is missing, env reports this in the same words over every connection.
     return ["env", program, *([f"{chooses}={data['context']}"] if data.get("context") else [])]

@@ -1,4 +1,4 @@
-"""Fields that types of containers have in common, and what their values may be."""
+"""Fields that the container types have in common, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -8,44 +8,32 @@ from typing import Any
 from connmgr.plugin import Reference, Schema, Text, ValidationError
 
 LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-"""The connection to the machine that the daemon runs on, for examples."""
+"""The uuid of the connection to the daemon's own machine, for examples."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]*")
 
 
 def name(value: str) -> None:
-    """Refuse what is no name: none may be taken for an option of the program that is given it.
-
-    :raises ValidationError: it is none.
-    """
+    """Raise ValidationError unless ``value`` is a name, which no program takes for an option."""
     if not _NAME.fullmatch(value):
         raise ValidationError("Not a name: letters, digits and . _ - : @, the first a letter or digit.")
 
 
 def instance(value: str) -> None:
-    """Refuse what is no name of an instance: one with a colon would be that of another server.
-
-    :raises ValidationError: it is none.
-    """
+    """Raise ValidationError unless ``value`` names an instance of the host's own server, not of a remote."""
     name(value)
     if ":" in value:
         raise ValidationError("Not the name of an instance: a colon names a remote. Run over a host of that server.")
 
 
 def printable(value: str) -> None:
-    """Refuse what has characters that no terminal shows, as a newline.
-
-    :raises ValidationError: it has some.
-    """
+    """Raise ValidationError if ``value`` has characters that are not printable, such as a newline."""
     if not value.isprintable():
         raise ValidationError("Not printable characters alone.")
 
 
 def absolute(value: str) -> None:
-    """Refuse a path that is not absolute.
-
-    :raises ValidationError: it is not.
-    """
+    """Raise ValidationError unless ``value`` is an absolute path."""
     if not value.startswith("/"):
         raise ValidationError("Not an absolute path.")
 
@@ -67,7 +55,7 @@ class HostSchema(Schema):
 
 
 class InsideSchema(HostSchema):
-    """The fields of what runs commands inside of a system that has users and directories."""
+    """The fields of types that run commands inside a system with users and directories."""
 
     user = Text(
         allow_none=True,

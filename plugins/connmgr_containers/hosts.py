@@ -1,4 +1,4 @@
-"""Hosts of others: connections to the host itself, below which a refresh puts what its runtime has."""
+"""Hosts of containers: a refresh adds a connection for each container below the connection to its host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connmgr_containers.runtime import Reason, explained, run
 
 
 class Host(Wrapper):
-    """A place that has others; its shell is the host's own."""
+    """A host of containers; its shell is the shell of the connection it goes through."""
 
     usage_category: ClassVar[str] = "group"
     schema = HostSchema
@@ -35,11 +35,11 @@ class Host(Wrapper):
 
     @abstractmethod
     def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-        """Return the argv of each program that lists what the host has."""
+        """Return the argv of each program that lists the host's containers."""
 
     @abstractmethod
     def found(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
-        """Yield what is listed in the output of those programs; any exception means that it cannot be read."""
+        """Yield the containers in the output of those programs; any exception means that it cannot be parsed."""
 
     def _listed(self, transport: Transport, argv: Sequence[str], deadline: Deadline) -> str:
         printed = run(transport, argv, deadline)
@@ -49,5 +49,5 @@ class Host(Wrapper):
 
 
 def chosen(data: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return those of the fields ``names`` that ``data`` have."""
+    """Return the fields ``names`` that have a value in ``data``."""
     return {name: data[name] for name in names if data.get(name)}

@@ -13,7 +13,7 @@ from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Switched, leading_in, reason
 from connmgr_containers.systems import STOP_SECONDS, ContainerSchema
 
-# As Docker does: what does not stop by itself is ended.
+# As with Docker, an instance that does not stop by itself is killed.
 _STOP = f'"$@" --timeout={STOP_SECONDS} 2>/dev/null || exec "$@" --force'
 
 

@@ -1,4 +1,4 @@
-"""Containers of pods, and the clusters that have them, by kubectl on a host that reaches the cluster."""
+"""Containers of pods, and their clusters, by kubectl on a host that reaches the cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CLUSTER: Sequence[Reason] = (
 class ClusterSchema(HostSchema):
     """The fields of a cluster."""
 
-    # Any text names a context, as the ARN of a cluster; it reaches kubectl in the word of its option.
+    # Any text may name a context, such as the ARN of a cluster. It is passed as --context=TEXT, never as a word alone.
     context = Text(
         allow_none=True,
         validate=printable,

@@ -1,4 +1,4 @@
-"""What the types have in common: a program on the host that is asked for a place, and the reasons why it refuses."""
+"""The base of all container types: a program on the host enters the container, or says why it refuses."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from connmgr.plugin import Deadline, Dialogue, Toggled, Transport, Wrapper
 from connmgr_containers.words import spelled
 
 STEP_SECONDS = 20.0
-"""Longest wait until a program runs inside; a cluster takes its time."""
+"""Longest wait until a program runs inside a container; clusters are slow."""
 
 PRINTED_CHARACTERS = 300
-"""Characters of what a program printed that a message quotes."""
+"""Longest quotation of a program's output in an error."""
 
 LISTED_BYTES = 16 << 20
-"""Bytes in which a runtime may list what it has."""
+"""Most bytes that a runtime may print when it lists its containers."""
 
 
 class Reason(NamedTuple):
-    """A refusal: how it is recognised, its class, and what it means; ``{}`` is the place, as "the container web"."""
+    """A refusal: the pattern of its output, the error, and its message; ``{}`` is the place, as "container web"."""
 
     pattern: re.Pattern[str]
     error: type[OperationError]
@@ -43,12 +43,12 @@ NO_SHELL = reason(
 )
 
 
-# What relays a terminal tells the size that it begins with too late, or not at all, and another TERM.
+# Programs that relay a terminal pass its first size too late or not at all, and set another TERM.
 _SIZED = 'TERM=$1 size=$2; export TERM; shift 2; stty rows "${size% *}" cols "${size#* }" 2>/dev/null; exec "$@"'
 
 
 def leading_in(entering: Sequence[str], argv: Sequence[str], *, pty: bool) -> list[str]:
-    """Return the argv that runs ``argv`` behind the words ``entering``, on a terminal like theirs with ``pty``."""
+    """Return the argv that runs ``argv`` after the words ``entering``; with ``pty`` its terminal is like theirs."""
     if not pty:
         return [*entering, *spelled(argv)]
     script = f'exec {shlex.join(entering)} /bin/sh -c {shlex.quote(_SIZED)} sh "$TERM" "$(stty size)" "$@"'
@@ -59,11 +59,11 @@ _AS_WANTED = {
     True: re.compile(r"already (?:running|started)", re.IGNORECASE),
     False: re.compile(r"already stopped|is not running|no machine '.{0,64}' known", re.IGNORECASE),
 }
-"""What a runtime says of what is as it should become, by whether that is running."""
+"""What a runtime prints when there is nothing to do, by the wanted state: True is running."""
 
 
 class Runtime(Wrapper):
-    """Runs programs in a place that a program of the host, named ``program``, leads into."""
+    """Runs programs in a container or root directory that ``program``, a program of the host, enters."""
 
     via = "host"
 
@@ -75,7 +75,7 @@ class Runtime(Wrapper):
 
     @abstractmethod
     def place(self, data: Mapping[str, Any]) -> str:
-        """Return how messages name what ``data`` leads into."""
+        """Return the place that ``data`` leads to, as messages name it."""
 
     def needs_login(self, data: Mapping[str, Any]) -> bool:
         return True
@@ -99,7 +99,7 @@ class Switched(Runtime, Toggled):
 
     @abstractmethod
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
-        """Return the argv that starts what ``data`` leads into, or stops it where ``state`` is False."""
+        """Return the argv that starts the container of ``data``, or stops it if ``state`` is False."""
 
     def toggle(self, transport: Transport | None, data: Mapping[str, Any], state: bool, *, timeout: float) -> None:
         if transport is None:
@@ -111,7 +111,7 @@ class Switched(Runtime, Toggled):
 
 
 def explained(program: str, reasons: Sequence[Reason], printed: str, place: str, failure: str) -> OperationError:
-    """Return the error for a program that printed ``printed`` where ``place`` was meant; ``failure`` begins others."""
+    """Return the error for ``printed``: the first reason that matches, else ``failure`` and the end of the output."""
     missing = reason(
         rf"(?:^|\W){re.escape(program)}\W?: (?:command not found|not found|no such file)",
         RuntimeUnreachable,
@@ -133,7 +133,7 @@ class Printed(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What it said of a failure, on one line."""
+        """What the program printed about a failure, on one line."""
         text = (self.stderr or self.stdout).decode(errors="replace")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 

@@ -14,16 +14,16 @@ from connmgr_containers.runtime import NO_SHELL, Runtime, Switched, reason
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 STOP_SECONDS = 10
-"""Seconds that a container may take to stop by itself, as Docker gives it."""
+"""Seconds that a container has to stop by itself, as with Docker."""
 
-# What enters another root keeps the environment of the host's user, of which little holds inside.
+# Programs that enter another root keep the environment of the host's user, most of which is wrong inside.
 _AS_ROOT = ["HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", f"PATH={_PATH}"]
 
-# lxc-attach makes a terminal inside and has the outer one turn newlines into two characters: both would.
-LOCAL_MACHINEE_NEWLINE = 'stty -onlcr; exec "$@"'
+# lxc-attach opens a terminal inside. Without this, both terminals would turn a newline into CR and LF.
+_WITHOUT_ONLCR = 'stty -onlcr; exec "$@"'
 
-# machined knows every machine that registered; of one that did not, its parent's words tell, if that is root's: others
-# may call a process so, and would be handed what is typed.
+# machined knows the machines that registered. Any other is found by the argv of its systemd-nspawn, which must belong
+# to root: another user could start a process of that name to read what is typed.
 _NSPAWN = r"""
 leader=$(machinectl show --property=Leader --value -- "$1" 2>/dev/null)
 for entry in ${leader:+none} /proc/[0-9]*; do
@@ -39,7 +39,7 @@ shift
 [ "/proc/$leader/ns/user" -ef /proc/self/ns/user ] || user=--user
 exec nsenter --target "$leader" --mount --uts --ipc --net --pid $user --root --wd -- /bin/sh -c 'exec "$@"' sh "$@"
 """
-_ROOTLOCAL_MACHINELY = "It takes root: run over a shellEnvironment that is elevated."
+_NEEDS_ROOT = "It takes root: run over a shellEnvironment that is elevated."
 
 
 class ContainerSchema(HostSchema):
@@ -58,12 +58,12 @@ class Lxc(Switched):
     program = "lxc-attach"
     reasons = (
         reason(r"failed to get init pid|is not running|not running", ShellStartFailed, "{} is not running."),
-        reason(r"permission denied|not permitted|insufficient privileges", RuntimeUnreachable, _ROOTLOCAL_MACHINELY),
+        reason(r"permission denied|not permitted|insufficient privileges", RuntimeUnreachable, _NEEDS_ROOT),
         NO_SHELL,
     )
 
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
-        inside = ["/bin/sh", "-c", LOCAL_MACHINEE_NEWLINE, "sh", *argv] if pty else argv
+        inside = ["/bin/sh", "-c", _WITHOUT_ONLCR, "sh", *argv] if pty else argv
         return ["env", *_AS_ROOT, "lxc-attach", "--name", data["containerName"], "--", *inside]
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
@@ -97,7 +97,7 @@ class Nspawn(Switched):
     program = "nsenter"
     reasons = (
         reason(r"no such machine runs", ShellStartFailed, "{} is not running: `machinectl list` has those that are."),
-        reason(r"permission denied|not permitted", RuntimeUnreachable, _ROOTLOCAL_MACHINELY),
+        reason(r"permission denied|not permitted", RuntimeUnreachable, _NEEDS_ROOT),
         NO_SHELL,
     )
 
@@ -154,7 +154,7 @@ class Chroot(Runtime):
     program = "chroot"
     reasons = (
         reason(r"cannot change root directory to .{0,300}: no such", ShellStartFailed, "There is no {}."),
-        reason(r"cannot change root directory to .{0,300}: oper", RuntimeUnreachable, _ROOTLOCAL_MACHINELY),
+        reason(r"cannot change root directory to .{0,300}: oper", RuntimeUnreachable, _NEEDS_ROOT),
         reason(r"invalid user", ShellStartFailed, "There is no such `user` in {}."),
         NO_SHELL,
     )
@@ -164,5 +164,5 @@ class Chroot(Runtime):
 
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         user = [f"--userspec={data['user']}"] if data.get("user") else []
-        # The host's login shell need not exist in there.
+        # The host's login shell may not exist inside.
         return ["env", "SHELL=/bin/sh", f"PATH={_PATH}", "chroot", *user, data["directory"], *argv]

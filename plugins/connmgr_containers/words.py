@@ -1,4 +1,4 @@
-"""Words that travel as JSON: bytes that are no UTF-8 would arrive as others."""
+"""Words that reach a runtime's server as JSON, which would change bytes that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def spelled(argv: Sequence[str]) -> list[str]:
-    """Return words of UTF-8 alone that run ``argv``: a shell makes those anew that are none."""
+    """Return an argv of UTF-8 words that runs ``argv``; a shell restores the words that are not UTF-8."""
     odd = {number: word for number, word in enumerate(argv, 1) if not _is_text(word)}
     if not odd:
         return list(argv)
-    # The dot keeps a newline at the end of a word, which a shell drops from what a command prints.
+    # A shell drops newlines from the end of a command's output; the dot keeps those of the word.
     made = "".join(f"w{number}=$(printf '{_octal(word)}.');" for number, word in odd.items())
     words = (f'"${{w{number}%.}}"' if number in odd else f'"${{{number}}}"' for number in range(1, len(argv) + 1))
     given = ("" if number in odd else word for number, word in enumerate(argv, 1))

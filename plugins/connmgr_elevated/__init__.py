@@ -33,7 +33,7 @@ STEP_SECONDS = 8.0
 # Prompts and refusals are recognised in English; the session gets its own locale back. sudo passes LC_* on.
 _IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
 _IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
-# Bounded: an unbounded search would follow each of many "password" to the end of the line.
+# Bounded, because an unbounded search would scan to the end of the line for each "password".
 _PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]{0,200}: ?$"
 _REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry, try|su: sorry")
 _WANTED = re.compile(r"(?i)password|authentication|terminal is required to")
@@ -108,7 +108,7 @@ class ShellEnvironment(Wrapper):
         return bool(data["elevated"])
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
-        # sudo prints one of the two %. A shell that traces commands (set -x) prints both, and is no prompt.
+        # sudo prints one of the two %. A shell that traces commands (set -x) prints both: that is no prompt.
         prompt = rb"(?<!%)%" + dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
         answered = False
         try:
@@ -135,7 +135,7 @@ class ShellEnvironment(Wrapper):
             raise AuthFailed(f"{method} refused the password.")
 
     def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any], answered: bool) -> Exception:
-        """Return why the program ended, with or without having received a password."""
+        """Return why the program ended; ``answered`` says whether it received a password."""
         method = data["method"]
         if "is not allowed to" in printed:
             return ElevationFailed(f"{method} is not allowed to run /bin/sh as {data['user']} there.")

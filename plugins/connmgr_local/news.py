@@ -1,4 +1,4 @@
-"""One descriptor that tells of a process's output and of its end."""
+"""One descriptor that is readable when a process has output or has ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import suppress
 
 
 class News:
-    """Is readable while one of ``streams`` is, or once the child process ``pid``, not waited for yet, has ended.
+    """Readable while one of ``streams`` is, or when the child process ``pid`` has ended and was not waited for yet.
 
-    Where the system has no descriptors of processes (pidfd_open(2)), the end of the streams alone tells.
+    Where the system lacks pidfd_open(2), only the streams count.
     """
 
     def __init__(self, pid: int, streams: Iterable[int]) -> None:
@@ -20,7 +20,7 @@ class News:
             self._selector.register(descriptor, selectors.EVENT_READ)
         self._process = -1
         if hasattr(os, "pidfd_open"):
-            # It may have been waited for.
+            # The process may have been waited for already.
             with suppress(ProcessLookupError):
                 self._process = os.pidfd_open(pid)
                 self._selector.register(self._process, selectors.EVENT_READ)
@@ -30,11 +30,11 @@ class News:
         return self._selector.fileno()
 
     def forget(self, stream: int) -> None:
-        """Tell no more of a stream that is at its end."""
+        """Stop watching a stream that is at its end."""
         self._selector.unregister(stream)
 
     def has_ended(self) -> None:
-        """Tell no more of the process."""
+        """Stop watching the process."""
         if self._process >= 0:
             self._selector.unregister(self._process)
             os.close(self._process)

@@ -26,16 +26,16 @@ from connmgr.client.slots import Slot
 
 PROGRAM = "pyinfra"
 COMMAND_SECONDS = 86400.0
-"""The longest that the daemon lets a command run; ``_timeout`` ends it sooner."""
+"""The daemon's limit for one command; ``_timeout`` ends it sooner."""
 
 SHELL = "shell"
-"""The usage of connections that commands can run on."""
+"""The ``usage`` of connections that run commands."""
 
 OTHER_USERS = ("_sudo", "_doas", "_dzdo", "_su_user")
-"""The arguments by which commands run as another user; those that say how begin with one of them."""
+"""The arguments that run commands as another user, and the prefixes of those that say how."""
 
 NAMED_USERS = ("_su_user", "_sudo_user", "_doas_user", "_dzdo_user")
-"""Whom they name, if anybody but root."""
+"""The arguments that name that user; without them it is root."""
 
 
 class ConnectorData(TypedDict):
@@ -56,7 +56,7 @@ class ConnmgrConnector(BaseConnector):
     def make_names_data(name: str | None = None) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         """Yield the hosts whose connections ``name`` matches, a GLOB for names as `connmgr ls` prints them.
 
-        :raises InventoryError: none does, or the daemon cannot be asked.
+        :raises InventoryError: none matches, or the daemon cannot be asked.
         """
         try:
             with connect(PROGRAM, COMMAND_SECONDS) as client:
@@ -72,7 +72,7 @@ class ConnmgrConnector(BaseConnector):
             yield f"@connmgr/{path}", {"connmgr_connection": one.id}, ["@connmgr", *groups]
 
     def connect(self) -> None:
-        """Start a shell, unless one is left from the last run."""
+        """Start a shell, unless one is open since the last run."""
         self._id = self.data["connmgr_connection"]
         self._client: Client = connect(PROGRAM, COMMAND_SECONDS + 60)
         self._slot = Slot(PROGRAM, self._id)
@@ -83,16 +83,16 @@ class ConnmgrConnector(BaseConnector):
             raise ConnectError(error.message) from error
 
     def disconnect(self) -> None:
-        """Leave the shell to the next run."""
+        """Keep the shell open for the next run."""
         self._slot.release()
         self._client.close()
 
     def run_shell_command(
         self, command: StringCommand, print_output: bool = False, print_input: bool = False, **arguments: Any
     ) -> tuple[bool, CommandOutput]:
-        """Run a command; it succeeds by the exit codes that count as such.
+        """Run a command; return whether its exit code counts as success, and its output.
 
-        :raises TimeoutError: it ran longer than its time.
+        :raises TimeoutError: it ran longer than its timeout.
         :raises OSError: it did not run to its end.
         """
         arguments.pop("_get_pty", None)
@@ -119,7 +119,7 @@ class ConnmgrConnector(BaseConnector):
         )
 
     def _lines(self, stream: Stream, *, print_output: bool) -> Iterator[OutputLine]:
-        """Yield lines when they are whole, and what is left at the end."""
+        """Yield each line when it is complete, and the rest at the end."""
         held = {"stdout": b"", "stderr": b""}
 
         def told(name: str, line: bytes) -> OutputLine:
@@ -135,7 +135,7 @@ class ConnmgrConnector(BaseConnector):
         yield from [told(name, line) for name, line in held.items() if line]
 
     def _print(self, line: str) -> None:
-        # It leaves out the prefix's colours where nobody sees them.
+        # click removes the prefix's colours where the output is no terminal.
         click.echo(f"{self.host.print_prefix}{line}", err=True)
 
     def put_file(
@@ -204,7 +204,7 @@ class ConnmgrConnector(BaseConnector):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Raise what the daemon answers as pyinfra expects a connector's errors."""
+        """Raise the client's errors as those that pyinfra expects of a connector."""
         try:
             yield
         except ClientError as error:
@@ -213,7 +213,7 @@ class ConnmgrConnector(BaseConnector):
 
 
 def _input(stdin: Any) -> bytes | None:
-    """Return ``_stdin`` of an operation, which is a text, lines, or a file to read, as bytes; each line ends."""
+    """Return an operation's ``_stdin`` (a text, lines or an open file) as bytes; each line ends with a newline."""
     if stdin is None:
         return None
     lines = stdin.readlines() if hasattr(stdin, "readlines") else stdin if isinstance(stdin, list | tuple) else [stdin]

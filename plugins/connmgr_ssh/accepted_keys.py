@@ -1,4 +1,4 @@
-"""The keys of hosts that are kept: accepted into connmgr's own known_hosts file, and removed from any."""
+"""Accepts host keys into connmgr's own known_hosts file, and removes them from any known_hosts file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AcceptedKeys:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        # Of two first connections to a host only one may accept, and a rewrite must keep the other's line.
+        # If two threads connect to a new host, only one may accept its key, and neither may lose the other's line.
         self._writing = threading.Lock()
 
     def accept(self, name: str, key: HostKey, deadline: Deadline) -> Entry | None:
@@ -52,11 +52,7 @@ class AcceptedKeys:
         return None
 
     def remove(self, name: str, entries: Sequence[Entry], deadline: Deadline) -> list[str]:
-        """Remove the lines of ``entries`` from their files; return for each why it stays, ``""`` if it is gone.
-
-        As with ``ssh-keygen -R`` a line goes whole, and FILE.old keeps what the file was. Only own files are written.
-        :raises ConnectTimeout: another thread wrote until the deadline.
-        """
+        """Remove the lines of ``entries``; return for each why it stays, ``""`` if gone, or raise ConnectTimeout."""
         with self._alone(name, deadline):
             refusals = {file: _without(file, entries) for file in {entry.file for entry in entries}}
         return [_why_kept(entry) or refusals[entry.file] for entry in entries]
@@ -77,11 +73,14 @@ def _why_kept(entry: Entry) -> str:
 
 
 def _without(file: Path, entries: Sequence[Entry]) -> str:
-    """Remove the lines of ``entries`` from ``file``, and return why they stay, if they do."""
+    """Remove the lines of ``entries`` from ``file``; return why they stay, ``""`` if they are gone.
+
+    As with ``ssh-keygen -R``, whole lines go, and FILE.old keeps the former content. Only the user's own files change.
+    """
     gone = {(entry.hosts, entry.key) for entry in entries if entry.file == file and not _why_kept(entry)}
     if not gone:
         return ""
-    # What a link leads to is written, not the link.
+    # The target of a symbolic link is replaced, not the link.
     path = file.resolve()
     try:
         content, status = local_file.read(path)
@@ -103,7 +102,7 @@ def _without(file: Path, entries: Sequence[Entry]) -> str:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Make ``content`` that of ``path``, at once and durably."""
+    """Replace the content of ``path``, atomically and durably."""
     descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""A client of ssh-agent (draft-ietf-sshm-ssh-agent) whose every wait has a deadline."""
+"""A client of ssh-agent (draft-ietf-sshm-ssh-agent) in which every wait has a deadline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_ANSWER_BYTES = 256 * 1024
 
 
 class Agent:
-    """The agent behind a Unix socket; each question opens a connection, so that nothing stays open."""
+    """The agent behind a Unix socket; each request opens and closes its own connection."""
 
     def __init__(self, path: str) -> None:
         self._path = path

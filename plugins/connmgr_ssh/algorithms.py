@@ -11,7 +11,7 @@ CERTIFICATE = "-cert-v01@openssh.com"
 """OpenSSH's suffix for the algorithms of keys with a certificate."""
 
 KEY_EXCHANGES = (
-    # In paramiko since 5.0, if the cryptography library has it.
+    # paramiko has it since 5.0, if the cryptography library does.
     "mlkem768x25519-sha256",
     "curve25519-sha256@libssh.org",
     "ecdh-sha2-nistp256",
@@ -75,7 +75,7 @@ def ordered(known: Sequence[str], certified: bool) -> tuple[str, ...]:
 
 
 def disagreement(lists: Mapping[str, Sequence[str]]) -> str | None:
-    """Return a message if nothing of one of a server's ``lists`` is acceptable, or None."""
+    """Return a message if one of a server's ``lists`` has nothing acceptable, else None."""
     for name, purpose, keyword, offered in _AGREED_ON:
         theirs = [algorithm for algorithm in lists[name] if not algorithm.startswith(_NO_ALGORITHMS)]
         if not {algorithm.removesuffix(CERTIFICATE) for algorithm in theirs} & set(offered):

@@ -1,6 +1,6 @@
 """Logging in (RFC 4252, RFC 4256): public keys, then keyboard-interactive, then password, as OpenSSH orders them.
 
-A password that one method has had refused is not sent again by another: hosts count failures and lock users.
+A password refused by one method is not sent by another: hosts count failures and lock users.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Login:
 
 
 def _ignore(message: Message) -> None:
-    """Greetings and confirmations change nothing."""
+    """Do nothing: greetings and confirmations need no answer."""
 
 
 def _questions(message: Message) -> list[tuple[str, bool]]:
@@ -248,7 +248,7 @@ def _questions(message: Message) -> list[tuple[str, bool]]:
 
 
 def asks_for_password(questions: list[tuple[str, bool]]) -> bool:
-    """Whether ``questions``, each with whether its answer is echoed, ask for the password alone."""
+    """Whether ``questions`` ask for the password alone; each is a text, and whether its answer is echoed."""
     prompt, echo = questions[0]
     alone = len(questions) == 1 and not echo
     return alone and bool(_PASSWORD_WORDS.search(prompt)) and not _OTHER_WORDS.search(prompt)

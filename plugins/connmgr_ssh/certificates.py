@@ -64,7 +64,7 @@ class Certificate:
             signature = message.get_binary()
         except (KeyError, UnicodeDecodeError, struct.error) as error:
             raise ValueError("it is damaged") from error
-        # paramiko pads what is too short, so several encodings would mean one certificate.
+        # paramiko pads short data, so several encodings would yield one certificate.
         if packed(signature) != blob[len(signed) :]:
             raise ValueError("it is damaged")
         return cls(kind, principals, valid_after, valid_before, critical_options, signer, signed, signature)

@@ -17,7 +17,7 @@ _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
 """RFC 4254, section 8: no ECHO and no ONLCR, so that output is what the process wrote."""
 
 _USUAL_MODES = bytes([0])
-"""None is named, and the far side's own are in force."""
+"""An empty list: the far side keeps its default modes."""
 
 
 class SessionChannel(Stream, Channel):

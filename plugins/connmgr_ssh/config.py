@@ -2,8 +2,8 @@
 
 Honoured: Host, Match (all, host, originalhost, user, localuser, final), Include, HostName, Port, User, IdentityFile,
 CertificateFile, IdentitiesOnly, IdentityAgent, ProxyJump, HostKeyAlias, UserKnownHostsFile, GlobalKnownHostsFile and
-StrictHostKeyChecking. ``Match exec`` would run a program and never matches; ProxyCommand would too, and is refused. No
-setting has a changed host key accepted.
+StrictHostKeyChecking. ``Match exec`` never matches and ProxyCommand is refused, because both would run a program. No
+setting makes a changed host key acceptable.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Destination:
     host_key_alias: str | None
     known_hosts: tuple[Path, ...]
     accept_new: bool
-    """Whether the key of a host that nothing is known of is accepted, for a connection that does not say."""
+    """Whether the key of an unknown host is accepted, for a connection without ``hostKeyChecking``."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -72,7 +72,7 @@ def resolve(
     """Return how to reach ``host``; a given ``port`` or ``user`` overrides the configuration.
 
     ``file`` replaces the user's and the system's, as with ``ssh -F``; ``files`` caches what was read.
-    :raises TransportUnsupported: the configuration cannot be read, or requires what this program cannot do.
+    :raises TransportUnsupported: the configuration cannot be read, or needs a feature that connmgr lacks.
     """
     options = _Options(host, user, file, files or ConfigFiles())
     final = options.read_files(final=False)
@@ -82,7 +82,7 @@ def resolve(
 
 
 def local_user() -> str:
-    """Return the name of the user who runs this process; one whom the system does not list is named by its user id."""
+    """Return the name of the user who runs this process, or the user id if the system does not list the user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

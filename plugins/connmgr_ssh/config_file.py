@@ -21,7 +21,7 @@ _SPECIAL = frozenset("*?!")
 
 
 class Patterns:
-    """Compiled patterns of ``*``, ``?`` and leading ``!``; a negated one that matches decides."""
+    """Compiled patterns of ``*``, ``?`` and leading ``!``; a negated pattern that matches overrules the others."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.names = [pattern.lower() for pattern in patterns]
@@ -43,7 +43,7 @@ class Patterns:
 
 
 def _fits(pattern: str, subject: str) -> bool:
-    """Whether ``pattern`` matches ``subject``; finds each of its parts once, from left to right."""
+    """Whether ``pattern`` matches ``subject``; linear, because each part is searched once, from left to right."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == subject
     first, *parts = pattern.split("*")

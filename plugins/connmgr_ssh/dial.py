@@ -25,7 +25,7 @@ def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
         try:
-            # Each address gets a share of the time: one that drops packets leaves some for the next.
+            # Each address gets a share of the time, so that an address that drops packets leaves time for the next.
             connection.settimeout(max(0.001, deadline.left() / (len(addresses) - index)))
             connection.connect(address)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -57,7 +57,7 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
 
 
 def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """Call the resolver, which knows no deadline, in a thread that ends when the resolver gives up."""
+    """Call the resolver, which has no deadline, in a thread that ends when the resolver gives up."""
     found: list[Any] = []
     failed: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""Maps the failures of SSH to connmgr's errors; none of paramiko's or the system's gets out unmapped.
+"""Maps the failures of SSH, paramiko and the system to connmgr's errors.
 
 ==============================  =====================
 raised below                    becomes
@@ -42,11 +42,11 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
     ("resol", HostUnresolved),
     ("no address", HostUnresolved),
 )
-"""Words in the reason that a gateway's sshd gives for a stream it could not open: strerror or gai_strerror."""
+"""Words of strerror or gai_strerror, which a gateway's sshd gives as the reason for not opening a stream."""
 
 
 def expired(deadline: Deadline, subject: str, doing: str) -> ConnectTimeout:
-    """Return the error for ``subject`` not having answered by ``deadline`` while ``doing`` something."""
+    """Return the error for a ``subject`` that did not answer by ``deadline``, while ``doing`` something."""
     return ConnectTimeout(f"{subject} did not answer within {deadline.seconds:g} seconds, while {doing}.")
 
 
@@ -80,7 +80,7 @@ def _reason(error: Exception) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return the words of a peer or the system as part of a message's sentence."""
+    """Return a text of a peer or of the system, made fit for a message."""
     return "".join(character if character.isprintable() else " " for character in text)[:200].strip(" .")
 
 

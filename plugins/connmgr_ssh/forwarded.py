@@ -18,16 +18,16 @@ from connmgr_ssh.stream import packed
 from connmgr_ssh.tcp import TcpStream
 
 MAX_UNACCEPTED = 128
-"""Streams that wait to be accepted; further ones are refused."""
+"""Most streams that wait to be accepted; the next is refused."""
 
 CANCEL_SECONDS = 5.0
-"""Longest time to wait until a port is not listened on any more."""
+"""Longest wait until the far side has stopped listening on a port."""
 
 
 class FarListener:
     """A port of the far side in the form of :class:`connmgr.plugin.Listener`.
 
-    ``cancel`` has the far side stop listening, and may fail.
+    ``cancel`` tells the far side to stop listening, and may fail.
     """
 
     def __init__(self, host: str, port: int, cancel: Callable[[int, Message, Deadline], None]) -> None:
@@ -43,7 +43,7 @@ class FarListener:
         return not self._closed and len(self._streams) < MAX_UNACCEPTED
 
     def put(self, stream: TcpStream) -> None:
-        """Have ``stream`` accepted."""
+        """Queue ``stream`` for :meth:`accept`."""
         with self._changed:
             if not self._closed:
                 self._streams.append(stream)
@@ -92,7 +92,7 @@ class FarPorts:
         self._listeners: dict[int, FarListener] = {}
 
     def listen(self, host: str, port: int, deadline: Deadline) -> FarListener | None:
-        """Have the far side listen on ``host:port``, 0 for a free port; return None where it refuses or is gone.
+        """Let the far side listen on ``host:port``, 0 for a free port; return None if it refuses or is gone.
 
         :raises TimeoutError: it did not answer in time.
         :raises EOFError | OSError: the connection is gone.
@@ -100,7 +100,7 @@ class FarPorts:
         found: list[FarListener] = []
 
         def granted(answer: Message) -> None:
-            # Connections may come right behind the answer.
+            # Connections may arrive directly after the answer.
             found.append(FarListener(host, port or answer.get_int(), self._cancel))
             self._listeners[found[0].port] = found[0]
 
@@ -111,7 +111,7 @@ class FarPorts:
         return found[0] if reply.granted else None
 
     def taking(self, port: int) -> FarListener | None:
-        """Return what accepts the streams of a port, if it takes one more."""
+        """Return the listener of a port, if one more stream may wait there."""
         listener = self._listeners.get(port)
         return listener if listener is not None and listener.takes_more else None
 
@@ -128,7 +128,7 @@ class FarPorts:
 
 
 def refused(host: str, port: int, name: str) -> OperationError:
-    """Return the error of a far side that does not listen."""
+    """Return the error for a far side that refuses to listen."""
     where = f"port {port}" if port else "a free port"
     return OperationError(
         f"{name} does not listen on {where} of {host}: the port is taken there, or its sshd does not let this user "

@@ -14,7 +14,7 @@ from connmgr_ssh.config_file import shown
 from connmgr_ssh.known_hosts import Entry, HostKey, host_name, read
 
 STRICT, ACCEPT_NEW = "strict", "acceptNew"
-"""What ``hostKeyChecking`` may be."""
+"""The values of ``hostKeyChecking``."""
 
 _FINGERPRINT = "SHA256:"
 
@@ -42,10 +42,10 @@ class Pin:
 
 
 class Judge:
-    """Decides about the keys of one destination, by files, a pin and the mode of checking."""
+    """Accepts or refuses the keys of one destination, by known_hosts files, a pin and ``hostKeyChecking``."""
 
     def __init__(self, destination: Destination, accepted: AcceptedKeys, pin: str | None, checking: str | None) -> None:
-        """Without ``checking``, the ``hostKeyChecking`` of a connection, ``~/.ssh/config`` decides about new keys."""
+        """``checking`` is the connection's ``hostKeyChecking``; if None, ``~/.ssh/config`` decides about new keys."""
         alias = destination.host_key_alias
         self.name = alias.lower() if alias else host_name(destination.host, destination.port)
         self._destination = destination
@@ -60,7 +60,7 @@ class Judge:
 
     @property
     def preferred_types(self) -> list[str]:
-        """The types of key that can be verified, to ask the host for."""
+        """The key types to ask the host for, because they can be verified."""
         if self._pin:
             return [self._pin.key.type] if self._pin.key else []
         return [entry.key.type for entry in self._known]
@@ -74,7 +74,7 @@ class Judge:
         """Accept or refuse the key that the host has proved to hold, and the ``certificate`` with it.
 
         :raises HostKeyChanged: it is revoked, or another key is pinned or known.
-        :raises HostKeyUnknown: nothing is known of the host, and new keys are not accepted.
+        :raises HostKeyUnknown: the host is unknown, and new keys are not accepted.
         """
         key = HostKey(_type_of(blob), blob)
         self._refuse_revoked(key)
@@ -130,7 +130,7 @@ class Judge:
         return {"host": self.name, "fingerprint": key.fingerprint, "hostKey": str(key)}
 
     def forget(self, deadline: Deadline) -> list[ForgottenKey]:
-        """Remove the keys that are known of the host from their files, and return them."""
+        """Remove the host's known keys from their files, and return them."""
         reasons = self._accepted.remove(self.name, self._known, deadline)
         return [
             ForgottenKey(f"{entry.key.type} {entry.key.fingerprint}", self._place(entry), reason)

@@ -26,7 +26,7 @@ def gather(
 ) -> tuple[list[Identity], list[str]]:
     """Return the identities to offer, certificates first, and notes on those that cannot be used.
 
-    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if none may be asked.
+    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if no agent may be asked.
     :raises AuthFailed: the requested identity cannot be used.
     """
     held, notes = _held_by(agent, deadline, insist=bool(data.get("agent")))
@@ -39,7 +39,7 @@ def gather(
 
 
 def offered(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the private keys that :func:`gather` would offer beside an agent's; no file is read."""
+    """Return the names of the private keys that :func:`gather` would offer besides an agent's; reads no file."""
     asked = data.get("identity")
     if asked:
         return (config_file.shown(Path(asked["file"]).expanduser()) if "file" in asked else STORED,)
@@ -97,7 +97,7 @@ def _named(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]
     if destination.identity_files is not None:
         return destination.identity_files
     if data.get("password") is not None:
-        # That is what the user means; the usual keys would only use up the host's attempts.
+        # The user wants that password; the usual keys would only use up the host's attempts.
         return ()
     usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
     return tuple(name for name in usual if Path(name).exists())
@@ -130,7 +130,7 @@ def _read(path: Path, subject: str, *, private: bool = False) -> bytes:
         content, status = local_file.read(path)
     except OSError as error:
         raise AuthFailed(f"{subject} cannot be read: {error.strerror}.") from error
-    # Like ssh, distrust a key of ours that others could have read.
+    # Like ssh, refuse a key of this user that others could have read.
     if private and content and status.st_uid == os.getuid() and status.st_mode & 0o077:
         raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
     return content

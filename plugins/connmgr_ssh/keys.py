@@ -103,7 +103,7 @@ def certified(identity: Identity, text: bytes) -> Identity:
 
 
 def _is_for(certificate: Message, public: HostKey) -> bool:
-    """Whether the key within ``certificate``, after its type was read, is ``public``."""
+    """Whether ``certificate``, whose type was already read, contains the key ``public``."""
     certificate.get_binary()
     own = Message(public.blob)
     own.get_text()

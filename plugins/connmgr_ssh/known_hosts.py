@@ -15,7 +15,7 @@ from connmgr.errors import TransportUnsupported
 from connmgr_ssh import local_file
 from connmgr_ssh.config_file import matches
 
-# No pattern and no list; no comment, marker, hashed name or negation at the beginning.
+# A single name: no pattern, list, comment, marker, hashed name or negation.
 _PLAIN = re.compile(r"[^\s*?,#@|!][^\s*?,]*")
 
 
@@ -89,7 +89,7 @@ def means_itself(name: str) -> bool:
 def read(paths: Sequence[Path]) -> Iterator[Entry]:
     """Yield the entries of the files that exist; malformed lines are skipped, as ssh does.
 
-    :raises TransportUnsupported: a file exists and cannot be read, so a revoked key might be overlooked.
+    :raises TransportUnsupported: a file exists and cannot be read. Skipping it might accept a revoked key.
     """
     for path in paths:
         try:

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 MAX_FILE_BYTES = 16 << 20
-"""Size of a file: the longest lists of known hosts have a fraction of it."""
+"""Largest file that is read; even long lists of known hosts are far smaller."""
 
 
 def read(path: Path) -> tuple[bytes, os.stat_result]:

@@ -1,4 +1,4 @@
-"""The packets of SSH (RFC 4253, section 6); AES-GCM is computed here, all else by paramiko."""
+"""The packets of SSH (RFC 4253, section 6); AES-GCM is computed here, other ciphers by paramiko."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Nonces:
 
 
 class Packets(Packetizer):
-    """paramiko's packet layer without a timer thread; :class:`connmgr_ssh.reading.Reading` shares the reading.
+    """paramiko's packet layer without a timer thread; several threads read in turn (:mod:`connmgr_ssh.reading`).
 
-    ``deliver`` is called with each packet opened here; if it returns False, paramiko gets the packet. While ``lends()``
-    is false, the link's own thread reads all packets.
+    ``deliver`` is called with each packet decrypted here; if it returns False, paramiko gets the packet. While
+    ``lends()`` is false, only the link's own thread reads.
     """
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(cast(socket.socket, wire))
         self._wire = wire
-        # A writer may hold it in a full socket; the thread that watches the peer therefore calls try_send().
+        # A writer may hold it while its socket is full; the thread that watches the peer therefore calls try_send().
         self._sending = threading.RLock()
         self._sealing: tuple[Aead, Nonces] | None = None
         self._opening: tuple[Aead, Nonces] | None = None
@@ -73,7 +73,7 @@ class Packets(Packetizer):
     def set_outbound_cipher(self, *args: Any, **options: Any) -> None:
         super().set_outbound_cipher(*args, **options)
         self._bytes_sent = 0
-        # Shared by many packets: encryption makes it differ, and asking the system would release the interpreter.
+        # Many packets share the padding: encryption makes it differ, and os.urandom would release the interpreter lock.
         self._padding = os.urandom(MIN_PADDING_BYTES + BLOCK_BYTES)
         self._sealing = _aead(options, "iv_out")
         if self._sealing is None:
@@ -137,7 +137,7 @@ class Packets(Packetizer):
             self._send_all([piece for payload in payloads for piece in self._sealed(payload, *self._sealing)])
 
     def offer(self, payloads: Iterable[Payload]) -> None:
-        """Send messages without waiting: what the peer does not take now goes before what is sent next.
+        """Send messages without waiting; data that the peer does not accept now is kept and sent first next time.
 
         :raises EOFError: the peer is gone.
         """
@@ -213,9 +213,9 @@ class Packets(Packetizer):
             self.when_silent()
 
     def _deliver_ahead(self) -> bytes | None:
-        """Open and deliver the packets read ahead; return the first that was not delivered, None if there is none.
+        """Decrypt and deliver the packets read ahead; return the first that was not delivered, None if there is none.
 
-        It is empty if only the link's own thread may read now. For other threads than that.
+        The result is empty if only the link's own thread may read now. That thread itself never calls this.
         """
         if self._opening is None or not self.lends():
             return b""
@@ -227,7 +227,7 @@ class Packets(Packetizer):
         return b""
 
     def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
-        """Open the next packet if it was read completely; return its payload."""
+        """Decrypt the next packet and return its payload, or None if it was not read completely."""
         head = self._wire.peek(4)
         if len(head) < 4:
             return None

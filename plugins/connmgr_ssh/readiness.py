@@ -1,4 +1,4 @@
-"""A descriptor that is readable while a channel has news, for whoever waits for many channels at once."""
+"""A descriptor that is readable while a channel has news, for a thread that polls many channels."""
 
 from __future__ import annotations
 

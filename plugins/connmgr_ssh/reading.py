@@ -1,8 +1,8 @@
 """Decides which thread reads from a link: its own, or one that waits for an answer.
 
-A thread that reads its own answer needs no other to wake it, which is most of the cost of a short command. One thread
-at a time has the turn to read. The link's own thread checks on another reader periodically, and takes the turn back
-when nobody has read for a while.
+A thread that reads its own answer need not be woken by another thread; waking is most of the cost of a short command.
+One thread at a time has the turn to read. The link's own thread checks periodically whether another thread reads, and
+takes the turn back if none has for a while.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from contextlib import suppress
 from connmgr_ssh.wire import Wire, awaits
 
 TURN_SECONDS = 0.25
-"""Longest time of a thread's turn, and the interval of the link's own thread's checks."""
+"""Longest turn of another thread, and the interval at which the link's own thread checks."""
 
 
 class Reading:
-    """The turn to read from ``wire``, and what other threads left for the link's own thread.
+    """The turn to read from ``wire``, and the packet or failure that another thread left for the link's own thread.
 
-    ``deliver_ahead`` delivers the packets that were read ahead. It returns the payload of the first that the link's own
-    thread must handle, an empty one if only that thread may read now, and None if there is none.
+    ``deliver_ahead`` delivers the packets that were read ahead. It returns the payload of the first packet that the
+    link's own thread must handle, an empty payload if only that thread may read now, None if all were delivered.
     """
 
     def __init__(self, wire: Wire, deliver_ahead: Callable[[], bytes | None]) -> None:
@@ -63,7 +63,7 @@ class Reading:
 
     @property
     def left(self) -> bool:
-        """Whether another thread has left something."""
+        """Whether another thread has left a packet or a failure."""
         return self._left is not None or self._failure is not None
 
     def left_over(self) -> bytes | None:
@@ -79,7 +79,7 @@ class Reading:
     def more_comes(self, *, lent: bool) -> bool:
         """Wait until there may be more to read or to do; return False after an interval without a sign of life.
 
-        ``lent`` lets other threads have the turn meanwhile. A stream without a socket is not waited for.
+        ``lent`` gives the turn to other threads meanwhile. For a stream without a socket it returns at once.
         """
         if self._wire.socket is None:
             return True
@@ -95,7 +95,7 @@ class Reading:
                 self._take_back()
                 return not self._wire.count_silence()
             if self._turn.acquire(blocking=False):
-                # A thread that has read or written meanwhile reads what comes, unless it waits for this one to do so.
+                # Other threads were active meanwhile: they go on reading, unless one waits for this thread to read.
                 if called or self._waiting or spells == self._spells:
                     self._own = True
                     return True
@@ -103,7 +103,10 @@ class Reading:
             spells, leaves = self._spells, True
 
     def _look(self, longest: float | None) -> bool:
-        """Wait for a call, the next silence or ``longest`` seconds; without ``longest`` for data too."""
+        """Wait for :meth:`recall`, the next silence or ``longest`` seconds, or, if that is None, for data.
+
+        Return whether another thread called.
+        """
         poll = self._both if longest is None else self._call
         times = [seconds for seconds in (longest, self._wire.until_silence()) if seconds is not None]
         events = poll.poll(math.ceil(max(0.0, min(times)) * 1000) if times else None)
@@ -126,29 +129,29 @@ class Reading:
     # Called by any thread.
 
     def attend(self, to: object) -> None:
-        """Have the link's own thread read whenever no other does, for one who waits elsewhere, until :meth:`leave`."""
+        """Make the link's own thread read whenever no other does, until :meth:`leave`; for callers that poll."""
         self._waiting.add(to)
         self.sleeping.add(to)
         self.recall()
 
     def leave(self, to: object) -> None:
-        """End what :meth:`attend` has begun."""
+        """Undo :meth:`attend`."""
         self._waiting.discard(to)
         self.sleeping.discard(to)
 
     def recall(self) -> None:
-        """Make the link's own thread handle what was left."""
+        """Wake the link's own thread, which handles what other threads left."""
         with self._ringing, suppress(OSError):
             self._bell.send(b"\0")
 
     def announce(self) -> None:
-        """Take note that the calling thread has asked the far side for something, and is about to wait for it."""
+        """Note that the calling thread has sent a request and is about to wait for the answer."""
         self._spells += 1
 
     def wait(self, ready: Callable[[], object], changed: threading.Condition, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until ``ready()``; return whether it is. The thread reads itself for a while.
+        """Wait up to ``timeout`` seconds until ``ready()``; return whether it is. First, the calling thread reads.
 
-        Whoever changes what ``ready`` looks at holds the lock of ``changed``, and notifies that if threads sleep.
+        A thread that changes the result of ``ready`` holds the lock of ``changed``, and notifies it if threads sleep.
         """
         if ready():
             return True
@@ -158,7 +161,7 @@ class Reading:
             return bool(ready())
         deadline = time.monotonic() + timeout
         me = object()
-        # Registered before asking for the turn, so that its holder sees to whom to leave it.
+        # Registered before trying to take the turn, so that the thread that has it knows that this one waits.
         self._waiting.add(me)
         try:
             if self._wire.socket and self._read(ready, min(timeout, TURN_SECONDS)):
@@ -166,7 +169,7 @@ class Reading:
             left = deadline - time.monotonic()
             if left <= 0:
                 return bool(ready())
-            # Before the call: whoever has the turn when that comes to nothing calls again for those that sleep.
+            # Before recall(): a thread that ends its turn recalls the link's own thread if others sleep.
             self.sleeping.add(me)
             self.recall()
             with changed:
@@ -191,7 +194,7 @@ class Reading:
         return done
 
     def _read_until(self, ready: Callable[[], object], seconds: float) -> bool:
-        """Return whether all that arrived is handled, and ``ready()``."""
+        """Read for up to ``seconds``; return whether ``ready()`` holds and all that arrived is handled."""
         end = time.monotonic() + seconds
         looked = False
         while True:
@@ -203,7 +206,7 @@ class Reading:
             if ready():
                 return True
             left = max(0.0, end - time.monotonic())
-            # With no time left, still look once for what has arrived.
+            # With no time left, still check once for data that has arrived.
             if (looked and not left) or not self._arrival.poll(math.ceil(left * 1000)):
                 return False
             looked = True

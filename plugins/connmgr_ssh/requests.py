@@ -12,7 +12,7 @@ from connmgr.plugin import Deadline
 
 
 class Reply:
-    """The answer to a global request, which whoever reads from the link calls with the message, None for a refusal."""
+    """The answer to a global request; the reading thread calls it with the message, or None for a refusal."""
 
     def __init__(self, when_granted: Callable[[Message], None] = lambda _: None) -> None:
         self._when_granted = when_granted
@@ -31,9 +31,9 @@ class Reply:
 
 
 class GlobalRequests:
-    """The requests that wait for answers, which come in their order and do not tell which one they are for.
+    """The requests that wait for answers; answers name no request, but come in the order of the requests.
 
-    Whoever reads from the link calls :meth:`answered` and :meth:`end`. ``post`` sends a message.
+    The reading thread calls :meth:`answered` and :meth:`end`. ``post`` sends a message.
     """
 
     def __init__(self, post: Callable[[Message, Deadline], None]) -> None:
@@ -55,7 +55,7 @@ class GlobalRequests:
                 raise
 
     def ask_at_once(self, send: Callable[[], bool]) -> None:
-        """Send a request by ``send``, which tells whether it could, unless another one is being sent."""
+        """Call ``send`` to send a request, unless another thread is sending one; ``send`` returns whether it did."""
         if self._ordering.acquire(blocking=False):
             try:
                 self._replies.append(None)
@@ -65,13 +65,13 @@ class GlobalRequests:
                 self._ordering.release()
 
     def answered(self, answer: Message | None) -> None:
-        """Hand the next answer, None for a refusal, to whoever asked."""
+        """Pass an answer, None for a refusal, to the oldest request."""
         reply = self._replies.popleft() if self._replies else None
         if reply is not None:
             reply(answer)
 
     def end(self) -> None:
-        """Refuse what waits: the link is gone."""
+        """Refuse all waiting requests: the link is gone."""
         for reply in list(self._replies):
             if reply is not None:
                 reply(None)

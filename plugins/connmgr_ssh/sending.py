@@ -1,4 +1,4 @@
-"""The sending half of a link: which message goes out when, also during a key exchange, and which thread waits."""
+"""The sending half of a link: the order of messages, also during a key exchange, and which thread waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connmgr_ssh.stream import PACKET_BYTES, WINDOW_BYTES, Stream
 from connmgr_ssh.wire import Wire
 
 MAX_POSTPONED = 1024
-"""Messages that may wait for the end of a key exchange."""
+"""Most messages that wait for the end of a key exchange."""
 
 
 class SendingTransport(paramiko.Transport):
@@ -62,13 +62,13 @@ class SendingTransport(paramiko.Transport):
             self._send_soon()
 
     def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
-        """Send several messages without ever waiting, or return False; ``of`` has news when it may be tried again.
+        """Send several messages without waiting, or return False; ``of`` has news when the caller may try again.
 
-        What the peer does not take at once, a thread sends that waits for it.
+        A thread sends the rest of what the peer does not accept at once.
         :raises EOFError | OSError: the link or the channel is gone.
         """
         if not self._posted_now(payloads, of):
-            # Whoever is sending may have looked who was held up before it was noted here.
+            # Try again: the sending thread may have read _held_up before this stream was added.
             self._held_up.add(of)
             if not self._posted_now(payloads, of):
                 return False
@@ -111,11 +111,11 @@ class SendingTransport(paramiko.Transport):
         self._send_soon()
 
     def post_soon(self, message: Message, of: Stream) -> None:
-        """Send without waiting for another thread that is sending, or for new keys: who holds it up sends it then.
+        """Send without waiting; the thread that is sending, or exchanging keys, sends ``message`` afterwards.
 
-        Where the peer takes nothing now, a thread waits for it.
+        If the peer accepts nothing now, a thread waits for it.
         :raises EOFError: the link is gone.
-        :raises BlockingIOError: :data:`MAX_POSTPONED` messages wait already.
+        :raises BlockingIOError: :data:`MAX_POSTPONED` messages are waiting.
         """
         if len(self._soon) >= MAX_POSTPONED:
             raise BlockingIOError(errno.EAGAIN, "too many messages wait for the peer")
@@ -126,13 +126,13 @@ class SendingTransport(paramiko.Transport):
             threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
 
     def _send_when_taken(self) -> None:
-        """Send what waits; the wire gives up a peer that takes nothing for too long."""
+        """Send all that waits; the wire gives up a peer that accepts nothing for too long."""
         while True:
             with suppress(OSError, EOFError):
                 self._catch_up()
                 self._send_soon()
             self._one_waits.release()
-            # What was left since the last look found this thread at work. Another sender sends it after its own.
+            # Messages left meanwhile relied on this thread; if another is sending, it sends them after its own.
             left = self.wire.is_behind or (self._soon and not self.clear_to_send_lock.locked())
             if not (left and self.active and self.clear_to_send.is_set()) or not self._one_waits.acquire(
                 blocking=False
@@ -140,13 +140,13 @@ class SendingTransport(paramiko.Transport):
                 return
 
     def _catch_up(self) -> None:
-        """Send what the peer did not take at once."""
+        """Send what the peer did not accept at once."""
         if self.wire.is_behind:
             with self.clear_to_send_lock:
                 self._packets.send(())
 
     def _send_soon(self) -> None:
-        # Whoever found the lock taken has appended before: the holder looks again after he has released it.
+        # A thread that finds the lock taken has already appended; the holder checks again after releasing the lock.
         while self._soon and self.clear_to_send.is_set() and self.clear_to_send_lock.acquire(blocking=False):
             try:
                 while self._soon and self.clear_to_send.is_set():
@@ -167,7 +167,7 @@ class SendingTransport(paramiko.Transport):
         return True
 
     def send_postponed(self) -> None:
-        """Send what waited for the end of a key exchange; for the reading thread."""
+        """Send the messages that waited for the end of a key exchange; the reading thread calls this."""
         postponed, self._postponed = self._postponed, []
         for message, of, last in postponed:
             self.post_later(message, of, last=last)

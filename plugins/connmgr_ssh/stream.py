@@ -31,7 +31,7 @@ from connmgr_ssh.readiness import Readiness
 from connmgr_ssh.reading import Reading
 
 WINDOW_BYTES = 2 * 1024 * 1024
-"""Unread bytes of a channel for bulk; bounds its memory, and a link's speed over long distances."""
+"""Unread bytes of a channel for bulk data; bounds its memory, and a link's speed over long distances."""
 
 NARROW_WINDOW_BYTES = 512 * 1024
 """Unread bytes of any other channel, whose reader may be slow."""
@@ -43,10 +43,10 @@ BATCH_BYTES = 8 * PACKET_BYTES
 """Bytes of data sent at once, in several packets."""
 
 SMALL_BYTES = 4 * 1024
-"""Smaller messages are merged: a piece costs memory however small it is."""
+"""Smaller messages are merged, because each piece has a cost in memory."""
 
 MAX_UNREAD_ANSWERS = 8
-"""Answers that may wait to be read; a peer answers each request once."""
+"""Most answers that wait to be read; a peer answers each request once."""
 
 STDOUT, STDERR = 0, 1
 
@@ -88,7 +88,7 @@ class Stream:
         self.closed = False
         self.close_sent = False
         self._remote = -1
-        # Guards all below between the link's reader, a writer and a closer.
+        # Guards all below against the link's reader, a writer and a closer.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._arrived: tuple[_Pieces, _Pieces] = (deque(), deque())
@@ -203,7 +203,7 @@ class Stream:
     # Called by any thread.
 
     def note_news(self) -> None:
-        """Have whoever waits for the descriptor look again."""
+        """Wake the threads that wait for the descriptor."""
         with self._lock:
             self._notify()
 
@@ -219,7 +219,7 @@ class Stream:
         """Wake the threads that wait for a change; the caller holds the lock."""
         if self._readiness is not None:
             self._readiness.set()
-        # To find no waiting thread takes a condition longer than all else that is done with a piece of data.
+        # notify_all() costs more than all other work for a piece of data, even if no thread waits.
         if self.link.reading.sleeping:
             self._changed.notify_all()
 
@@ -235,7 +235,7 @@ class Stream:
         if not was_open:
             return
         if self._remote < 0:
-            # The far side may yet answer by opening the channel, which must then be closed.
+            # The far side may still open the channel, which must then be closed.
             self.link.abandoned.add(self)
             return
         self.link.forget(self)
@@ -249,7 +249,7 @@ class Stream:
         """Send the channel's last messages before it closes."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while there is news; from then on no reader waits for the link."""
+        """Return a descriptor that is readable while there is news; from then on the link's own thread reads."""
         with self._lock:
             if self._readiness is None:
                 self._readiness = Readiness()
@@ -336,7 +336,7 @@ class Stream:
             self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(BACKGROUND_SECONDS), self)
 
     def _consume(self, size: int) -> None:
-        """Return window for what was read, in portions worth a packet."""
+        """Enlarge the far side's window by ``size``, once enough has accumulated to be worth a packet."""
         self._unacknowledged += size
         if self._unacknowledged < self._window // 4 or self.closed:
             return
@@ -344,7 +344,7 @@ class Stream:
         self._grant(grant)
 
     def _widen(self, window: int) -> None:
-        """Have the far side send up to ``window`` bytes before it waits for a reader."""
+        """Let the far side send up to ``window`` unread bytes."""
         grant, self._window = window - self._window, window
         self._grant(grant)
 

@@ -39,7 +39,7 @@ class TcpStream(Stream):
         return bytes(piece)
 
     def _next(self, size: int) -> bytes:
-        # Who waits for the descriptor leaves the reading of the link to its own thread.
+        # A caller that polls the descriptor leaves the reading to the link's own thread.
         waits = self._readiness is None or self._timeout != 0
         came = waits and self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience())
         with self._lock:
@@ -56,7 +56,7 @@ class TcpStream(Stream):
         return data
 
     def _unlink(self) -> None:
-        # No end of the other side's: that would have come before.
+        # The far side has not ended the stream, so the link was lost.
         self._lost = self._lost or not self._ended
         super()._unlink()
 
@@ -66,16 +66,16 @@ class TcpStream(Stream):
                 self._readiness.set()
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write some of ``data`` and return the number of bytes written, or raise TimeoutError.
-
-        With a timeout of 0 it never waits; the descriptor tells when it may be tried again.
-        """
+        """Write some of ``data`` and return the number of bytes, or raise TimeoutError, at once if the timeout is 0."""
         if self._timeout == 0:
             return self.send_now(data)
         return self._write(memoryview(data), Deadline(self._patience()))
 
     def send_now(self, data: bytes | memoryview) -> int:
-        """Write some of ``data`` without ever waiting, and return the number of bytes; TimeoutError for none."""
+        """Write some of ``data`` without waiting; return the number of bytes, or raise TimeoutError if there is none.
+
+        The descriptor becomes readable when the caller may try again.
+        """
         data = memoryview(data)
         with self._lock:
             if self.closed or self._eof_sent:

@@ -98,8 +98,8 @@ class SshTransport(Transport):
 def connect(data: Mapping[str, Any], via: Transport | None, accepted: AcceptedKeys, timeout: float) -> SshTransport:
     """Open a link to the host of ``data``, over ``via`` if given.
 
-    :param data: what :class:`connmgr_ssh.SshSchema` loaded, secrets in plain.
-    :raises connmgr.errors.OperationError: the most specific class that says why it failed.
+    :param data: the fields that :class:`connmgr_ssh.SshSchema` loaded, with secrets in plain text.
+    :raises connmgr.errors.OperationError: of the most specific class.
     """
     deadline = Deadline(min(timeout, data["connectTimeout"]))
     destination = destination_of(data)

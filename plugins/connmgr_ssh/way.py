@@ -16,9 +16,9 @@ def destination_of(data: Mapping[str, Any]) -> Destination:
 
 
 def jumps(destination: Destination, depth: int = 0) -> list[Destination]:
-    """Return the hosts of ProxyJump that lead to ``destination``, in their order; the first may have its own before it.
+    """Return the hosts of ProxyJump that lead to ``destination``, in their order, after those that lead to the first.
 
-    :raises TransportUnsupported: they lead in a circle, or :func:`resolve` fails for one.
+    :raises TransportUnsupported: they form a circle, or :func:`resolve` fails for one.
     """
     if depth == MAX_NESTING:
         raise TransportUnsupported(f"~/.ssh/config: ProxyJump of {destination.alias} leads in a circle.")

@@ -15,12 +15,12 @@ from connmgr.plugin import ByteStream
 
 BLOCK_BYTES = 192 * 1024
 SMALL_BLOCK_BYTES = 16 * 1024
-SMALL_PIECES, MANY_PIECES = 2, 1000
-"""Fewer pieces are joined; a system call takes at most the second number (IOV_MAX is 1024)."""
+FEWEST_PIECES, MOST_PIECES = 3, 999
+"""Pieces that one sendmsg() writes (IOV_MAX is 1024); fewer or more are joined."""
 PREAMBLE_BYTES = 256 * 1024
 """Bytes that a peer may send before its version line."""
 MAX_PACKET_BYTES = 256 * 1024
-"""Bytes of a packet, as in OpenSSH; paramiko would allocate whatever a peer announces."""
+"""Largest packet, as in OpenSSH; paramiko would allocate whatever a peer announces."""
 MAX_SILENCES = 3
 """Consecutive silent intervals after which a peer counts as gone."""
 
@@ -29,7 +29,7 @@ _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 
 
 def now() -> float:
-    """Return the seconds of a clock that goes on while this machine sleeps, where it has one."""
+    """Return the seconds of a clock that runs on while this machine sleeps, if the system has such a clock."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -58,7 +58,7 @@ class Wire:
         # default.
         self.hasty = _QUICKACK is not None
         self.lags = False
-        """Whether what is not taken at once is kept, instead of waited for; only who may send sets it."""
+        """Whether a write keeps data that the peer does not accept, instead of waiting; set by the sending thread."""
 
         self._behind = b""
 
@@ -68,12 +68,12 @@ class Wire:
 
     @property
     def overdue(self) -> bool:
-        """Whether the peer owes a sign of life: it was silent for longer than an interval."""
+        """Whether the peer was silent for longer than an interval."""
         left = self.until_silence()
         return left is not None and (self.silences > 0 or left < 0)
 
     def count_silence(self) -> bool:
-        """Count an interval in which nothing came; return whether it was one."""
+        """Count the interval as silent if nothing came in it; return whether it was counted."""
         if self.socket and awaits(self.socket, select.POLLIN, 0):
             return False
         self.silences += 1
@@ -149,18 +149,18 @@ class Wire:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is kept that was not taken."""
+        """Whether data is kept that the peer did not accept."""
         return bool(self._behind)
 
     def send_all(self, pieces: Sequence[bytes]) -> None:
-        """Write ``pieces`` in their order, after what was kept of others.
+        """Write ``pieces`` in their order, after the data kept from earlier writes.
 
         :raises OSError: the peer accepted nothing for :data:`MAX_SILENCES` intervals, or is gone.
         """
         sent = first = 0
         if self._behind and not self.lags:
             pieces, self._behind = [self._behind, *pieces], b""
-        if self.socket and not self._behind and SMALL_PIECES < len(pieces) < MANY_PIECES:
+        if self.socket and not self._behind and FEWEST_PIECES <= len(pieces) <= MOST_PIECES:
             # Joining a large message would cost as much as sending it.
             with suppress(BlockingIOError):
                 sent = self.socket.sendmsg(pieces)
@@ -172,9 +172,9 @@ class Wire:
             rest = rest[self.send(rest) :]
 
     def _offer(self, data: bytes | memoryview) -> None:
-        """Write what is taken at once, and keep the rest."""
+        """Write as much as the peer accepts at once, and keep the rest."""
         rest = memoryview(data)
-        # A stream that cannot be asked is left to whoever may wait.
+        # A stream without send_now() is left to a thread that may wait.
         send = self._stream.send if self.socket else getattr(self._stream, "send_now", None)
         with suppress(BlockingIOError, TimeoutError):
             while rest and send is not None and not self._behind:
@@ -183,7 +183,7 @@ class Wire:
             self._behind = b"".join((self._behind, rest))
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write some of ``data``, after what was kept of others, and return the number of bytes written.
+        """Write some of ``data``, after the data kept from earlier writes, and return the number of bytes written.
 
         :raises OSError: the peer accepted nothing for :data:`MAX_SILENCES` intervals, or is gone.
         """
@@ -209,14 +209,14 @@ class Wire:
 
     @property
     def takes_more(self) -> bool:
-        """Whether a small piece can be written without waiting, as far as can be told."""
+        """Whether a small piece can probably be written without waiting."""
         try:
             return self.socket is not None and awaits(self.socket, select.POLLOUT, 0)
         except OSError:
             return True
 
     def settimeout(self, timeout: float | None) -> None:
-        """Do nothing: paramiko would set an interval of its own, and wake ten times a second."""
+        """Do nothing: paramiko's own interval would wake the thread ten times a second."""
 
     def close(self) -> None:
         """End the stream, which wakes its readers and writers."""
@@ -235,7 +235,7 @@ class Wire:
 
 
 def awaits(of: socket.socket, event: int, timeout: float | None) -> bool:
-    """Wait for one of poll's events, or the peer's end; return False after ``timeout`` seconds.
+    """Wait for ``event``, one of poll's, or for the peer's end; return False after ``timeout`` seconds.
 
     :raises OSError: the socket is closed.
     """

@@ -1,6 +1,6 @@
-"""The connection types of tunnels: services of another machine here, and ports of either side there.
+"""The connection types of tunnels: local ports that lead to another machine, and ports there that lead here.
 
-They say what is listened on and where it leads; the daemon listens, dials and keeps the way open.
+A type says which port to listen on and where it leads; the daemon listens, dials and keeps the tunnel open.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _bind(where: str) -> Text:
 
 
 class ProtocolSchema(Schema):
-    """What a service speaks, for who shows it."""
+    """The protocol of a service, for programs that show it."""
 
     type = Text(
         required=True,
@@ -143,7 +143,7 @@ class DynamicTunnelSchema(Schema):
 
 
 class CustomService(Tunnel):
-    """A service of another machine, on loopback here."""
+    """A service of another machine, on a loopback port of this one."""
 
     name = "customService"
     description = "A service of a connection's machine, brought to a loopback port of this one."
@@ -157,7 +157,7 @@ class CustomService(Tunnel):
 
 
 class LocalTunnel(Tunnel):
-    """A port here that leads to a host and port which the far side reaches, as of ``ssh -L``."""
+    """A port of this machine that leads to a host and port that the far side reaches, as with ``ssh -L``."""
 
     name = "sshLocalTunnel"
     description = "A port of this machine that leads to a host and port which the far side reaches."
@@ -176,7 +176,7 @@ class LocalTunnel(Tunnel):
 
 
 class RemoteTunnel(Tunnel):
-    """A port of the far side that leads to a host and port which this machine reaches, as of ``ssh -R``."""
+    """A port of the far side that leads to a host and port that this machine reaches, as with ``ssh -R``."""
 
     name = "sshRemoteTunnel"
     description = "A port of the far side that leads to a host and port which this machine reaches."
@@ -191,7 +191,7 @@ class RemoteTunnel(Tunnel):
 
 
 class DynamicTunnel(Tunnel):
-    """A SOCKS server here whose connections go on from the far side, as of ``ssh -D``."""
+    """A SOCKS server on this machine whose connections are opened by the far side, as with ``ssh -D``."""
 
     name = "sshDynamicTunnel"
     description = "A SOCKS server on a port of this machine; names are resolved and dialled on the far side."
