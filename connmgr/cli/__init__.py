@@ -57,15 +57,15 @@ COMMANDS = {
     "mcp": "mcp",
     "completion": "completion",
 }
-"""Each command and its module in this package, loaded when the command is used."""
+"""Each command and its module in this package, which is imported when the command is used."""
 
 
 COMPLETION_VARIABLE = "_CONNMGR_COMPLETE"
-"""The completion scripts of ``connmgr completion`` set it to ask for completions."""
+"""The completion scripts of ``connmgr completion`` set this variable to ask for completions."""
 
 
 class Commands(Group):
-    """Loads a command when it is asked for, and turns errors into one line and an exit code."""
+    """Imports a command when it is used, and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -77,7 +77,7 @@ class Commands(Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         take_common_options(command, self)
         give_examples(command, cmd_name)
-        # connmgr/__main__.py switched it off.
+        # connmgr/__main__.py switched it off for the imports.
         gc.enable()
         return command
 
@@ -106,7 +106,7 @@ class Commands(Group):
         except ConnmgrError as error:
             raise click.ClickException(error.message) from error
         except Exception as error:
-            # Loading it takes as long as all the rest, and not every command needs it.
+            # Importing the client takes as long as all the rest, and not every command needs it.
             from connmgr.client import ClientError
 
             if not isinstance(error, ClientError):
@@ -118,7 +118,7 @@ class Commands(Group):
 
 
 def _told(error: click.ClickException) -> int:
-    """Show an error if a stream is left to show it on, and return the exit code."""
+    """Show an error if stderr is still open, and return the exit code."""
     with contextlib.suppress(OSError):
         error.show()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""Hosts that are named by their address, where no connection to them need be stored."""
+"""Hosts named by their address: no connection to them has to be stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USER_AND_HOST = re.compile(r"(?P<user>[^@/:\s]+)@(?P<host>[^@/:\s]+)")
 
 
 class Address(NamedTuple):
-    """``user@host`` or ``ssh://user@host:port``; None for what it leaves to ~/.ssh/config."""
+    """``user@host`` or ``ssh://user@host:port``; ~/.ssh/config decides about parts that are None."""
 
     host: str
     user: str | None
@@ -34,12 +34,11 @@ class Address(NamedTuple):
 
 
 def reach(client: Client, name: str, *, store: bool = False) -> str:
-    """Return the uuid of the connection that ``name`` means, or of one to the address that it is.
+    """Return the uuid of the connection that ``name`` means, or of one to the address ``name``, added if need be.
 
-    A connection of that name goes before an address, one that has it in its name does not. The daemon keeps a
-    connection to an address in memory until some time after its shell's end; with ``store`` it is stored.
+    The daemon keeps an added connection in memory until some time after its shell has ended, unless ``store``.
     :raises Failure: as :func:`connmgr.cli.names.find`.
-    :raises click.UsageError: ``name`` is no address although it begins with ``ssh://``; or with ``store``, none at all.
+    :raises click.UsageError: ``name`` is a malformed ``ssh://`` address; or with ``store``, no address.
     """
     address = read(name)
     if address is None:
@@ -50,7 +49,7 @@ def reach(client: Client, name: str, *, store: bool = False) -> str:
 
 
 def read(name: str) -> Address | None:
-    """Return the address that ``name`` is, or None if it has not the form of one.
+    """Return the address that ``name`` is, or None if it does not have the form of an address.
 
     :raises click.UsageError: it begins with ``ssh://`` and is no address.
     """

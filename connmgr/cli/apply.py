@@ -1,4 +1,4 @@
-"""``connmgr apply``: makes the vault hold what a file describes, after it has shown how."""
+"""``connmgr apply``: changes the vault to match a file, after it has shown the changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``connmgr approve``: decides about what tokens ask for."""
+"""``connmgr approve``: decides about the requests of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``connmgr audit``: what was done, by whom, on which machine, and whether the trail of it is whole."""
+"""``connmgr audit``: shows who did what on which machine, and verifies the trail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class Moment(click.types.StringParamType):
-    """A time: so long ago (``2h``), or a date, with a time or without; without a zone it is local."""
+    """A time: an age (``2h``), or a date with or without a time; without a zone it is local."""
 
     name = "time"
 

@@ -1,4 +1,4 @@
-"""``connmgr vault backup`` and ``connmgr vault restore``: copies of the vault, made beside a running daemon."""
+"""``connmgr vault backup`` and ``connmgr vault restore``: copies of the vault, also while a daemon runs."""
 
 from __future__ import annotations
 

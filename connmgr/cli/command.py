@@ -1,4 +1,4 @@
-"""``connmgr command``: commands that the vault keeps, with parameters."""
+"""``connmgr command``: commands with parameters that are stored in the vault."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _parameter(given: str) -> tuple[str, dict[str, Any]]:
 
 
 def _shown(one: dict[str, Any]) -> str:
-    """Return the words of a command as they are given to ``save``."""
+    """Return the words of a command as ``save`` takes them."""
     import shlex
 
     words = (

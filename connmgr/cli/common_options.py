@@ -1,4 +1,4 @@
-"""The options that stand before a command or after it."""
+"""The options that may stand before a command or after it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ JSON = "--json"
 
 
 def take_common_options(command: click.Command, root: click.Group) -> None:
-    """Let ``command``, and all below it, take the options of ``root`` that they do not have themselves.
+    """Let ``command``, and all below it, take the options of ``root``, except those that they have themselves.
 
-    Their help does not list them: that of ``root`` does.
+    Only the help of ``root`` lists these options.
     """
     if isinstance(command, click.Group):
         for one in command.commands.values():
@@ -28,7 +28,7 @@ def take_common_options(command: click.Command, root: click.Group) -> None:
 def refuse_unmarked(context: click.Context, words: list[str]) -> None:
     """Refuse an option among ``words`` that could be connmgr's, or that of a command without ``--`` before it.
 
-    :raises click.UsageError: there is one; taken for connmgr's it could lead a session to a stranger's daemon.
+    :raises click.UsageError: there is one; as connmgr's it could lead the session to a stranger's daemon.
     """
     own = {
         name
@@ -43,7 +43,7 @@ def refuse_unmarked(context: click.Context, words: list[str]) -> None:
 
 
 def _passed_up(option: click.Option) -> click.Option:
-    """Return an option like ``option`` of the root, which puts its value there."""
+    """Return an option like ``option`` of the root, which stores its value there."""
 
     def pass_up(context: click.Context, _: click.Parameter, value: Any) -> None:
         shared = context.find_root().params

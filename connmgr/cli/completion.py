@@ -35,7 +35,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """Quotes what it inserts: bash does not quote the completions of a function, and click's script removes quotes."""
+    """Quotes the completions: bash does not quote those of a function, and click's script removes quotes."""
 
     source_template = _BASH
 
@@ -70,7 +70,7 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class Fish(FishComplete):
-    """Leaves descriptions whole: click's script cuts them at the first comma."""
+    """Keeps descriptions whole: click's script cuts them at the first comma."""
 
     source_template = _FISH
 

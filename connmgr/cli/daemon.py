@@ -27,13 +27,13 @@ _NAMING = ("CONNMGR_HOST", "CONNMGR_PORT")
 
 
 def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Client:
-    """Return a client for the running command, closed when the command ends.
+    """Return a client for the running command; it is closed when the command ends.
 
-    Unless it never ``offers_start``, it asks a person at the terminal whether to start a daemon where none runs. It
-    continues the session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins its own. ``timeout`` is in
-    seconds an answer.
+    If no daemon runs and ``offers_start``, it asks on the terminal whether to start one. The client continues the
+    session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins a session of its own. ``timeout`` is the
+    seconds for one answer.
     :raises Failure: the API key cannot be read, or no daemon starts.
-    :raises ClientError: the file of the kept session is not to be trusted, or the user could not be unlocked.
+    :raises ClientError: the file of the kept session is not private, or the user could not be unlocked.
     """
     context = click.get_current_context()
     options = context.find_root().params
@@ -44,8 +44,8 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     if offers_start and options["url"] is None and key is None and _started(auth_file):
         url, auth_file = _address(None)
     session = KeptSession(auth_file.parent, url)
-    # Without its auth file the daemon has ended, and its sessions with it.
-    # Who shows a token means to do no more than that may.
+    # Without an auth file the daemon has ended, and its sessions with it. A command that shows a token must not have
+    # the rights of another session.
     kept = session.token() if not user and not shown and (key or auth_file.exists()) else None
     # A given address with a given key may be another user's daemon.
     foreign = key is not None and options["url"] is not None
@@ -63,7 +63,7 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
 
 
 def clients_by_token(timeout: float) -> Callable[[str], Client]:
-    """Return what makes a client of the running command's daemon that shows a given token, in any thread.
+    """Return a function that returns a client with a given token for the running command's daemon, in any thread.
 
     :raises Failure: the environment names no address.
     """
@@ -78,7 +78,7 @@ def clients_by_token(timeout: float) -> Callable[[str], Client]:
 
 
 def way_to_daemon() -> tuple[list[str], dict[str, str]]:
-    """Return options and environment variables by which a program finds this command's daemon, whoever starts it."""
+    """Return options and environment variables by which another program finds this command's daemon."""
     given = click.get_current_context().find_root().params["url"]
     if given is not None:
         return ["--url", given], {}
@@ -89,20 +89,20 @@ def way_to_daemon() -> tuple[list[str], dict[str, str]]:
 def _started(auth_file: Path) -> bool:
     if not sys.stdin.isatty():
         return False
-    # Only a person waits for its modules.
+    # Imported only if a person is asked, since it takes long.
     from connmgr.cli.starting import started_on_request
 
     return started_on_request(auth_file)
 
 
 def kept_session() -> KeptSession:
-    """Return the file of the session that later commands continue with this daemon."""
+    """Return the file of the session that later commands continue."""
     url, auth_file = _address(click.get_current_context().find_root().params["url"])
     return KeptSession(auth_file.parent, url)
 
 
 def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
-    """Ask for a passphrase on the terminal even if stdin is something else; without a terminal read a line of stdin."""
+    """Ask for a passphrase on the terminal, even if stdin is redirected; without a terminal read a line of stdin."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
@@ -133,13 +133,13 @@ def _address(url: str | None) -> tuple[str, Path]:
 
 
 def address(settings: Settings, *, named: bool) -> str:
-    """Return the URL of the daemon with these ``settings``; if host and port are not ``named``, where it says it is."""
+    """Return the URL of the daemon with ``settings``; unless ``named``, the daemon's own file tells host and port."""
     running = None if named else find(settings.auth_file)
     return running.url if running else url_of(settings.host, settings.port)
 
 
 def shown_token() -> str | None:
-    """Return the token that the running command shows; who shows one means to do no more than that may."""
+    """Return the token that the running command shows, if any."""
     return _token(click.get_current_context().find_root().params["token_file"])
 
 

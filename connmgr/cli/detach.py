@@ -1,4 +1,4 @@
-"""``connmgr exec --detach``: a command that runs on by itself."""
+"""``connmgr exec --detach``: starts a command as a job."""
 
 from __future__ import annotations
 

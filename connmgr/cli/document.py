@@ -13,14 +13,14 @@ from connmgr.client import LOCAL_MACHINE
 
 VERSION = 1
 REFERENCE, SECRET = "x-connmgr-reference", "x-connmgr-secret"
-"""How the schema of a type marks its fields."""
+"""The marks in a type's schema for references and secrets."""
 
 _TOP = {"connmgr": int, "categories": list, "connections": list}
 _MEMBERS = {"name": str, "category": str, "type": str, "uuid": str, "data": dict}
 
 
 def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, Any]:
-    """Return what a vault holds, with :data:`KEPT` in place of its secrets."""
+    """Return the content of a vault, with :data:`KEPT` in place of its secrets."""
     wholes = {id: "/".join([*info["category"], *info["name"]]) for id, info in stored.infos.items()}
     shorts = {id: "/".join(info["name"]) for id, info in stored.infos.items()}
     counts = Counter([*wholes.values(), *shorts.values()])
@@ -33,7 +33,7 @@ def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, 
         data = marked(stored.schema(info["type"]), REFERENCE, data, lambda _, value: names.get(value, value))
         data = mapped(data, lambda value: dict(KEPT) if is_secret(value) else value)
         one = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
-        # The local machine has the same uuid in every vault; of others it tells apart those of one name.
+        # The local machine has the same uuid in every vault. Other connections need theirs if they share a name.
         uuid = {"uuid": id} if id == LOCAL_MACHINE or counts[wholes[id]] > 1 else {}
         return {**one, **uuid, **({"data": data} if data else {})}
 
@@ -47,8 +47,8 @@ def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, 
 def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...]]]:
     """Return the connections and the categories that the ``content`` of a file names.
 
-    What an entry runs over has the place of its name in the data: an entry of the file, or a stored connection.
-    :raises Failure: it is not such a file, or has a secret in plain; the message names the place.
+    In the data, a name of another connection is replaced by that entry of the file or that stored connection.
+    :raises Failure: it is not such a file, or has a secret in plain text; the message names the place.
     """
     if not isinstance(content, dict) or content.get("connmgr") != VERSION:
         raise Failure(f"The file must have `connmgr: {VERSION}` at its beginning, as connmgr export writes it.")
@@ -64,7 +64,7 @@ def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...
 
 
 class _Names:
-    """The connections that a file may refer to: its own by their names, or else stored ones."""
+    """The connections that a file may refer to by name: its own, or else stored ones."""
 
     def __init__(self, entries: Iterable[Entry], stored: Stored) -> None:
         self._stored = stored
@@ -83,9 +83,9 @@ class _Names:
                 self._theirs.setdefault(name, []).append(id)
 
     def settle(self, entry: Entry) -> None:
-        """Put what ``entry`` runs over in the place of its name.
+        """Replace the names of connections in the data of ``entry``.
 
-        :raises Failure: it names none, or several; or it has a secret in plain.
+        :raises Failure: a name matches none or several; or a secret is in plain text.
         """
         kind = entry.data["type"]
         if kind not in self._stored.types:

@@ -107,11 +107,11 @@ EXAMPLES = {
     "api-key": ["connmgr api-key", "connmgr api-key --rotate"],
     "completion": ['eval "$(connmgr completion bash)"', "connmgr completion fish | source"],
 }
-"""What people type, by the words of the command."""
+"""The example lines of each command, by its words."""
 
 
 def give_examples(command: click.Command, words: str) -> None:
-    """Put its examples behind the help of ``command``, which ``words`` call, and of all below it."""
+    """Add the examples of ``command``, which is called by ``words``, and of all below it to their help."""
     if isinstance(command, click.Group):
         for name, one in command.commands.items():
             give_examples(one, f"{words} {name}")

@@ -38,7 +38,7 @@ DEFAULT_JOBS, MAX_JOBS = 16, 128
 
 
 class Target(ConnectionName):
-    """A connection that is to run the command; what follows a single one, or ``--``, is the command."""
+    """A connection that is to run the command; the words after a single one, or after ``--``, are the command."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         begun = ctx.params["command"] is not None or (ctx.params["names"] and not ctx.params["everywhere"])
@@ -46,7 +46,7 @@ class Target(ConnectionName):
 
 
 class ExecCommand(click.Command):
-    """Gives connmgr's own failures exit codes that tell them from the command's."""
+    """Gives connmgr's own failures exit codes that differ from the command's."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
         try:
@@ -66,13 +66,13 @@ class ExecCommand(click.Command):
             raise exits.Failure(error.message, exits.NOT_RUN) from error
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                # The reader closed the pipe; click ends quietly then.
+                # The reader closed the pipe; click then ends quietly.
                 raise
             raise exits.coded(exits.io_failure(error), exits.NOT_RUN) from error
 
 
 class _WithCommand(ExecCommand):
-    """Takes all that stands after ``--`` as the argument ``command``, which is None without a ``--``."""
+    """Takes all words after ``--`` as the argument ``command``, which is None without a ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -231,7 +231,7 @@ def _parted(
     """Return the connections that are named, and the words of the command.
 
     A command that ``lacks_words`` needs none.
-    :raises click.UsageError: it cannot be told which is which, or one is missing.
+    :raises click.UsageError: one is missing, or the words cannot be told apart.
     """
     if everywhere:
         if command is None and not lacks_words:
@@ -271,7 +271,7 @@ def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: boo
 
 
 def _print_as_it_comes(client: Client, id: str, name: str, options: dict[str, Any], over: Callable[[], None]) -> int:
-    """Write the output of a command to ours while it runs, and return its exit code."""
+    """Write the output of a command to ours as it comes, and return its exit code."""
     with client.shell.stream(id, start=True, **options) as stream:
         write_all(stream, name, over)
     assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101

@@ -1,4 +1,4 @@
-"""Exit codes, and their errors."""
+"""The exit codes, and the errors that carry them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def io_failure(error: OSError | UnicodeError) -> Failure:
 
 
 def failure(error: ClientError) -> Failure:
-    """Return the failure for an error of the daemon's."""
+    """Return the failure for an error that the daemon answered."""
     # The message may quote output of a machine.
     return Failure(visible(_advised(error), lines=True), _code(error))
 

@@ -1,4 +1,4 @@
-"""``connmgr export``: what the vault holds, as a file for ``connmgr apply``."""
+"""``connmgr export``: prints the vault's connections as a file for ``connmgr apply``."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def export(*, as_json: bool) -> None:
 
 
 def categories(client: Client) -> list[tuple[str, ...]]:
-    """Return the paths of all categories but the root and the default one, in their order."""
+    """Return the paths of all categories except the root and the default one, in their order."""
     paths = [one.name[1:] for one in client.category.info(client.category.query())]
     return [path for path in paths if path and path != DEFAULT]

@@ -1,4 +1,4 @@
-"""``connmgr exec --all``: one command on many connections at once."""
+"""``connmgr exec --all``: runs one command on many connections at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIST_CHARACTERS = 100
 
 
 def run_everywhere(client: Client, chosen: Chosen, options: dict[str, Any], jobs: int, *, as_json: bool) -> None:
-    """Run the command of ``options`` on the connections that were chosen, ``jobs`` at a time.
+    """Run the command of ``options`` on the chosen connections, ``jobs`` at a time.
 
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
@@ -49,7 +49,7 @@ def run_everywhere(client: Client, chosen: Chosen, options: dict[str, Any], jobs
 
 
 def _outcomes(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[RawOutcome]:
-    """Yield the outcome on each connection; where the answer breaks off, those that are missing are its error."""
+    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error."""
     rest = iter(ids)
     while some := dict.fromkeys(islice(rest, CONNECTIONS_PER_REQUEST)):
         start = time.monotonic()

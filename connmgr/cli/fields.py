@@ -65,7 +65,7 @@ def unset(kind: ConnectionType, data: dict[str, Any], fields: Sequence[str]) -> 
 
 
 def ask(secrets: Sequence[str]) -> list[str]:
-    """Ask for secrets on the terminal; otherwise a single one is all of stdin, several are a line each."""
+    """Ask for secrets on the terminal; without one, a single secret is all of stdin, several are one line each."""
     if not secrets:
         return []
     if sys.stdin.isatty():
@@ -80,7 +80,7 @@ def ask(secrets: Sequence[str]) -> list[str]:
 
 
 def described(kind: ConnectionType) -> Iterator[tuple[str, str, str]]:
-    """Yield name, kind of value and meaning of each field of a type; nested fields by their path."""
+    """Yield name, kind of value and description of each field of a type; nested fields by their path."""
     yield from _described(kind.schema, "")
 
 

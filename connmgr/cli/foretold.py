@@ -1,4 +1,4 @@
-"""What would become of a command, by the rules of the caller's token."""
+"""``connmgr exec --dry-run``: how the rules of the caller's token decide about a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EFFECTS = {"allow": "would run", "ask": "would wait for an approval", "deny": "
 
 
 def foretell(client: Client, request: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what the daemon would decide about a request to ``/shell/exec``; exit with 125 unless it would run."""
+    """Print the daemon's decision about a request to ``/shell/exec``; exit with 125 unless it would run."""
     given = {name: value for name, value in request.items() if value is not None}
     told = client.post("/token/check", path="/shell/exec", request=given)
     if as_json:

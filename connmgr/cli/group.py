@@ -1,4 +1,4 @@
-"""A command that has others."""
+"""Commands that have subcommands."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.near import did_you_mean
 
 WHOLE_CHARACTERS = 1000
-"""More than any summary of a command has: a shell shortens what it has no room for."""
+"""More than any command's summary has; completion passes summaries whole, and shells shorten them."""
 
 
 class Group(click.Group):
-    """Says which command may be meant where there is none of a name, and tells shells whole summaries."""
+    """Suggests commands for an unknown name, and completes with whole summaries."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,4 +1,4 @@
-"""``connmgr help``: of a command, and what the exit codes mean."""
+"""``connmgr help``: the help of a command, and the meaning of the exit codes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def help(context: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _within(context: click.Context, word: str) -> click.Context:
-    """Return the context of the command ``word`` of that of ``context``.
+    """Return the context of the command ``word`` below that of ``context``.
 
-    :raises click.UsageError: there is none.
+    :raises click.UsageError: there is no such command.
     """
     command = context.command
     if not isinstance(command, click.Group):

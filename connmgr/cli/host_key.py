@@ -1,4 +1,4 @@
-"""What is done about a host whose key is not known: it is asked about on a terminal, as ``ssh`` does."""
+"""Unknown host keys: asks about them on a terminal, as ``ssh`` does."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ UNKNOWN, CHANGED = "host_key_unknown", "host_key_changed"
 
 
 class Doorkeeper:
-    """Has keys of unknown hosts trusted: those with one of ``fingerprints`` or, without any, those a person accepts."""
+    """Trusts keys of unknown hosts: those with one of ``fingerprints``, or without any, those a person accepts."""
 
     def __init__(self, client: Client, fingerprints: Sequence[str] = ()) -> None:
         self._client = client
         self._fingerprints = fingerprints
         self.admitted = 0
-        """How many keys were trusted."""
+        """Number of keys trusted so far."""
 
     def admits(self, error: ClientError, body: bytes) -> bool:
-        """Whether the request with ``body``, refused by ``error``, may be sent again since a key is trusted now."""
+        """Whether the request with ``body``, refused by ``error``, may be repeated because a key is now trusted."""
         told = error.details
         if error.code != UNKNOWN or not {"host", "hostKey", "fingerprint"} <= told.keys():
             return False
@@ -44,7 +44,7 @@ class Doorkeeper:
 
 
 def _asked(told: dict[str, Any]) -> bool:
-    # Most commands ask nothing.
+    # Imported here, because most commands ask nothing.
     from connmgr.cli.progress import hush
     from connmgr.cli.randomart import randomart
 

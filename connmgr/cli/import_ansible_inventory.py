@@ -1,4 +1,4 @@
-"""``connmgr import-ansible-inventory``: the hosts of an inventory as connections, its groups as categories."""
+"""``connmgr import-ansible-inventory``: stores the hosts of an inventory as connections, its groups as categories."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ SECRETS = {
     "ansible_ssh_password": "password",
     "ansible_ssh_private_key_passphrase": "identity.passphrase",
 }
-"""Variables that hold a secret, and the field of a connection that it belongs into."""
+"""Variables that hold a secret, and the field of a connection for it."""
 
 SECRETS_OF_BECOME = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 LEADING_ELSEWHERE = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_paramiko_proxy_command")
 BESIDE = ("group_vars", "host_vars")
-"""Directories beside an inventory from which Ansible takes further variables."""
+"""Directories beside an inventory in which Ansible looks for more variables."""
 
 
 class Unmappable(Exception):
-    """A variable has a value that no connection can have; the text says which."""
+    """A variable has a value that no connection can have; the text names it."""
 
 
 @click.command(name="import-ansible-inventory")
@@ -72,14 +72,14 @@ def _entries(file: Path) -> Iterator[Entry]:
             continue
         host.note = "; ".join([note, *(f"also in {group}" for group in groups[1:]), *_untaken(name, variables)])
         if host.data["type"] == "local":
-            # The local machine of the vault, which stays where it is.
+            # The local machine stays in its category.
             host.category = None
         yield host
         yield from _elevated(host, variables)
 
 
 def _host(name: str, variables: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the data of a host's connection, and where it leads."""
+    """Return the data of a host's connection, and the address that it leads to."""
     kind = _text(variables, "ansible_connection") or "ssh"
     if kind in LOCAL_CONNECTIONS:
         return {"type": "local"}, "this machine"
@@ -102,7 +102,7 @@ def _host(name: str, variables: Mapping[str, Any]) -> tuple[dict[str, Any], str]
 
 
 def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield the connection in ``host`` that its become stands for, if it has one."""
+    """Yield the elevated connection in ``host`` for its ansible_become, if it has one."""
     try:
         if (_text(variables, "ansible_become") or "no").lower() not in ("yes", "true", "1", "on"):
             return
@@ -134,7 +134,7 @@ def _method(variables: Mapping[str, Any]) -> str:
 
 
 def _untaken(name: str, variables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the variables of a host say that its connection does not have."""
+    """Yield notes on variables of a host that its connection does not take over."""
     for variable, field in SECRETS.items():
         if variable in variables:
             yield f"{variable} is not read: {_asks(name, field)}"
@@ -153,7 +153,7 @@ def _asks(connection: str, field: str) -> str:
 def _text(variables: Mapping[str, Any], *names: str) -> str | None:
     """Return the value of the first of ``names`` that is given.
 
-    :raises Unmappable: only Ansible knows what it is.
+    :raises Unmappable: only Ansible can evaluate it.
     """
     for name in names:
         value = variables.get(name)

@@ -1,4 +1,4 @@
-"""``connmgr import-ssh-config``: the hosts of an SSH configuration as connections."""
+"""``connmgr import-ssh-config``: stores the hosts of an SSH configuration as connections."""
 
 from __future__ import annotations
 

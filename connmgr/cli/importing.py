@@ -1,4 +1,4 @@
-"""What the imports have in common: their options, and how they compare with the vault, show and add what they found."""
+"""The common part of the imports: their options, and how they compare with the vault, show and add entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def import_options(command: Command) -> Command:
-    """Give a command the options of an import, which :func:`run` takes."""
+    """Give a command the options of an import, for :func:`run`."""
     command = json_option(command)
     command = click.option("--category", metavar="PATH", help="Where to put them.  [default: default]")(command)
     update = "Change stored connections with other data, too."
@@ -28,7 +28,7 @@ def import_options(command: Command) -> Command:
 
 
 def run(read: Callable[[], Iterable[Entry]], *, apply: bool, update: bool, category: str | None, as_json: bool) -> None:
-    """Compare what ``read`` finds with the vault, show it, and with ``apply`` store it, all in one step."""
+    """Compare the entries of ``read`` with the vault, show them, and with ``apply`` store them in one step."""
     client = connect()
     above = None if category is None else _category(client, category)
     with waiting("reading and comparing"):
@@ -45,7 +45,7 @@ def _category(client: Client, category: str) -> tuple[str, ...]:
 
 
 def _placed(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:
-    """Yield ``entries`` in the category that they name below ``above``."""
+    """Yield ``entries``, each in the category that it names below ``above``."""
     for entry in entries:
         if above is not None:
             entry.category = (*above, *(entry.category or ()))

@@ -1,4 +1,4 @@
-"""``connmgr info``: all that is stored of a connection."""
+"""``connmgr info``: shows all that is stored about a connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def info(connection: str, *, refresh: bool, as_json: bool) -> None:
 
 
 def _dialled(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what tells which host would be dialled, and through which others."""
+    """Yield the host that would be dialled, and those on the way to it."""
     if "error" in found:
         yield "dials", str(found["error"]["message"])
         return

@@ -16,7 +16,7 @@ from connmgr.cli.yaml_file import ENCRYPTED, load
 
 ALL, UNGROUPED = "all", "ungrouped"
 MAX_HOSTS = 20_000
-"""Hosts that an inventory may name, those of ranges each for itself."""
+"""Most hosts in an inventory; each host of a range counts."""
 
 VAULT = "$ANSIBLE_VAULT;"
 
@@ -37,15 +37,15 @@ class Group:
 
 
 class Inventory:
-    """What a file says; each group and host stands where it is named first."""
+    """The content of a file; groups and hosts are in the order in which they are first named."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
-        """The variables that stand with each host itself."""
+        """The variables of each host itself, without those of its groups."""
 
     def group(self, name: str) -> Group:
-        """Return the group ``name``, made if it is new."""
+        """Return the group ``name``, created if new."""
         return self.groups.setdefault(name, Group(name))
 
     def add(self, group: str, pattern: str, variables: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Inventory:
 
 
 class Lineage:
-    """How the groups of an inventory lie below one another."""
+    """The tree of an inventory's groups."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._groups = inventory.groups
@@ -78,16 +78,16 @@ class Lineage:
                 self._members.setdefault(host, []).append(group.name)
 
     def path(self, group: str) -> tuple[str, ...]:
-        """Return the names from the outermost group to this one, by the first parent each; ``all`` is no part of it."""
+        """Return the names from the outermost group to this one, by each group's first parent, without ``all``."""
         return self._paths[group]
 
     def of(self, host: str) -> list[str]:
-        """Return the groups that name ``host``, the one that lies deepest first."""
+        """Return the groups that name ``host``, the deepest first."""
         named = [name for name in self._members.get(host, ()) if name not in (ALL, UNGROUPED)]
         return sorted(named, key=lambda name: -len(self._paths[name]))
 
     def variables(self, host: str) -> dict[str, Any]:
-        """Return the variables that the groups of ``host`` give it, those of deeper groups before those above."""
+        """Return the variables that ``host`` gets from its groups; deeper groups win."""
         above = {ALL} & self._groups.keys()
         pending = list(self._members.get(host, ()))
         while pending:
@@ -169,7 +169,7 @@ def _read_yaml(inventory: Inventory, content: Any, file: str) -> None:
     seen: set[tuple[str | None, Any, int]] = set()
     while pending:
         parent, name, body = pending.pop(0)
-        # An alias of YAML may stand for one body in any number of places.
+        # A YAML alias may put one body in any number of places.
         if (parent, name, id(body)) in seen:
             continue
         seen.add((parent, name, id(body)))
@@ -196,12 +196,12 @@ def _mapping(value: Any, file: str, what: str) -> dict[str, Any]:
 
 
 def _address(pattern: str) -> tuple[list[str], int | None]:
-    """Return the names that a pattern of hosts stands for, and the port that it has."""
+    """Return the names that a host pattern stands for, and its port."""
     six = _SIX.fullmatch(pattern)
     if six:
         return [six["host"]], int(six["port"]) if six["port"] else None
     found = _PORT.fullmatch(pattern)
-    # A colon within brackets belongs to a range, and one of several to an address of IPv6.
+    # A colon within brackets belongs to a range; several colons belong to an IPv6 address.
     outside = found and _RANGE.sub("", found["host"])
     port = int(found["port"]) if found and outside is not None and not set("[:") & set(outside) else None
     bare = found["host"] if found and port is not None else pattern

@@ -1,4 +1,4 @@
-"""``connmgr job``: commands that run on by themselves."""
+"""``connmgr job``: commands that run on without a client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STATES = ("starting", "running", "exited", "killed", "timed_out", "lost")
 GIST_CHARACTERS = 60
-"""Characters of a command shown in a line."""
+"""Longest part of a command in a line."""
 
 _named = click.argument("name", metavar="JOB", type=JobName())
 

@@ -1,4 +1,4 @@
-"""How people name jobs."""
+"""The names by which people refer to jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEGINNING = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
 
 
 class JobName(click.types.StringParamType):
-    """The name of a job, completed from the daemon; without a daemon, silently not completed."""
+    """The name of a job, completed by the daemon's jobs; without a daemon there are no completions, and no error."""
 
     name = "job"
 
@@ -35,7 +35,7 @@ class JobName(click.types.StringParamType):
 def find_job(client: Client, name: str) -> Job:
     """Return the job that ``name`` means: by its uuid, or else its whole name, or else the beginning of its uuid.
 
-    :raises Failure: none is meant, or several are, which are listed.
+    :raises Failure: none matches, or several do, which are listed.
     """
     if UUID.fullmatch(name):
         return client.jobs.get(name.lower())
@@ -52,7 +52,7 @@ def find_job(client: Client, name: str) -> Job:
 
 
 def outcome(one: JobInfo) -> str:
-    """Return in a few words how a job is, such as ``exited 3``."""
+    """Return the state of a job in a few words, such as ``exited 3``."""
     words = [one.state]
     if one.exit_code is not None:
         words.append(str(one.exit_code))
@@ -62,7 +62,7 @@ def outcome(one: JobInfo) -> str:
 
 
 def _ambiguous(name: str, found: list[JobInfo]) -> str:
-    # The youngest is the one meant most often.
+    # The newest job is the most likely one.
     shown = found[: -MAX_CANDIDATES - 1 : -1]
     lines = [f"  {one.id}  {visible(one.name or '')}  {outcome(one)}, begun {ago(one.created)}" for one in shown]
     if len(found) > len(lines):

@@ -1,4 +1,4 @@
-"""``connmgr ls``: the stored connections."""
+"""``connmgr ls``: lists the stored connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INFOS_PER_REQUEST = 2000
 
 DEFAULT_PORT = 22
-"""The port of a connection that names none; ~/.ssh/config may name another then."""
+"""The port of a connection that names none; ~/.ssh/config may then name another."""
 
 HEADING = ("NAME", "TYPE", "ADDRESS", "STATE", "LAST USED")
 MORE = ("CHANGED", "UUID")
@@ -89,10 +89,10 @@ def used(one: Connection) -> str:
 
 
 def _address(data: dict[str, Any]) -> str:
-    """Return where ``data`` lead as they say it, ``user@host:port`` without a port that is left to others; or ``-``."""
+    """Return ``user@host:port`` as ``data`` say it, without a part that they leave out; ``-`` without a host."""
     host = data.get("host")
     if not isinstance(host, str) or UUID.fullmatch(host):
-        # A uuid is that of a connection, whose name begins the path.
+        # A uuid means another connection, whose name begins the path.
         return "-"
     user, port = data.get("user"), data.get("port")
     own_port = port not in (None, DEFAULT_PORT)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PORT = 21722
 ANSWER_SECONDS = 60.0
 DECIDE_SECONDS = 5.0
-"""For an answer about an approval: it comes beside those that a call of a tool waits for."""
+"""Limit for decisions about approvals, which are sent while a tool's call waits."""
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
@@ -97,12 +97,12 @@ def _serve_http(port: int, approver_token_file: str | None) -> None:
 
 
 def _load() -> None:
-    """Load the SDK, and log for this process; the collector would walk thousands of new classes several times.
+    """Import the SDK, and set up logging; without garbage collection, which would walk thousands of new classes.
 
-    :raises Failure: it is not installed.
+    :raises Failure: the SDK is not installed.
     """
     gc.disable()
-    # Pydantic would look for some in every installed distribution.
+    # Otherwise Pydantic would look for plugins in every installed distribution.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         import connmgr.mcp.server  # noqa: F401 - loaded for its callers

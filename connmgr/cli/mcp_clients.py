@@ -1,4 +1,4 @@
-"""The MCP clients that there are: where each keeps its servers, in which form, and how an entry gets in and out."""
+"""The known MCP clients: where each stores its servers, in which format, and how an entry is added and removed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ INDENT = 2
 
 
 class NotMergeableError(Exception):
-    """A file cannot be changed without the danger of losing what is in it; the message says what it is instead."""
+    """A file cannot be changed without the risk of losing content; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A server that a client starts: a program, its words, and what its environment has beside the client's."""
+    """A server that a client starts: a program, its words, and variables added to the client's environment."""
 
     command: str
     arguments: Sequence[str]
@@ -32,21 +32,21 @@ class Entry:
 
 
 class Form(Protocol):
-    """How a client writes its servers."""
+    """The format in which a client stores its servers."""
 
     def shown(self, name: str, entry: Entry) -> str:
-        """Return the content of a file that has this server alone."""
+        """Return the content of a file that has only this server."""
 
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
-        """Return the content ``text`` of a file with ``entry`` as the server ``name``, or without it; the rest stays.
+        """Return ``text``, the content of a file, with ``entry`` as the server ``name``, or without it if None.
 
-        :raises NotMergeableError: the content is not what it should be.
+        :raises NotMergeableError: the content is not in this format.
         """
 
 
 @dataclass(frozen=True)
 class Json:
-    """JSON whose member ``key`` has the servers by name, each with a ``type`` where the client wants one."""
+    """JSON whose member ``key`` has the servers by name; some clients want a ``type`` in each."""
 
     key: str = "mcpServers"
     type: str | None = None
@@ -116,7 +116,7 @@ class Toml:
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
         if entry is None and name not in _table(text).get(self.key, {}):
             return text
-        # Comments and order are kept by changing lines; whether the right ones, the reader of TOML tells.
+        # Lines are changed, to keep comments and order. Parsing the result shows whether the right lines were changed.
         left = self._without(text, name).rstrip("\n")
         table = [] if entry is None else [self.shown(name, entry)]
         changed = "\n\n".join([left, *table] if left else table).rstrip("\n") + "\n"
@@ -151,13 +151,13 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _quoted(text: str) -> str:
-    # A string of JSON is one of TOML, but for a character that no path has.
+    # A JSON string is a TOML string too, except for one character that no path has.
     return json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class McpClient:
-    """A client: what people call it, the file of this user that names its servers, and the form of that."""
+    """A client: its name for people, the user's file that lists its servers, and the format of that file."""
 
     title: str
     file: Path

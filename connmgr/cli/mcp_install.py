@@ -1,4 +1,4 @@
-"""``connmgr mcp install`` and ``uninstall``: a client that starts ``connmgr mcp`` with a token made for it."""
+"""``connmgr mcp install`` and ``uninstall``: configure a client to start ``connmgr mcp`` with a token of its own."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def install(
     decides = ["--approver-token-file", str(decider)] if approve_here else []
     entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(kept), *decides], environment)
     content = _content(target) if write else ""
-    # Before there is a token for it.
+    # First merge, so that an unfit file is reported before a token is created.
     changed = _merged(one, target, content, name, entry)
     daemon = connect()
     created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)
@@ -151,7 +151,7 @@ def _approver_file(client: str, name: str) -> Path:
 
 
 def _rights(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the token may do: what was asked for, or the default, with what the tools need for that."""
+    """Return the rights of the token: those asked for or the default, and the scopes that the tools need for them."""
     members = wanted(given)
     asked = set(members["scopes"])
     scopes = asked or (set() if members["rules"] else DEFAULT)
@@ -172,7 +172,7 @@ def _replace_token(daemon: Client, file: Path, token: str) -> None:
 
 
 def _withdraw(file: Path) -> str | None:
-    """Revoke the token in a file and remove that; return the token's uuid if it was valid."""
+    """Revoke the token in a file and remove the file; return the token's uuid if it was valid."""
     former = _former(file)
     if former is not None:
         _revoke(connect(), former)
@@ -181,14 +181,14 @@ def _withdraw(file: Path) -> str | None:
 
 
 def _former(file: Path) -> str | None:
-    """Return the uuid of the token in a file, None where there is none that is valid."""
+    """Return the uuid of the token in a file, None if there is no valid one."""
     try:
         token = file.read_text("utf-8", "replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise Failure(f"The token in {file} cannot be read: {error.strerror}") from error
-    # Whatever else may stand there, only a token is shown.
+    # Only a token may be sent to the daemon, whatever the file contains.
     if not token.startswith(TOKEN_PREFIX):
         return None
     with contextlib.closing(clients_by_token(ANSWER_SECONDS)(token)) as holder:
@@ -202,7 +202,7 @@ def _revoke(daemon: Client, id: str) -> None:
     try:
         daemon.token.revoke(id)
     except ClientError as error:
-        # It has gone meanwhile.
+        # The token was revoked meanwhile.
         if error.code != "unknown_token":
             raise
 
@@ -229,7 +229,7 @@ def _merged(client: McpClient, file: Path, content: str, name: str, entry: Entry
 
 
 def _replace(file: Path, content: str, changed: str) -> None:
-    # Where the file is a link, as into a repository of settings, what it leads to is replaced.
+    # If the file is a link, for example into a repository of settings, its target is replaced.
     real = file.resolve()
     if content:
         write_private(real.with_name(real.name + BACKUP), content)

@@ -1,4 +1,4 @@
-"""How people name connections and categories."""
+"""The names by which people refer to connections and categories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPLETION_SECONDS = 1.0
 
 
 class ConnectionName(click.types.StringParamType):
-    """The name of a connection, completed from the daemon; without a daemon, silently not completed."""
+    """The name of a connection, completed by the daemon's; without a daemon there are no completions, and no error."""
 
     name = "connection"
 
@@ -46,7 +46,7 @@ def find(client: Client, name: str) -> str:
 
 
 def find_exactly(client: Client, name: str) -> str | None:
-    """As :func:`find`, where a part of a name means nothing; None if no connection is meant."""
+    """Like :func:`find`, but for whole names only; return None if no connection is meant."""
     found = named(client, name)
     return _only(client, name, found) if found else None
 
@@ -58,7 +58,7 @@ def _only(client: Client, name: str, found: list[str]) -> str:
 
 
 def suggested(client: Client, word: str) -> str:
-    """Return a sentence, after a blank, with the connections whose names are most like ``word``; nothing if none is."""
+    """Return a sentence, after a blank, with the connections whose names are most like ``word``; ``""`` if none is."""
     if not is_text(word):
         return ""
     names = client.connection.names()
@@ -68,13 +68,13 @@ def suggested(client: Client, word: str) -> str:
         meant = {qualified(one): qualified(one) for one in names}
         meant |= {f"{'/'.join(one.category)}/": f"{'/'.join(one.category)}/*" for one in names}
     else:
-        # Who writes one segment may have left out those before it.
+        # A person who types one segment may have left out those before it.
         meant |= {one.name[-1]: told[one.id] for one in names}
     return did_you_mean(word, meant)
 
 
 def telling(names: Sequence[Name]) -> dict[str, str]:
-    """Return by uuid what tells each of ``names`` from the others: its path, or where that is another's, all of it."""
+    """Return for each uuid of ``names`` the shortest unique text: its path, with the category if others share it."""
     times = Counter(one.name for one in names)
     return {one.id: one.path if times[one.name] == 1 else qualified(one) for one in names}
 
@@ -109,7 +109,7 @@ def find_category(client: Client, name: str) -> str:
 
 
 def suggested_category(client: Client, word: str) -> str:
-    """As :func:`suggested`, with categories."""
+    """Like :func:`suggested`, for categories."""
     paths = ["/".join(one.name[1:]) for one in client.category.info(client.category.query())]
     return did_you_mean(word, dict(zip(paths, paths, strict=True))) if is_text(word) else ""
 
@@ -120,7 +120,7 @@ def qualified(connection: Connection | Name) -> str:
 
 
 def offered(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:
-    """Return the names that ``names`` finds for a completion, none if the daemon does not answer at once."""
+    """Return the names that ``names`` finds for a completion; none if the daemon does not answer at once."""
     from connmgr.cli.daemon import connect
 
     try:
@@ -134,7 +134,7 @@ def offered(context: click.Context, names: Callable[[Client], list[str]]) -> lis
 
 
 def _completions(client: Client, incomplete: str) -> list[str]:
-    """Return the names that begin with ``incomplete``: paths where these tell enough, else with the category."""
+    """Return the names that begin with ``incomplete``: paths where these are unique, else with the category."""
     begun = incomplete.lower()
     names = client.connection.names(f"{escape(incomplete)}**")[:MAX_COMPLETIONS]
     told = telling(names)

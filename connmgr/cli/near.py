@@ -1,4 +1,4 @@
-"""What somebody may have meant who has written a name that nothing bears."""
+"""Suggestions for a name that does not exist."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from connmgr.printable import visible
 
 MAX_SUGGESTIONS = 3
 LEAST_LIKENESS = 0.6
-"""From 0, nothing in common, to 1, equal, as difflib counts it."""
+"""A ratio of difflib: 0 for nothing in common, 1 for equal."""
 
 _WILDCARDS = re.compile(r"[*?{}\[\]!]+")
 
 
 def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
-    """Return a sentence, after a blank, with what somebody may have meant by ``word``; nothing if that is unlike all.
+    """Return a sentence, after a blank, with suggestions for ``word``; ``""`` if no name is like it.
 
-    ``meant`` has what ``word`` is compared with, and what is shown for it. Letter case and the wildcards of a GLOB do
-    not count.
+    ``meant`` maps each name to what is shown for it. Letter case and the wildcards of a GLOB do not count.
     """
-    # Loading it takes longer than the look.
+    # Importing it takes longer than the comparison.
     from difflib import get_close_matches
 
     plain = _WILDCARDS.sub("", word).lower()

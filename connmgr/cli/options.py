@@ -32,7 +32,7 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
-    """Return the settings that a command's options ``given`` make, or raise :class:`StartupError`."""
+    """Return the settings that the options ``given`` to a command make, or raise :class:`StartupError`."""
     flags = dict(given)
     config = flags.pop("config")
     return load(flags, config=Path(config) if config is not None else None)

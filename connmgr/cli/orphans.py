@@ -1,4 +1,4 @@
-"""What machines keep of jobs that the vault does not know: ``connmgr job orphans``, and what ``doctor`` tells of it."""
+"""Files of jobs on machines that the vault does not know, for ``connmgr job orphans`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.cli.output import json_option, lasting, print_json, print_table
 from connmgr.client import Client, ClientError
 
 DOCTOR_SECONDS = 5.0
-"""Time to ask machines in, all together; who does not answer a request in it is not asked again."""
+"""Time for all machines together; a machine that does not answer a request in it is not asked again."""
 
 
 @click.command(name="orphans")
@@ -45,10 +45,10 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
 
 
 def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int]:
-    """Ask the machines that the daemon at ``url`` has shells on, which opens no link.
+    """Ask the machines on which the daemon at ``url`` has shells; no link is opened.
 
-    Returns the number of orphans by the path of each connection that has some, how many connections were asked, and how
-    many were not or did not answer. Without a daemon that answers nothing is asked.
+    Return the number of orphans by the path of each connection that has some, the number of connections asked, and the
+    number of those not asked or without an answer. Without a running daemon all are empty.
     """
     end = time.monotonic() + DOCTOR_SECONDS
     numbers: dict[str, int] = {}

@@ -35,7 +35,7 @@ fresh_option = click.option(
 
 
 def session_of(session: str | None, *, fresh: bool) -> str | None:
-    """Return the ``--session`` of the running command; ``--fresh`` outranks the one of the environment.
+    """Return the ``--session`` of the running command; ``--fresh`` outranks that of the environment.
 
     :raises click.UsageError: both are given.
     """
@@ -48,7 +48,7 @@ def session_of(session: str | None, *, fresh: bool) -> str | None:
 
 @contextlib.contextmanager
 def own_session(client: Client, connection: str) -> Iterator[str]:
-    """Yield the name of a shell of its own, which is stopped at the end of the block, if it still runs."""
+    """Yield the name of a new shell's session, which is stopped at the end of the block if it still runs."""
     name = f"fresh-{os.urandom(8).hex()}"
     client.shell.start(connection, session=name)
     try:
@@ -62,13 +62,13 @@ def own_session(client: Client, connection: str) -> Iterator[str]:
 
 
 def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:
-    """Start a shell of the connection ``name`` unless it runs, and say where the one before was lost."""
+    """Start a shell of the connection ``name`` unless one runs; say if the last one was lost."""
     if client.shell.ensure(connection, session=session):
         tell_restarted(name)
 
 
 def tell_restarted(name: str) -> None:
-    """Say that the shell of the connection ``name`` had been lost."""
+    """Say that the shell of the connection ``name`` was lost."""
     click.echo(f"{visible(name)}: the shell was started anew; its directory and variables are new", err=True)
 
 
@@ -92,7 +92,7 @@ def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
 
 
 def is_new(outcome: RawResult | ClientError) -> bool:
-    """Whether the command had a new shell, since the one before was lost."""
+    """Whether the command had a new shell because the last one was lost."""
     return bool(outcome.details.get("restarted")) if isinstance(outcome, ClientError) else outcome.restarted
 
 
@@ -117,9 +117,9 @@ def write(stdout: bytes, stderr: bytes) -> None:
 
 
 def write_all(stream: Stream, name: str, over: Callable[[], None] = lambda: None) -> bool:
-    """Write what a command on the connection ``name`` prints as it comes, to its end.
+    """Write the output of a command on the connection ``name`` as it comes, to its end.
 
-    Calls ``over`` before anything is written. Returns whether the last line that was written is a whole one.
+    Call ``over`` before the first byte. Return whether the last line ended with a newline.
     """
     last = b"\n"
     for piece in stream:

@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables for people."""
+"""The output of commands: JSON for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from connmgr.printable import visible
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _UNUSUAL = re.compile(r"[^\n -~]")
-"""What is not certain to be printable; to ask that of each character takes longer than all the rest."""
+"""Characters that may not be printable; testing each character would take longer than all the rest."""
 
 _STEPS = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
 
 def command_text(command: str | Sequence[str]) -> str:
-    """Return a command, or an argv as the text of one."""
+    """Return a command, or an argv as the text of a command."""
     if isinstance(command, str):
         return command
-    # Other commands need not load it.
+    # Imported here, because other commands do not need it.
     import shlex
 
     return shlex.join(command)
@@ -42,7 +42,7 @@ def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> 
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    r"""Print a value as JSON, with characters that control or reorder a terminal's text as ``\uXXXX``."""
+    r"""Print a value as JSON; characters that control or reorder a terminal's text become ``\uXXXX``."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     click.echo(_UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text))
 
@@ -57,7 +57,7 @@ def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
     if cells:
-        # At once: to print a line by itself takes longer than to make it.
+        # All at once: printing a line takes longer than making it.
         click.echo("\n".join(f"{indent}{line.rstrip()}" for line in lines))
 
 
@@ -86,7 +86,7 @@ def lasting(seconds: float) -> str:
 
 
 def summarised(state: dict[str, Any]) -> str:
-    """Return in a few words the last known state of a connection."""
+    """Return the last known state of a connection in a few words."""
     if state.get("running") is False:
         return "gone" if state.get("gone") else "stopped"
     if "error" in state:

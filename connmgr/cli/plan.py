@@ -1,4 +1,4 @@
-"""What a file would do to the vault: planned entry by entry, shown, then done in one step."""
+"""The changes that a file would make to the vault: planned entry by entry, shown, then made in one step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from connmgr.client import Client, ClientError
 NEW, ADDED, CHANGES, CHANGED, PRESENT = "new", "added", "changes", "changed", "there already"
 DIFFERENT, LEFT_OUT, GOES, REMOVED = "name taken", "left out", "goes", "removed"
 DONE = {NEW: ADDED, CHANGES: CHANGED, GOES: REMOVED}
-"""What is planned, and the same once it is done."""
+"""The outcome of a planned change, once it is made."""
 
 
 @dataclass
 class Entry:
-    """A connection as a file describes it; ``data`` has a :class:`To` where it runs over another entry.
+    """A connection as a file describes it; ``data`` has a :class:`To` for each entry that it runs over.
 
-    ``key`` tells it from the other entries, which ``over`` names. ``outcome`` says what is done with it, ``note`` where
-    it leads or why it is left out. ``category`` None means the default one, or wherever it is.
+    ``key`` identifies it among the entries. ``outcome`` is what happens to it, ``note`` where it leads or why it is
+    left out. ``category`` None means the default one for a new connection, and no change for a stored one.
     """
 
     key: str
@@ -37,13 +37,13 @@ class Entry:
     outcome: str = NEW
     id: str | None = None
     path: tuple[str, ...] = ()
-    """Its path once it is stored: in the place of its name where it runs in another."""
+    """Its path once it is stored: the names of the connections it runs in, then its own."""
 
     renames: bool = False
-    """Whether a stored connection with equal data gets its name."""
+    """Whether a stored connection with equal data gets this entry's name."""
 
     changed: list[str] = field(default_factory=list)
-    """What it changes of the stored connection: ``name``, ``category``, fields of the data."""
+    """What it changes in the stored connection: ``name``, ``category``, fields of the data."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.key
@@ -82,10 +82,10 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> None:
-    """Decide what is done with each of ``entries``, which follow those that they run over.
+    """Decide what happens to each of ``entries``, which follow those that they run over.
 
-    What is stored with equal data is there already. What has the name of one connection alone, of the same type, takes
-    its place if ``update`` says so.
+    An entry with the data of a stored connection is there already. One with the name of exactly one connection of the
+    same type replaces its data if ``update``.
     """
     known: dict[str, Entry] = {}
     for entry in entries:
@@ -106,7 +106,7 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
 
 
 def settle(entry: Entry, id: str, stored: Stored | None) -> None:
-    """Say that ``entry`` is the connection ``id``, and in what it changes that, where ``stored`` is given."""
+    """Identify ``entry`` with the connection ``id``; if ``stored`` is given, note the differences."""
     entry.id, entry.outcome = id, PRESENT
     if stored is None:
         return
@@ -120,7 +120,7 @@ def settle(entry: Entry, id: str, stored: Stored | None) -> None:
 
 
 def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
-    """Whether what ``entry`` runs over will be stored; what is stored already takes its place in the data."""
+    """Whether the entries that ``entry`` runs over will be stored; ids of stored ones are put into its data."""
     for key in entry.over:
         hop = known.get(key)
         if hop is None or hop.outcome in (LEFT_OUT, DIFFERENT):
@@ -131,7 +131,7 @@ def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
 
 
 def resolve(data: dict[str, Any], known: Mapping[str, Entry]) -> dict[str, Any]:
-    """Return ``data`` with the ids of those entries that are stored already."""
+    """Return ``data`` with the ids of the entries that are already stored."""
     resolved: dict[str, Any] = mapped(
         data, lambda value: known[value.key].id or value if isinstance(value, To) else value
     )
@@ -145,9 +145,9 @@ def carry_out(
     removals: Sequence[Entry] = (),
     categories: Iterable[Sequence[str]] = (),
 ) -> None:
-    """Do in one step what is planned, and note it in the entries.
+    """Make the planned changes in one step, and record this in the entries.
 
-    :raises Failure: the daemon refuses an entry, which the message names; nothing was done then.
+    :raises Failure: the daemon refuses an entry, which the message names; nothing was changed.
     """
     new, changes = ([one for one in entries if one.outcome == outcome] for outcome in (NEW, CHANGES))
     paths = [list(path) for path in categories]
@@ -186,7 +186,7 @@ def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
-    """Return the daemon's message with entries by their keys instead of their numbers."""
+    """Return the daemon's message with the keys of entries instead of their numbers."""
 
     def name(found: re.Match[str]) -> str:
         return f"{lists[found[1]][int(found[2])].key}: {found[3]}"
@@ -195,7 +195,7 @@ def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
 
 
 def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:
-    """Show what is planned or was done; where nothing was done yet, say by ``advice`` how it is."""
+    """Show the plan or what was done; if there are changes left to make, ``advice`` says how."""
     if as_json:
         print_json([{"name": e.key, "outcome": e.outcome, "connection": e.id, "note": e.note} for e in entries])
         return

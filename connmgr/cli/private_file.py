@@ -12,7 +12,7 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_private(path: Path, text: str) -> None:
-    """Make ``text`` the content of ``path``, mode 0600, whole or not at all; directories that are missing are made.
+    """Write ``text`` to ``path`` atomically, with mode 0600; missing directories are created.
 
     :raises Failure: it cannot be written.
     """

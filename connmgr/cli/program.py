@@ -1,4 +1,4 @@
-"""How this program is called again."""
+"""The words that call this program again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def program() -> list[str]:
-    """Return the words that call this installation's ``connmgr``, from any directory.
+    """Return the words that call this installation's ``connmgr`` from any directory.
 
-    A link to it, such as pipx makes, is kept: an upgrade leads the link to the new program.
+    A symbolic link to it, such as pipx makes, is kept: after an upgrade it leads to the new program.
     """
     called = Path(sys.argv[0]).absolute()
     for script in (called, Path(sys.executable).with_name("connmgr")):

@@ -1,4 +1,4 @@
-"""What a terminal shows while a command waits or transfers. Nothing is shown where stderr is no terminal."""
+"""Lines on a terminal while a command waits or transfers; nothing is shown if stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from connmgr.client import Client, ClientError, Progress
 from connmgr.printable import visible
 
 PATIENCE_SECONDS = 1.0
-"""Nothing is said of what takes no longer."""
+"""Shorter waits are not shown."""
 
 LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
-"""Between two questions what is waited for: at first, and at most."""
+"""Interval of the questions about the command ahead: at first, and at most."""
 
 ANSWER_SECONDS = 2.0
-"""For the daemon to answer such a question."""
+"""Limit for the daemon's answer to such a question."""
 
 WIPE = "\r\x1b[K"
 _SHOWN = "connmgr.progress"
 
 
 def hush() -> None:
-    """End what this module shows for the running command: something is asked on the terminal."""
+    """Remove the line of this module for the running command, because something is asked on the terminal."""
     end = click.get_current_context().meta.pop(_SHOWN, None)
     if end is not None:
         end()
 
 
 Ahead = Callable[[float], float | None]
-"""Is told for how many seconds one has waited; returns for how many another's command has run that is before one's own,
-or None if there is none."""
+"""Called with the seconds waited so far; returns for how many seconds the command ahead has run, None without one."""
 
 
 def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
-    """Return what asks the daemon, over an HTTP connection of its own, which command a shell of ``connection`` runs."""
+    """Return a function that asks the daemon, by an HTTP connection of its own, for the command that a shell runs."""
 
     def ask(waited: float) -> float | None:
         if client.session_token is None:
@@ -48,7 +47,7 @@ def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
         with contextlib.suppress(ClientError), client.clone(ANSWER_SECONDS) as other:
             for shell in other.shell.list(connection):
                 ran = shell.command_seconds
-                # What began before the request came is another's; the daemon's clock alone tells when it began.
+                # A command that began before this request is another's; only the daemon's clock tells when it began.
                 if shell.status.session == session and ran is not None and ran > waited and shell.status.waiting:
                     return ran
         return None
@@ -59,7 +58,7 @@ def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
 class Waiting:
     """A line on stderr that counts the seconds, wiped when the wait is over; a thread writes it.
 
-    Where a command is ``ahead``, the line tells for how long that has run.
+    If a command is ``ahead``, the line says for how long that command has run.
     """
 
     def __init__(self, what: str, ahead: Ahead | None = None) -> None:
@@ -71,13 +70,13 @@ class Waiting:
         self._thread.start()
 
     def over(self) -> None:
-        """Wipe the line; it does not come again."""
+        """Wipe the line for good."""
         self._over.set()
         self._thread.join()
 
     def _count(self) -> None:
         shown, ran, looked, pause = False, None, 0.0, LOOK_SECONDS
-        # A terminal that is gone needs no line.
+        # The terminal may be gone.
         with contextlib.suppress(OSError, ValueError):
             while not self._over.wait(PATIENCE_SECONDS):
                 waited = time.monotonic() - self._began
@@ -97,7 +96,7 @@ def _said(waited: float, ran: float | None) -> str:
 
 @contextlib.contextmanager
 def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None]]:
-    """Say on a terminal how long ``what`` takes, until the block ends or the function that it gives is called."""
+    """Show on a terminal how long ``what`` takes, until the block ends or the yielded function is called."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -111,7 +110,7 @@ def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None
 
 @contextlib.contextmanager
 def transferring(name: str, *, quiet: bool) -> Iterator[Progress | None]:
-    """Show on a terminal how far the transfer of a file is, by the function that it gives."""
+    """Yield a function that shows on a terminal how far the transfer of a file is."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

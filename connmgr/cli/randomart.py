@@ -1,4 +1,4 @@
-"""The picture of a key by which people know it again."""
+"""The picture of a key by which people recognise it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a vault is to change to hold what a file describes."""
+"""The changes that make a vault match a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from connmgr.client import LOCAL_MACHINE
 
 
 def judge(entries: Sequence[Entry], stored: Stored, *, prune: bool) -> list[Entry]:
-    """Decide what is done with each of ``entries``, and return those that ``prune`` removes.
+    """Decide what happens to each of ``entries``, and return those that ``prune`` removes.
 
-    An entry is the stored connection of its uuid, or of its category and path; or one with equal data but for secrets
-    that no other entry is, which gets its name.
+    An entry matches the stored connection with its uuid, or with its category and path, or else an unmatched one with
+    equal data apart from secrets, which gets its name.
     :raises Failure: an entry runs over a connection that is to be removed.
     """
     known = {entry.key: entry for entry in entries}
@@ -35,7 +35,7 @@ def judge(entries: Sequence[Entry], stored: Stored, *, prune: bool) -> list[Entr
 
 
 def _match(entries: Sequence[Entry], stored: Stored) -> None:
-    """Find the stored connection that each entry is; the uuid of another vault finds none."""
+    """Find the stored connection of each entry; a uuid of another vault matches none."""
     places: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     alike: dict[str, list[str]] = {}
     for id, info in stored.infos.items():
@@ -53,7 +53,7 @@ def _match(entries: Sequence[Entry], stored: Stored) -> None:
     def same(entry: Entry) -> list[str]:
         return alike.get(_looks(stored, resolve(entry.data, known)), [])
 
-    # Those in their place with equal data first: another one of that name and place must not take it.
+    # First those with equal data in the same place: another connection of that name and place must not take it.
     for found in (lambda one: [id for id in here(one) if id in same(one)], here, same):
         for entry in entries:
             free = [] if entry.id else [id for id in found(entry) if id not in taken]
@@ -63,7 +63,7 @@ def _match(entries: Sequence[Entry], stored: Stored) -> None:
 
 
 def _looks(stored: Stored, data: Mapping[str, Any]) -> str:
-    """Return ``data`` without its secrets as text."""
+    """Return ``data`` as text, without secrets."""
     blank = mapped(data, lambda value: KEPT if is_secret(value) else value)
     return stored.whole(_with_secrets(blank, None, [], ""))
 
@@ -82,7 +82,7 @@ def _judge(entry: Entry, known: Mapping[str, Entry], stored: Stored) -> None:
 
 
 def _with_secrets(data: Mapping[str, Any], held: Any, missing: list[str], at: str) -> dict[str, Any]:
-    """Return ``data`` with the secrets that are kept; ``missing`` gets the names of those that are not there."""
+    """Return ``data`` with the stored secrets that are kept; add the names of missing ones to ``missing``."""
     found: dict[str, Any] = {}
     for name, value in data.items():
         there = held.get(name) if isinstance(held, Mapping) else None

@@ -1,4 +1,4 @@
-"""How people choose connections, for all commands that work on several: by names, category, type and an earlier run."""
+"""Options that choose several connections: by names, category, type and an earlier run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYTHING = "*"
 
 
 class Choice(NamedTuple):
-    """What the options of :func:`choosing` say; ``limit`` and ``failed`` are None where they are not given."""
+    """The values of the options of :func:`choosing`; ``limit`` and ``failed`` are None if not given."""
 
     category: str
     kind: str
@@ -30,13 +30,13 @@ class Choice(NamedTuple):
 
     @property
     def given(self) -> list[str]:
-        """The options that say something, by their names."""
+        """The names of the options that are given."""
         others = {"--failed": self.failed, "--limit": self.limit}
         return [*self.filters, *(name for name, value in others.items() if value is not None)]
 
     @property
     def filters(self) -> dict[str, str]:
-        """The filters that leave something out, by their options."""
+        """The filters by their options, without those that match everything."""
         filters = {"--category": self.category, "--type": self.kind}
         return {name: value for name, value in filters.items() if value != EVERYTHING}
 
@@ -74,7 +74,7 @@ def choosing(command: Command) -> Command:
 
 
 def jobs_option(default: int, most: int) -> Callable[[Command], Command]:
-    """Give a command the option that says on how many connections it works at once, as its argument ``jobs``."""
+    """Give a command the option ``--jobs``, the number of connections worked on at once, as its argument ``jobs``."""
     return click.option(
         "-j",
         "--jobs",
@@ -89,7 +89,7 @@ def jobs_option(default: int, most: int) -> Callable[[Command], Command]:
 
 
 class Chosen(NamedTuple):
-    """The connections that were chosen, in the order of `connmgr ls`; ``of`` counts those beyond the limit too."""
+    """The chosen connections, in the order of `connmgr ls`; ``of`` also counts those beyond the limit."""
 
     names: list[Name]
     of: int
@@ -98,11 +98,11 @@ class Chosen(NamedTuple):
 def chosen(
     client: Client, patterns: Sequence[str], choice: Choice, *, usage: str | None = None, may_be_none: bool = False
 ) -> Chosen:
-    """Return the connections that one of ``patterns`` and the whole ``choice`` match; no pattern matches all.
+    """Return the connections that one of ``patterns`` and all of ``choice`` match; without patterns, all of ``choice``.
 
-    A pattern is a GLOB for a name as `connmgr ls` prints it, or a uuid. ``usage`` leaves out connections of another.
+    A pattern is a GLOB for a name as `connmgr ls` prints it, or a uuid. ``usage`` excludes connections of other usages.
     With ``may_be_none`` filters alone may match nothing.
-    :raises Failure: one of ``patterns`` matches nothing, or the file of an earlier run is something else.
+    :raises Failure: one of ``patterns`` matches nothing, or ``failed`` is not the output of an earlier run.
     """
     found: dict[str, Name] = {}
     missing: list[str] = []
@@ -132,7 +132,7 @@ def _matching(client: Client, pattern: str, choice: Choice) -> list[Name]:
 
 
 def _unmatched(client: Client, pattern: str, choice: Choice) -> str:
-    """Return what to tell of a pattern that matches nothing."""
+    """Return the message about a pattern that matches nothing."""
     wanted = [*([] if pattern == EVERYTHING else [repr(pattern)]), *map(" ".join, choice.filters.items())]
     said = f"No connection matches {' and '.join(wanted)}."
     if "--category" in choice.filters and is_text(choice.category) and not client.category.query(choice.category):

@@ -1,4 +1,4 @@
-"""``connmgr shell``: work by hand, on a terminal or line by line."""
+"""``connmgr shell``: interactive work, on a terminal or line by line."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from connmgr.printable import visible
 HISTORY_LINES = 5000
 LEAVING = {"exit", "logout"}
 NO_TERMINALS = "transport_unsupported"
-"""The code of the error of a connection that has no terminals."""
+"""The error code for a connection without terminals."""
 
 
 class Place(NamedTuple):
-    """The shell that the lines run in, and the path of its connection."""
+    """The shell that runs the lines, and the path of its connection."""
 
     client: Client
     id: str
@@ -103,8 +103,8 @@ def shell(
 def _on_terminal(
     client: Client, id: str | None, session: str | None, attached: str | None, *, watch: bool, record: bool
 ) -> int | None:
-    """Return the exit code of a terminal, or None where the connection has none."""
-    # Lines of a script need none of it.
+    """Return the exit code of a terminal, or None if the connection has none."""
+    # Imported here, because the lines of a script do not need it.
     from connmgr.cli.terminal import shell
 
     if attached is not None:
@@ -129,7 +129,7 @@ def _loop(place: Place) -> int:
         if not words:
             continue
         if words[0] in LEAVING:
-            # Only the far shell can evaluate the argument of its exit.
+            # Only the far shell can evaluate the argument of exit.
             return _run(place, f"exit {words[1]}") if len(words) > 1 else status
         status = _run(place, line)
     return status
@@ -148,7 +148,7 @@ def _run(place: Place, line: str) -> int:
         problem.show()
         return problem.exit_code
     except KeyboardInterrupt:
-        # The client closed its connection, so the daemon kills the command.
+        # The client closed its HTTP connection, so the daemon kills the command.
         click.echo("^C", err=True)
         return INTERRUPTED
     assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
@@ -173,7 +173,7 @@ def _typed(place: Place) -> Iterator[str]:
             except EOFError:
                 click.echo()
                 return
-            # Like shells, keep no line that begins with a blank.
+            # As in shells, lines that begin with a blank are not kept.
             if line.strip() and not line.startswith(" "):
                 readline.add_history(line)
             yield line
@@ -193,7 +193,7 @@ def _directory(place: Place) -> str:
 
 
 def _with_history(work: Callable[[Path], None], path: Path) -> bool:
-    """Do ``work`` with the history file; report a failure and return False."""
+    """Call ``work`` with the path of the history file; if it fails, report this and return False."""
     try:
         work(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Starting a daemon for a person whose command finds none."""
+"""Starts a daemon for a person whose command finds none."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STOP_SECONDS = 12.0
 """Longer than a daemon takes to stop."""
 
 MAX_LOG_BYTES = 16 * 1024 * 1024
-"""Size from which the next start begins the log anew, and keeps one old one."""
+"""At this size the next start begins a new log, and keeps one old one."""
 
 
 def started_on_request(auth_file: Path) -> bool:
-    """Start a daemon if none with ``auth_file`` runs, a person is at the terminal, and says yes; tell whether.
+    """Start a daemon if none with ``auth_file`` runs and a person at the terminal agrees; return whether it started.
 
     :raises Failure: it does not start.
     """
@@ -55,7 +55,7 @@ def _is_absent(auth_file: Path) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        # A daemon removes its auth file at its end.
+        # A daemon removes its auth file when it ends.
         return not os.path.lexists(auth_file)
     return False
 
@@ -79,7 +79,7 @@ def _start(auth_file: Path, log: Path) -> None:
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     with process.stdout:
         ready = _is_ready(process.stdout)
-    # The daemon of another command may have been quicker.
+    # Another command may have started a daemon meanwhile.
     if ready or find(auth_file):
         return
     reason = _ended(process) or log.read_bytes()[began:].decode(errors="replace").strip()
@@ -98,7 +98,7 @@ def _opened(log: Path) -> int:
 
 
 def _is_ready(output: IO[bytes]) -> bool:
-    """Wait for the line that a daemon prints when it is ready; an end of its output instead shows that it has ended."""
+    """Wait for the line that a ready daemon prints; return False if its output ends first."""
     deadline = time.monotonic() + READY_SECONDS
     line = b""
     with selectors.DefaultSelector() as selector:
@@ -114,7 +114,7 @@ def _is_ready(output: IO[bytes]) -> bool:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> str:
-    """See that a daemon that is not ready has ended; return why, or nothing if it ended by itself and its log tells."""
+    """End a daemon that is not ready; return why it failed, or ``""`` if it ended by itself and its log tells."""
     import subprocess
 
     try:

@@ -1,4 +1,4 @@
-"""``connmgr status``: whether the daemon runs, and with what load."""
+"""``connmgr status``: whether the daemon runs, and its load."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _label(path: str, session: str | None) -> str:
 
 
 def at_work(shell: ListedShell) -> str:
-    """Return in a few words how a shell is, and what it does for how long."""
+    """Return the state of a shell in a few words, and for how long its command has run."""
     status, seconds = shell.status, shell.command_seconds
     if status.state == "lost":
         return "lost: the next command has a new one"

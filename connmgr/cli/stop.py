@@ -28,7 +28,7 @@ def stop() -> None:
                 click.echo("The daemon has stopped.")
                 return
         except ClientError:
-            # The daemon answers that it is stopping.
+            # The daemon answered that it is stopping.
             pass
         time.sleep(POLL_SECONDS)
     raise Failure(f"The daemon still runs after {STOP_SECONDS:g} seconds.")

@@ -1,4 +1,4 @@
-"""The connections in the vault, for comparison with what a file describes."""
+"""The connections in the vault, for comparison with the content of a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from connmgr.cli.ls import described
 from connmgr.client import Client
 
 KEPT = {"secret": "kept"}
-"""Stands in a file for a secret that stays in the vault as it is."""
+"""Stands in a file for a secret that the vault keeps unchanged."""
 
 
 @dataclass(frozen=True)
 class To:
-    """Stands in data for the connection that the entry ``key`` of the same file is."""
+    """Stands in data for the connection of the entry ``key`` of the same file."""
 
     key: str
 
@@ -31,11 +31,11 @@ class Stored:
         self._by_data: dict[str, str] = {}
         for id, info in self.infos.items():
             self._by_name.setdefault(tuple(info["name"]), []).append(id)
-            # Of equal connections the first listed wins.
+            # Of equal connections the first one listed counts.
             self._by_data.setdefault(self.whole(info["rawData"]), id)
 
     def schema(self, kind: str) -> dict[str, Any]:
-        """Return the schema of a type; an empty one for a type that no plugin offers."""
+        """Return the schema of a type; an empty one if no plugin offers the type."""
         return self.types.get(kind, {})
 
     def named(self, path: Iterable[str]) -> list[str]:
@@ -43,31 +43,31 @@ class Stored:
         return self._by_name.get(folded(path), [])
 
     def equal(self, data: Mapping[str, Any]) -> str | None:
-        """Return the id of a connection that holds ``data``, which has no secrets."""
+        """Return the id of a connection with this ``data``, which has no secrets."""
         return self._by_data.get(self.whole(data))
 
     def category(self, id: str) -> tuple[str, ...]:
-        """Return the path of the category that a connection is in."""
+        """Return the path of a connection's category."""
         return tuple(self.infos[id]["category"])
 
     def whole(self, data: Mapping[str, Any]) -> str:
-        """Return ``data`` with defaults filled in as text; equal data give equal text."""
+        """Return ``data`` with defaults filled in, as text; equal data give equal text."""
         return json.dumps({**self.defaults(data), **given(data)}, sort_keys=True, default=repr)
 
     def defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that fields of this data's type have where they are not given."""
+        """Return the default values of this data's type."""
         properties = self.schema(data["type"]).get("properties", {})
         return {name: one["default"] for name, one in properties.items() if one.get("default") is not None}
 
     def differences(self, id: str, data: Mapping[str, Any]) -> list[str]:
-        """Return the names of the fields in which a connection is stored other than as ``data``."""
+        """Return the names of the fields in which a stored connection differs from ``data``."""
         defaults = self.defaults(data)
         ours, theirs = ({**defaults, **given(each)} for each in (data, self.infos[id]["rawData"]))
         return sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
 
 
 def given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``data`` without the fields that are null: a field given as null is none."""
+    """Return ``data`` without the fields that are null, which count as not given."""
     return {
         name: given(value) if isinstance(value, Mapping) else value for name, value in data.items() if value is not None
     }
@@ -79,7 +79,7 @@ def is_secret(value: Any) -> bool:
 
 
 def folded(path: Iterable[str]) -> tuple[str, ...]:
-    """Return names as the vault has them in a path."""
+    """Return names in the form in which the vault compares paths."""
     return tuple("".join(map(str.lower, name)).replace("/", "_") for name in path)
 
 
@@ -101,7 +101,7 @@ def marked(schema: Mapping[str, Any], mark: str, value: Any, change: Callable[[s
 
 
 def mapped(data: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of ``data`` with ``change`` applied to everything in it that is no list and no plain object."""
+    """Return a copy of ``data`` with ``change`` applied to every value that is neither a list nor a plain dict."""
     changed = change(data)
     if changed is not data:
         return changed

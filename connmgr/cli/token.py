@@ -89,7 +89,7 @@ def renew(name: str, expires: float) -> None:
 def _find(client: Client, name: str) -> str:
     """Return the uuid of a token by its name, or the beginning of its uuid.
 
-    :raises Failure: there is none, or more than one that is valid.
+    :raises Failure: there is none, or more than one valid one.
     """
     tokens = client.post("/token/query")["tokens"]
     named = [one for one in tokens if one["name"] == name or one["id"].startswith(name.lower())]

@@ -1,4 +1,4 @@
-"""What a new token may do, as options of the commands that create tokens."""
+"""The rights of a new token, as options of the commands that create tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connmgr.cli.exits import Failure
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 KINDS = {"argv": "shell.argv", "read": "fs.read", "write": "fs.write", "command": "shell.argv"}
-"""What ``--may`` begins with, and the scope that it gives."""
+"""The first words of a ``--may`` rule, and the scope that each needs."""
 
 ANY_WORD, MORE_WORDS = "*", "..."
 _NO_OPTION = {"re": "[^-].*"}
@@ -59,21 +59,21 @@ _OPTIONS = (
 
 
 def token_options(command: Command) -> Command:
-    """Give a command the options that say what a token may do; it hands its keyword arguments to :func:`wanted`."""
+    """Give a command the options for a token's rights; it passes its keyword arguments to :func:`wanted`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def wanted(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of ``/token/create`` that a command's options ``given`` make.
+    """Return the members of ``/token/create`` for the options ``given`` to a command.
 
     :raises click.BadParameter: a rule is malformed.
     :raises Failure: the file with rules cannot be read.
     """
     rules = [_rule(effect, one) for effect, key in _EFFECTS for one in given[key]]
     kinds = {one.partition(":")[0] for key in ("may", "ask") for one in given[key]} - {"text"}
-    # Names of connections are looked up.
+    # These tokens must be able to look up names of connections.
     of_rules = {KINDS[kind] for kind in kinds} | ({"connection.read"} if kinds else set())
     members: dict[str, Any] = {
         "scopes": sorted({*given["scopes"], *of_rules}),

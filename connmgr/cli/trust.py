@@ -1,4 +1,4 @@
-"""``connmgr trust``: accept the key of a host, or forget the one that is known."""
+"""``connmgr trust``: accepts the key of a host, or forgets the known one."""
 
 from __future__ import annotations
 

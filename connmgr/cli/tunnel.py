@@ -1,4 +1,4 @@
-"""``connmgr tunnel``: services of other machines on ports here, kept open by the daemon."""
+"""``connmgr tunnel``: services of other machines on local ports, kept open by the daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"(?:\[([^\]]+)\]:|([^:]+):)?(\d{1,5})", re.ASCII)
 
 
 class TunnelGroup(Group):
-    """Takes the name of a connection in place of ``open NAME``."""
+    """Takes the name of a connection as short for ``open NAME``."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -90,7 +90,7 @@ def ls(pattern: str, *, as_json: bool) -> None:
 
 
 def _stored(client: Client, machine: str, place: str, local_port: int | None) -> str:
-    """Store a service, unless it is stored, and return its id."""
+    """Store a service unless it is stored already, and return its id."""
     read = _PLACE.fullmatch(place)
     if read is None or not 0 < int(read[3]) < 1 << 16:
         raise click.UsageError(f"{place!r} is not of the form [HOST:]PORT.")

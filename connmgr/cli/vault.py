@@ -1,4 +1,4 @@
-"""``connmgr vault``: its users, and work on it while no daemon does."""
+"""``connmgr vault``: its users, and work on it while no daemon runs."""
 
 from __future__ import annotations
 

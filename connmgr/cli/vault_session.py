@@ -1,4 +1,4 @@
-"""``connmgr vault status``, ``unlock``, ``lock`` and ``user``: who may read the vault's secrets."""
+"""``connmgr vault status``, ``unlock``, ``lock`` and ``user``: who can read the vault's secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML by the safe loader alone, which makes nothing but plain values."""
+"""Reads YAML with the safe loader, which creates only plain values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ENCRYPTED: Final = Encrypted()
 
 
 def load(text: str, file: str) -> Any:
-    """Return the value that ``text`` is; ``!vault`` gives :data:`ENCRYPTED`, ``!unsafe`` the text as it stands.
+    """Return the value of ``text``; ``!vault`` gives :data:`ENCRYPTED`, ``!unsafe`` the plain text.
 
-    :raises Failure: it is no YAML; the message names the line of ``file``, and nothing of its content.
+    :raises Failure: it is no YAML; the message names the line of ``file``, but none of its content.
     """
     import yaml
 
-    # In C where it is compiled in, which takes a fourth of the time.
+    # The loader in C, if compiled in, takes a fourth of the time.
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(safe):  # type: ignore[misc]
-        """A loader of its own, since constructors are registered by class."""
+        """A class of its own, because constructors are registered by class."""
 
     Loader.add_constructor("!vault", lambda _, __: ENCRYPTED)
     Loader.add_constructor("!unsafe", _text)
@@ -43,7 +43,7 @@ def load(text: str, file: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """Return ``value`` as YAML, members in their order."""
+    """Return ``value`` as YAML, with members in their order."""
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

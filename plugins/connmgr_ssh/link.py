@@ -224,7 +224,7 @@ class Link(SendingTransport):
             self._requests.ask_at_once(lambda: self._packets.try_send(Message(KEEP_ALIVE)))
 
     def answers(self, timeout: float) -> bool:
-        """Whether the peer is there; if it was silent for too long, it is asked and has ``timeout`` seconds to answer."""
+        """Whether the peer is there; one that was silent for too long has ``timeout`` seconds to answer."""
         deadline = Deadline(timeout)
         if not self.wire.overdue or not self._asking.acquire(timeout=timeout):
             return self.active and not self.wire.overdue

@@ -74,7 +74,7 @@ def cp(
     """
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
-    # Read once: whoever reads it changes it for a moment.
+    # Read once, because reading the umask changes it for a moment.
     options = Options(recursive or keep, keep, excludes, _bits(mode), checksum, 0 if keep else _umask())
     session = session_of(session, fresh=fresh)
     *sources, target = operands

@@ -1,4 +1,4 @@
-"""Which files on both sides are equal by their SHA-256, each computed where the file is."""
+"""Which files on both sides are equal by their SHA-256; each side computes its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Sums = Callable[[Sequence[str]], dict[str, str]]
 
 
 def comparing(client: Client, start: Place, end: Place) -> Equal:
-    """Return what tells which files in the directories ``start`` and ``end`` are equal.
+    """Return a function that tells which files in the directories ``start`` and ``end`` are equal.
 
-    A file that cannot be read is equal to none.
+    A file that cannot be read is equal to no other.
     """
     sums = [_there(client, one) if isinstance(one, Remote) else _here(Path(one).expanduser()) for one in (start, end)]
 
@@ -33,8 +33,7 @@ def comparing(client: Client, start: Place, end: Place) -> Equal:
 
 def of_file(client: Client, place: Place) -> str | None:
     """Return the SHA-256 of one file, None if it cannot be read.
-
-    :raises ClientError: the connection's machine cannot tell, or there is no file of the connection.
+    :raises ClientError: the machine has no program for it, or the connection has no such file.
     """
     if not isinstance(place, Remote):
         return _of_file(Path(place).expanduser(), 0)

@@ -1,4 +1,4 @@
-"""One run of ``connmgr cp``: each source to its place."""
+"""One run of ``connmgr cp``: copies each source to its place."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from connmgr.client import Client, ClientError, Progress, Unreachable
 
 
 class Options(NamedTuple):
-    """What the command was told: directories go with ``recursive``, links and modes are kept with ``keep``.
+    """The options of the command: ``recursive`` copies directories, ``keep`` keeps links and modes.
 
-    With ``checksum`` what is there already is told by its content. ``umask`` takes permissions from files of here.
+    With ``checksum`` equal files are found by their content. ``umask`` removes permissions from copies of local files.
     """
 
     recursive: bool
@@ -31,7 +31,7 @@ class Options(NamedTuple):
 
 
 class Copy:
-    """Copies by one client; the ``ledger`` tells what came of it."""
+    """Copies by one client, and records the results in ``ledger``."""
 
     def __init__(self, client: Client, options: Options, progress: Progress | None) -> None:
         self.ledger = Ledger()
@@ -41,9 +41,9 @@ class Copy:
         self._progress = progress
 
     def run(self, sources: Sequence[Place], end: Place) -> None:
-        """Copy all of ``sources`` to ``end``. What fails of several is noted, and the rest goes on.
+        """Copy all of ``sources`` to ``end``. If one of several fails, this is recorded, and the others are copied.
 
-        :raises Failure: a single one failed, or ``end`` is no directory for several.
+        :raises Failure: the only source failed, or ``end`` is no directory although there are several.
         """
         into = len(sources) > 1
         if into and not self._is_directory(end):
@@ -85,7 +85,7 @@ class Copy:
         return is_directory
 
     def _is_there(self, start: Place, end: Place) -> bool:
-        """Whether the file ``end``, or that of the same name in the directory ``end``, has the content of ``start``."""
+        """Whether ``end``, or the file of the same name in the directory ``end``, has the content of ``start``."""
         if STREAM in (start, end):
             return False
         both = start, within(end, own_name(start)) if self._is_directory(end) else end
@@ -98,7 +98,7 @@ class Copy:
         return first is not None and first == second
 
     def _size(self, place: Place) -> int | None:
-        """Return the size of a file in bytes, None of what is missing or no file."""
+        """Return the size of a file in bytes, None if it is missing or no regular file."""
         try:
             if isinstance(place, Remote):
                 entry = single.stat_of(self._client, place)
@@ -115,7 +115,7 @@ class Copy:
     def _tree(self, start: Place, end: Place, *, into: bool) -> None:
         if end == STREAM:
             raise click.UsageError("Standard output takes single files; a directory needs one to go to.")
-        # It loads what reads archives, which takes longer than a single file.
+        # It imports the readers of archives, which takes longer than copying a single file.
         from connmgr.cli.cp.tree import Manner, Tree
 
         self.has_trees = True

@@ -1,4 +1,4 @@
-"""``connmgr cp --all``: the same files to many connections at once, or from many."""
+"""``connmgr cp --all``: copies the same files to many connections at once, or from many."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ends = Callable[[Client, Shells], tuple[list[Place], Place]]
 
 
 class Manner(NamedTuple):
-    """How is copied, and by which shells: those of ``session``, or ``fresh`` ones."""
+    """How files are copied, and by which shells: those of ``session``, or ``fresh`` ones."""
 
     options: Options
     session: str | None
@@ -33,7 +33,7 @@ class Manner(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of one connection: what it is called, and what is printed of it."""
+    """The result on one connection: the connection's path, and what is printed."""
 
     name: str
     verdict: str
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 def to_all(
     client: Client, names: Sequence[Name], sources: Sequence[str], target: str, manner: Manner, jobs: int
 ) -> None:
-    """Copy files of this machine to all connections, or theirs to this machine, ``jobs`` at a time.
+    """Copy local files to all connections, or files of all connections to here, ``jobs`` at a time.
 
     :raises click.exceptions.Exit: with 1, it failed on some.
     """
@@ -67,7 +67,7 @@ def to_all(
 
 
 def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable[[str], Ends]:
-    """Return what tells the ends of a connection, by its uuid.
+    """Return a function from a connection's uuid to the ends of its copy.
 
     :raises click.UsageError: the operands are neither files for all connections nor files of all.
     """
@@ -96,7 +96,7 @@ def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable
 def _directories(told: dict[str, str], target: Path) -> dict[str, Path]:
     """Return for each connection the directory of its name in ``target``.
 
-    :raises Failure: a name is that of no directory, or of one within another connection's.
+    :raises Failure: a name cannot be that of a directory, or two directories would lie in one another.
     """
     names = set(told.values())
     for name in names:
@@ -130,7 +130,7 @@ def _one(client: Client, name: str, ends: Ends, manner: Manner) -> Outcome:
     except OSError as error:
         verdict, said = "failed", f"{error.filename}: {error.strerror}"
     if isinstance(end, str):
-        # Nothing came.
+        # Nothing was copied: the new directory is still empty.
         with suppress(OSError):
             Path(end).rmdir()
     return Outcome(name, verdict, said, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""What has been copied, what was left, and what failed."""
+"""Counts of files that were copied, left out and failed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass
 class Ledger:
-    """The counts of one run: files that are no directories, ``bytes`` of their content.
+    """The counts of one run: files that are no directories, and the ``bytes`` of their content.
 
-    ``equal`` files were there already; ``left`` were links, devices and the like, which were not to be copied.
+    ``equal`` files existed already; ``left`` were links, devices and the like, which were not to be copied.
     """
 
     files: int = 0
@@ -29,7 +29,7 @@ class Ledger:
     began: float = field(default_factory=time.monotonic)
 
     def fail(self, side: str, path: object, reason: str) -> None:
-        """Note what could not be copied: on which side, its path there, and why."""
+        """Record a file that could not be copied: the side, its path there, and the reason."""
         self.failures.append(f"{side}: {visible(str(path))}: {visible(reason)}")
 
     def summary(self) -> str:
@@ -44,7 +44,7 @@ class Ledger:
         return ", ".join(parts)
 
     def tell(self, *, summary: bool) -> None:
-        """Print what failed, and the summary if wanted, on stderr."""
+        """Print the failures, and with ``summary`` the counts, on stderr."""
         for line in self.failures:
             click.echo(f"connmgr: {line}", err=True)
         if summary:

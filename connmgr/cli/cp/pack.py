@@ -1,4 +1,4 @@
-"""Files of this machine as an archive."""
+"""Writes local files as an archive."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from connmgr.cli.cp.ledger import HERE, Ledger
 from connmgr.cli.cp.plan import DIRECTORY, LINK, Found
 
 PIECE_BYTES = 256 << 10
-"""Bytes that are sent at once; a file that is not larger is read before it is announced."""
+"""Bytes sent at once; a file up to this size is read before its header is sent."""
 
 BLOCK_BYTES = tarfile.BLOCKSIZE
 _TYPES = {DIRECTORY: tarfile.DIRTYPE, LINK: tarfile.SYMTYPE}
 
 
 class Changed(Exception):
-    """A file has become shorter while it was read, so that its archive is of no use."""
+    """A file became shorter while it was read, so the archive is useless."""
 
     def __init__(self, found: Found) -> None:
         super().__init__(found.path)
@@ -30,9 +30,9 @@ class Changed(Exception):
 def pack(
     root: Path, entries: Iterable[Found], ledger: Ledger, sent: list[Found], moved: Callable[[int], None]
 ) -> Iterator[bytes]:
-    """Yield the archive of ``entries`` below ``root`` in pieces; note in ``sent`` those that are in it.
+    """Yield the archive of ``entries`` below ``root`` in pieces; add those in it to ``sent``.
 
-    What cannot be read is left out and noted. ``moved`` is told the bytes of content that have gone.
+    Files that cannot be read are left out and recorded. ``moved`` is called with the bytes of content sent.
     :raises Changed: a large file became shorter.
     """
     held = bytearray()

@@ -1,4 +1,4 @@
-"""What the operands of ``connmgr cp`` name: files of this machine, and files of connections."""
+"""The operands of ``connmgr cp``: local files, and files of connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connmgr.printable import visible
 STREAM = "-"
 WILDCARDS = frozenset("*?[")
 
-# Digits after the host are a port, which another colon follows.
+# Digits after the host are a port, and another colon follows.
 _ADDRESS_AND_PATH = re.compile(
     r"(?P<address>ssh://([^@/]*@)?(\[[^\]/]*\]|[^:/\[\]]*)(:[0-9]+(?=:))?):(?P<path>.*)", re.DOTALL
 )
@@ -35,7 +35,7 @@ class Remote:
     path: str
     session: str | None
     name: str = ""
-    """What the connection is called, for messages."""
+    """The connection's path in the vault, for messages."""
 
     def named(self, name: str) -> Remote:
         """Return the path of ``name`` within this one."""
@@ -48,7 +48,7 @@ class Remote:
 
     @property
     def own_name(self) -> str:
-        """The last name in the path; none where the path says only what it holds, as ``dir/.`` does."""
+        """The last name in the path; empty for a path such as ``dir/.``, which means only the content."""
         return "" if self.path.endswith(("/.", "/..")) or self.path in (".", "..", "~") else Path(self.path).name
 
     @property
@@ -65,7 +65,7 @@ class Remote:
 
 
 Place = Remote | str
-"""A file of a connection, or the path of one of this machine, or ``-``."""
+"""A file of a connection, a local path, or ``-``."""
 
 
 class CopyPath(ConnectionName):
@@ -81,7 +81,7 @@ class CopyPath(ConnectionName):
 
 
 def is_local(text: str) -> bool:
-    """Whether ``text`` is a path of this machine whatever else it holds."""
+    """Whether ``text`` begins like a local path, whatever follows."""
     return text == STREAM or text.startswith(("/", ".", "~"))
 
 
@@ -102,7 +102,7 @@ class Shells:
         self._cleanup.close()
 
     def place(self, connection: str, name: str, path: str) -> Remote:
-        """Return a path on a connection, which is called ``name``; its shell is started if it does not run."""
+        """Return a path on the connection called ``name``; start its shell if none runs."""
         if not self._fresh:
             ensure_shell(self._client, connection, self._session, name)
             return Remote(connection, path, self._session, name)
@@ -111,24 +111,18 @@ class Shells:
         return Remote(connection, path, self._own[connection], name)
 
     def place_of(self, text: str) -> Place:
-        """Return what an operand names.
-
-        :raises click.UsageError: it begins with ``ssh://``, and no path follows the address.
-        """
+        """Return what an operand names, or raise UsageError for an ``ssh://`` address without a path."""
         name, path = _parted(text)
         return text if name is None else self.place(reach(self._client, name), name, path)
 
 
 def is_remote(text: str) -> bool:
-    """Whether ``text`` names a file of a connection.
-
-    :raises click.UsageError: as for :meth:`Shells.place_of`.
-    """
+    """Whether ``text`` names a file of a connection; raises as :meth:`Shells.place_of`."""
     return _parted(text)[0] is not None
 
 
 def _parted(text: str) -> tuple[str | None, str]:
-    """Return connection and path, None and ``text`` itself for a path of this machine."""
+    """Return connection and path, or None and ``text`` itself for a local path."""
     if is_local(text) or ":" not in text:
         return None, text
     if not text.startswith(SCHEME):
@@ -141,9 +135,9 @@ def _parted(text: str) -> tuple[str | None, str]:
 
 
 def expanded(client: Client, place: Place) -> list[Place]:
-    """Return the files that a path with wildcards matches on its connection; any other place as it is.
+    """Return the files that a path with wildcards matches on its connection; return any other place unchanged.
 
-    :raises Failure: there are none.
+    :raises Failure: no file matches.
     """
     if not isinstance(place, Remote) or not place.has_wildcards:
         return [place]
@@ -154,14 +148,14 @@ def expanded(client: Client, place: Place) -> list[Place]:
 
 
 def within(place: Place, name: str) -> Place:
-    """Return the place of ``name`` in a directory; the directory itself for no name."""
+    """Return the place of ``name`` in a directory, or the directory itself if ``name`` is empty."""
     if not name:
         return place
     return place.named(name) if isinstance(place, Remote) else str(Path(place) / name)
 
 
 def own_name(place: Place) -> str:
-    """Return the name that a copy of ``place`` bears; none for a path that says only what a directory holds."""
+    """Return the name that a copy of ``place`` gets; empty for a path that means only a directory's content."""
     if isinstance(place, Remote):
         return place.own_name
     return "" if place.endswith(("/.", "/..")) or place in (".", "..") else PurePosixPath(place).name

@@ -1,4 +1,4 @@
-"""What a directory holds, and what of that is to be copied."""
+"""The content of a directory, and which part of it is copied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connmgr.cli.cp.ledger import HERE, Ledger
 from connmgr.client import FileEntry
 
 REQUEST_PATHS = 5000
-"""Paths that are asked for at once: as many long ones as the body of a request takes."""
+"""Paths per request; that many long ones fit into a request's body."""
 
 FILE, DIRECTORY, LINK, OTHER = "file", "directory", "link", "other"
 
@@ -31,17 +31,17 @@ class Found(NamedTuple):
 
 Pairs = Sequence[tuple[Found, Found]]
 Equal = Callable[[Pairs], Container[str]]
-"""Tells which of some files on both sides, of one size each, are equal, by their paths."""
+"""Returns the paths of the pairs that are equal; the two files of a pair have the same size."""
 
 
 class Plan(NamedTuple):
-    """What is to be copied; it is ``whole`` if nothing that the directory holds is left out."""
+    """The files to copy; ``whole`` if nothing in the directory is left out."""
 
     directories: list[Found]
     files: list[Found]
     links: list[Found]
     leaves: list[Found]
-    """The directories that hold nothing, or cannot be read."""
+    """The directories that are empty or cannot be read."""
 
     whole: bool
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
     @property
     def requests(self) -> Iterator[list[str]]:
-        """The paths to ask for, in lists that one request takes; an empty list for everything."""
+        """The paths to ask for, in lists that fit into one request; one empty list means everything."""
         if self.whole:
             yield []
             return
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
 
 
 def here(root: Path, ledger: Ledger) -> list[Found]:
-    """Return what a directory of this machine holds, sorted; what cannot be looked at is noted."""
+    """Return the content of a local directory, sorted; unreadable entries are recorded in ``ledger``."""
     return sorted(_below(root, "", ledger))
 
 
@@ -89,25 +89,25 @@ def _below(directory: Path, lead: str, ledger: Ledger) -> Iterator[Found]:
 
 
 def of_status(path: str, status: os.stat_result) -> Found:
-    """Return what is known of a file of this machine."""
+    """Return the description of a local file."""
     kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: LINK}
     kind = kinds.get(stat.S_IFMT(status.st_mode), OTHER)
     return Found(path, kind, status.st_size, stat.S_IMODE(status.st_mode), int(status.st_mtime // 1))
 
 
 def of_entry(entry: FileEntry) -> Found:
-    """Return what is known of a file of a connection."""
+    """Return the description of a connection's file."""
     kind = entry.type if entry.type in (FILE, DIRECTORY, LINK) else OTHER
     return Found(entry.name, kind, entry.size, entry.mode, int(entry.modified.timestamp() // 1))
 
 
 def leads_out(path: str) -> bool:
-    """Whether a path is none of what a directory holds."""
+    """Whether a path leads out of the directory."""
     return any(part in ("", ".", "..") for part in path.split("/"))
 
 
 def of_same_time(pairs: Pairs) -> set[str]:
-    """Return the paths of files that were changed last in the same second."""
+    """Return the paths of the pairs whose times of last change are in the same second."""
     return {one.path for one, other in pairs if one.modified == other.modified}
 
 
@@ -120,10 +120,9 @@ def plan(
     keep: bool,
     equal: Equal = of_same_time,
 ) -> Plan:
-    """Return what of ``source`` is to be copied to where ``target`` is; links only with ``keep``.
+    """Return the part of ``source`` to copy to ``target``; links only with ``keep``.
 
-    Left are files whose pairs on both sides are among those that ``equal`` returns, and what one of ``excludes``
-    matches, with all below it.
+    Files are left out if ``equal`` returns their pair, or if one of ``excludes`` matches them or a directory above.
     """
     there = {one.path: one for one in target}
     included = _included(source, excludes)
@@ -169,7 +168,7 @@ def _included(source: Iterable[Found], excludes: Sequence[str]) -> list[Found]:
 
 
 def _excluded(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches: one with a slash the whole path, any other the last name."""
+    """Whether a pattern matches: one with a slash the whole path, others the last name."""
     parts = path.split("/")
     for pattern in patterns:
         wanted = pattern.strip("/").split("/")

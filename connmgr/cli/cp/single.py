@@ -1,4 +1,4 @@
-"""A single file to a connection, from one, and between two."""
+"""Copies a single file to a connection, from one, or between two."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from connmgr.client import Client, ClientError, Download, FileEntry, Progress
 
 
 class Manner(NamedTuple):
-    """How a file is copied: with its time if ``dated``; with ``mode``, by default its own without ``umask``.
+    """How a file is copied: with its time if ``dated``; with ``mode``, or by default its own mode minus ``umask``.
 
-    A file that is there keeps its mode, unless ``exact``.
+    An existing file keeps its mode, unless ``exact``.
     """
 
     mode: int | None
@@ -39,9 +39,9 @@ class Marks(NamedTuple):
 
 
 def copy(client: Client, start: Place, end: Place, manner: Manner, progress: Progress | None) -> int:
-    """Copy a file to where only one of the two is of this machine, at most; return its size in bytes.
+    """Copy a file of which at least one side is on a connection; return its size in bytes.
 
-    :raises Failure: this machine's part failed.
+    :raises Failure: reading or writing the local file failed.
     """
     if isinstance(start, str) and isinstance(end, Remote):
         return _up(client, start, end, manner, progress)
@@ -74,7 +74,7 @@ def _write(
     client: Client, source: IO[bytes] | Download, end: Remote, name: str, marks: Marks, progress: Progress | None
 ) -> int:
     """Send ``source`` to a file, or into a directory under ``name``."""
-    # What is sent can be sent only once, so that a directory is found out before.
+    # The source can be sent only once, so check first whether the target is a directory.
     target = end.named(name) if _is_directory(client, end) or end.is_directory else end
     return client.fs.upload(
         target.connection,
@@ -138,9 +138,9 @@ def _across(client: Client, start: Remote, end: Remote, manner: Manner, progress
 
 @contextlib.contextmanager
 def _replacing(target: Path, mode: int, *, exact: bool) -> Iterator[IO[bytes]]:
-    """Open a new file that replaces ``target`` once it is whole; a device or pipe is written directly.
+    """Open a new file that replaces ``target`` once it is complete; a device or pipe is written directly.
 
-    A file that exists keeps its mode, unless the new one is to have it ``exact``.
+    An existing file keeps its mode, unless ``exact``.
     """
     if target.exists() and not target.is_file():
         with target.open("wb") as device:

@@ -1,4 +1,4 @@
-"""Directories to a connection, from one, and between two."""
+"""Copies directories to a connection, from one, or between two."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from connmgr.client.archives import FAILED
 
 BATCH_BYTES = 64 << 20
 BATCH_FILES = 5000
-"""Files that are sent in one archive: with these, or with as many bytes, it comes to its place."""
+"""An archive ends after so many files or bytes; its files then get their names."""
 
 UNEXPECTED_BYTES = 64 << 20
-"""Bytes of files that nobody asked for, which a connection may send."""
+"""Bytes of files that were not asked for, which a connection may send."""
 
 NOT_SENT = "It was not sent: it cannot be read, or is gone"
 
 HOPELESS = {"no_such_directory", "permission_denied", "wrong_file_type", "no_space", "tar_missing", "no_shell"}
-"""Codes of errors that the next archive would meet too."""
+"""Codes of errors that the next archive would also run into."""
 
 
 class Manner(NamedTuple):
-    """How a directory is copied: ``keep`` keeps links and all of the modes, ``excludes`` are left out.
+    """How a directory is copied: ``keep`` keeps links and whole modes, ``excludes`` are left out.
 
-    What is there already is told by size and time, with ``checksum`` by SHA-256. Files of this machine have no
+    Existing files are compared by size and time, with ``checksum`` by SHA-256. Copies of local files lack the
     permissions of ``umask``.
     """
 
@@ -45,7 +45,7 @@ class Manner(NamedTuple):
 
 @dataclass
 class Tree:
-    """One directory on its way."""
+    """The copy of one directory."""
 
     client: Client
     ledger: Ledger
@@ -53,25 +53,25 @@ class Tree:
     progress: Progress | None
 
     def up(self, start: Path, end: Remote) -> None:
-        """Copy a directory of this machine into one of a connection, which is made if it is missing."""
+        """Copy a local directory into one of a connection, which is created if missing."""
         found, there = here(start, self.ledger), self._there(end, may_be_missing=True)
         self.send(start, self._plan(found, there, str(start), end), end)
 
     def send(self, start: Path, chosen: Plan, end: Remote) -> None:
-        """Send what was chosen below ``start`` into a directory of a connection."""
+        """Send the ``chosen`` files below ``start`` into a directory of a connection."""
         moved = self._mover(chosen)
         for batch in _batches([*chosen.directories, *chosen.links, *chosen.files]):
             if not self._send(start, batch, end, moved):
                 return
 
     def down(self, start: Remote, end: Path) -> None:
-        """Copy a directory of a connection into one of this machine, which is made if it is missing."""
+        """Copy a directory of a connection into a local one, which is created if missing."""
         found = here(end, self.ledger) if end.is_dir() else []
         chosen = self._plan(self._there(start), found, start, str(end))
         self._receive(start, chosen, end)
 
     def across(self, start: Remote, end: Remote) -> None:
-        """Copy a directory of a connection into one of a connection, which is made if it is missing."""
+        """Copy a directory of a connection into one of another, which is created if missing."""
         chosen = self._plan(self._there(start), self._there(end, may_be_missing=True), start, end)
         if chosen.is_empty:
             return
@@ -105,7 +105,7 @@ class Tree:
         return [of_entry(one) for one in found]
 
     def _mover(self, chosen: Plan) -> Callable[[int], None]:
-        """Return the function that is told of bytes as they go."""
+        """Return the function that is called with the number of bytes as they move."""
         total, done = chosen.bytes, 0
 
         def moved(size: int) -> None:
@@ -117,7 +117,7 @@ class Tree:
         return moved
 
     def _send(self, start: Path, batch: list[Found], end: Remote, moved: Callable[[int], None]) -> bool:
-        """Send an archive; return whether another one may fare better than it did."""
+        """Send an archive; return whether the next one may succeed."""
         while batch:
             sent: list[Found] = []
             try:
@@ -142,7 +142,7 @@ class Tree:
         )
 
     def _note(self, done: Extracted, end: Remote) -> set[str]:
-        """Note what of an archive could not be put in its place, and return the paths."""
+        """Record the members of an archive that could not be put in place, and return their paths."""
         for failed in done.failed:
             self.ledger.fail(THERE, end.named(failed.path), failed.message)
         return {failed.path for failed in done.failed}
@@ -173,7 +173,7 @@ class Tree:
     def _unpack(
         self, archive: object, expected: dict[str, Found], end: Path, unpacker: Unpacker, moved: Callable[[int], None]
     ) -> list[str]:
-        """Take out of ``expected`` what comes; return what the connection could not read, in its own words."""
+        """Unpack, removing what arrives from ``expected``; return the far side's messages about unreadable files."""
         unexpected, complaints = 0, list[str]()
         with tarfile.open(fileobj=archive, mode="r|", encoding="utf-8", errors="surrogateescape") as members:  # type: ignore[call-overload]
             for member in members:

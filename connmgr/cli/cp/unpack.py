@@ -1,4 +1,4 @@
-"""Files that come in an archive, put into a directory of this machine. Nothing goes through a link below it."""
+"""Unpacks an archive into a local directory; no path below it may lead through a symbolic link."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Unpacker:
-    """Writes into ``root``, which is made if it is missing; each method raises OSError for what it cannot do.
+    """Writes into ``root``, which is created if missing; each method raises OSError if it fails.
 
-    Modes are those of the source without what ``mask`` takes away.
+    Modes are those of the source without the bits of ``mask``.
     """
 
     def __init__(self, root: Path, mask: int) -> None:
@@ -32,7 +32,7 @@ class Unpacker:
         self._made: list[Found] = []
 
     def directory(self, one: Found) -> None:
-        """Make a directory; one that exists stays as it is."""
+        """Create a directory; an existing one stays as it is."""
         above, name = self._parted(one.path)
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=above)
@@ -40,13 +40,13 @@ class Unpacker:
         os.close(os.open(name, _DIRECTORY, dir_fd=above))
 
     def link(self, one: Found, target: str) -> None:
-        """Make a link, in the place of a file or link."""
+        """Create a symbolic link, in place of a file or link."""
         above, name = self._parted(one.path)
         with self._draft(above, name) as draft:
             os.symlink(target, draft, dir_fd=above)
 
     def again(self, one: Found, other: str) -> None:
-        """Make another name for the file ``other``, which came before."""
+        """Create a hard link to the file ``other``, which came before."""
         _check(other)
         descriptor = self._opened(other.rpartition("/")[0])
         above, name = self._parted(one.path)
@@ -58,7 +58,7 @@ class Unpacker:
             os.close(descriptor)
 
     def file(self, one: Found, content: IO[bytes], moved: Callable[[int], None]) -> None:
-        """Write a file, which gets its name once it is whole; ``moved`` is told the bytes that have come."""
+        """Write a file, which gets its name when complete; ``moved`` is called with the bytes that have arrived."""
         above, name = self._parted(one.path)
         with self._draft(above, name) as draft, os.fdopen(os.open(draft, _NEW, 0o600, dir_fd=above), "wb") as file:
             while piece := content.read(PIECE_BYTES):
@@ -69,7 +69,7 @@ class Unpacker:
             os.utime(file.fileno(), (one.modified, one.modified))
 
     def close(self, *, times: bool) -> None:
-        """Give the new directories their modes, and with ``times`` their times."""
+        """Set the modes of the new directories, and with ``times`` their times."""
         for one in reversed(self._made):
             with suppress(OSError):
                 descriptor = self._opened(one.path)
@@ -85,7 +85,7 @@ class Unpacker:
 
     @contextmanager
     def _draft(self, above: int, name: str) -> Iterator[str]:
-        """Lend a name beside ``name``; what bears it takes the place of ``name``."""
+        """Yield an unused name beside ``name``; at the end, the file of that name replaces ``name``."""
         draft = f".connmgr-{os.getpid()}-{next(self._numbers)}"
         try:
             yield draft
@@ -96,7 +96,7 @@ class Unpacker:
             raise
 
     def _parted(self, path: str) -> tuple[int, str]:
-        """Return the descriptor of the directory of ``path``, which stays open until the next call, and its name."""
+        """Return the descriptor of the directory of ``path``, open until the next call, and the last name."""
         lead, _, name = path.rpartition("/")
         _check(path)
         if self._at is None or self._at[0] != lead:
@@ -107,7 +107,7 @@ class Unpacker:
         return self._at[1], name
 
     def _opened(self, path: str) -> int:
-        """Open a directory below the root, through none but directories."""
+        """Open a directory below the root, following no links."""
         descriptor = os.dup(self._root)
         for part in path.split("/") if path else []:
             try:
@@ -124,5 +124,5 @@ def _check(path: str) -> None:
 
 
 def path_in(member: tarfile.TarInfo) -> str:
-    """Return a member's path without what every path begins with; the directory itself has none."""
+    """Return a member's path without the prefix of all paths; empty for the directory itself."""
     return member.name.removeprefix("./").strip("/") if member.name != "." else ""

@@ -1,4 +1,4 @@
-"""Whether a daemon runs, where it listens, and whether its clients find it and are let in."""
+"""Whether a daemon runs, where it listens, and whether its clients find it and may log in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLACED = "The next `connmgr serve` replaces it."
 
 
 def daemon(examined: Examined) -> Iterator[Finding]:
-    """Examine the address, the vault's lock, the file that tells where the daemon is, and the auth file."""
+    """Examine the address, the vault's lock, the file with the daemon's address, and the auth file."""
     settings = examined.settings
     answer = _who_answers(examined.url)
     if answer == "connmgr":
@@ -54,7 +54,7 @@ def _told_whereabouts(path: Path) -> Iterator[Finding]:
 
 
 def _holder(lock: Path) -> str:
-    """Say who has the vault open and where that daemon listens, or nothing; testing the lock itself would take it."""
+    """Return who has the vault open and where that daemon listens, or ``""``; testing the lock would take it."""
     with suppress(OSError, ValueError):
         pid, *url = lock.read_text().split()
         os.kill(int(pid), 0)
@@ -63,7 +63,7 @@ def _holder(lock: Path) -> str:
 
 
 def _other_auth_file(auth_file: Path) -> Finding:
-    """Judge an auth file of no daemon on this vault or port: another daemon's, or a dead one's."""
+    """Judge an auth file that belongs to no daemon on this vault or port: another daemon's, or a dead one's."""
     if _is_held(auth_file):
         advice = "Give doctor that daemon's --data-dir and --port; a second daemon needs an --auth-file of its own."
         return Finding("auth file", WARNING, f"{auth_file} is that of a running daemon with other settings", advice)
@@ -78,7 +78,7 @@ def _is_held(auth_file: Path) -> bool:
         return False
     try:
         if not os.fstat(descriptor).st_size:
-            # A daemon is making the file; taking even a shared lock could make it fail.
+            # A daemon is creating the file; taking even a shared lock could make it fail.
             return True
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -89,7 +89,7 @@ def _is_held(auth_file: Path) -> bool:
 
 
 def _who_answers(url: str) -> str:
-    """Return who answers at ``url``: ``connmgr``, ``other``, or the empty string for nobody."""
+    """Return who answers at ``url``: ``connmgr``, ``other``, or ``""`` for nobody."""
     import http.client
 
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Whether the files are closed to others, and as old as the clock says."""
+"""Whether the files are closed to other users, and no file is newer than the clock says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CLOCK_SKEW_SECONDS = 300.0
 
 
 def data_directory(examined: Examined) -> Iterator[Finding]:
-    """Examine the data directory, each file in it, and the room on its disk."""
+    """Examine the data directory, each file in it, and the free space on its disk."""
     directory = examined.settings.data_dir
     if not directory.exists():
         yield Finding("data directory", OK, f"{directory} is made at the first start")
@@ -39,7 +39,7 @@ def _private_entry(path: Path) -> Finding:
 
 
 def private(subject: str, path: Path, mode: int) -> Finding:
-    """Judge whether ``path`` is this user's own and closed to others, as it is with ``mode``."""
+    """Judge whether ``path`` is this user's own and closed to others, as with ``mode``."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return Finding(subject, PROBLEM, f"{path} is a symbolic link", "Put the file itself there.")
@@ -51,7 +51,7 @@ def private(subject: str, path: Path, mode: int) -> Finding:
 
 
 def config(examined: Examined) -> Iterator[Finding]:
-    """Examine who may write and read the configuration file."""
+    """Examine who may read and write the configuration file."""
     path = paths.config_file(os.environ)
     if not path.exists():
         yield Finding("config.toml", OK, "there is none")

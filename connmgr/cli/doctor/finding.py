@@ -1,4 +1,4 @@
-"""What ``connmgr doctor`` examines, and what it finds."""
+"""The subjects that ``connmgr doctor`` examines, and its findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about ``subject``, and ``advice`` if something is to be done."""
+    """A finding about ``subject``, with ``advice`` if something should be done."""
 
     subject: str
     result: str
@@ -23,7 +23,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examined:
-    """The settings, the ``url`` of their daemon, and its answer to /daemon/status, None where none lets us in."""
+    """The settings, the ``url`` of their daemon, and its answer to /daemon/status, or None without access."""
 
     settings: Settings
     url: str
@@ -31,5 +31,5 @@ class Examined:
 
     @property
     def environment(self) -> dict[str, Any] | None:
-        """What the daemon has of its environment, None without a daemon or with one of an older version."""
+        """Return what the daemon says of its environment, None without a daemon or with one of an older version."""
         return None if self.status is None else self.status.get("environment")

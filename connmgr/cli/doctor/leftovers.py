@@ -1,4 +1,4 @@
-"""What machines keep of jobs that the vault does not know."""
+"""Files of jobs on machines that the vault does not know."""
 
 from __future__ import annotations
 

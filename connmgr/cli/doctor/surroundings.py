@@ -1,4 +1,4 @@
-"""What the daemon finds around itself: plugins, programs, and the SSH agent."""
+"""What the daemon depends on: plugins, programs, and the SSH agent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def programs(examined: Examined) -> Iterator[Finding]:
 
 
 def agent(examined: Examined) -> Iterator[Finding]:
-    """Ask the SSH agent that the daemon asks for keys; without a daemon the one of doctor."""
+    """Examine the SSH agent that the daemon asks for keys, or without a daemon the one of doctor."""
     own = os.environ.get("SSH_AUTH_SOCK")
     if examined.environment is None:
         if own and not _answers(own):

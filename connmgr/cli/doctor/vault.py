@@ -9,7 +9,7 @@ from connmgr.errors import ConnmgrError
 
 
 def vault(examined: Examined) -> Iterator[Finding]:
-    """Examine key and records, beside a running daemon too."""
+    """Examine key and records, also while a daemon runs."""
     from connmgr.daemon.storage import database_url, key_store
     from connmgr.vault import integrity, open_database
 

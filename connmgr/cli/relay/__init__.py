@@ -1,1 +1,1 @@
-"""Bytes between this program's descriptors and the far side, in one thread."""
+"""Carries bytes between this program's descriptors and the far side, in one thread."""

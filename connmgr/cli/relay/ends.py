@@ -1,4 +1,4 @@
-"""The local ends of a stream: a descriptor that is read, and one that is written without ever waiting for it."""
+"""The local ends of a stream: a descriptor to read, and one to write without blocking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Write = Callable[[memoryview], int]
 class Source:
     """A descriptor that is read when it is readable; ``ended`` after its end.
 
-    It stays as it is for others who have it open: it is not made non-blocking.
+    It is not made non-blocking, because other processes may share it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -25,7 +25,7 @@ class Source:
         self.ended = False
 
     def read(self, most: int) -> bytes:
-        """Return at most ``most`` bytes; nothing at the end, as where a peer is gone."""
+        """Return at most ``most`` bytes; none at the end, or if the peer is gone."""
         try:
             data = os.read(self.descriptor, min(most, READ_BYTES))
         except BlockingIOError:
@@ -37,28 +37,28 @@ class Source:
 
 
 class Sink:
-    """A descriptor that takes what it can at once; the rest waits here until it is writable.
+    """A descriptor that is written without blocking; the rest is kept until it is writable.
 
-    :raises OSError: from :meth:`write` and :meth:`flush`: it takes no more; BrokenPipeError where its reader is gone.
+    :meth:`write` and :meth:`flush` raise OSError if writing fails: BrokenPipeError if the reader is gone.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.unwritten = 0
-        """Bytes that wait."""
+        """Bytes kept."""
 
         self._waiting: deque[memoryview] = deque()
         self._opened = contextlib.ExitStack()
         self._write = self._writer()
 
     def write(self, data: memoryview) -> int:
-        """Take ``data``; return how many bytes were written now."""
+        """Write ``data``, or keep it; return how many bytes were written."""
         self._waiting.append(data)
         self.unwritten += len(data)
         return self.flush() if len(self._waiting) == 1 else 0
 
     def flush(self) -> int:
-        """Write what the descriptor takes; return how many bytes."""
+        """Write as much as the descriptor accepts; return how many bytes."""
         written = 0
         while self._waiting:
             first = self._waiting[0]
@@ -75,13 +75,13 @@ class Sink:
         return written
 
     def drop(self) -> int:
-        """Forget what waits; return how many bytes."""
+        """Discard the bytes kept; return how many."""
         dropped, self.unwritten = self.unwritten, 0
         self._waiting.clear()
         return dropped
 
     def close(self) -> None:
-        """Release what this has opened for itself; the descriptor is its owner's to close."""
+        """Close only the descriptor that this object has opened itself."""
         self._opened.close()
 
     def _writer(self) -> Write:
@@ -95,20 +95,20 @@ class Sink:
         return lambda data: os.write(self.descriptor, data)
 
     def _opened_anew(self) -> int | None:
-        """Return a descriptor of the same pipe or terminal that does not block, or None if there can be none.
+        """Return a non-blocking descriptor of the same pipe or terminal, or None if there can be none.
 
-        To set O_NONBLOCK would set it for all who have the same open file; one that is opened anew is this program's.
+        Setting O_NONBLOCK would affect all processes that share the open file; opening it again yields an own one.
         """
         try:
             own = os.open(f"/dev/fd/{self.descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             return None
         self._opened.callback(os.close, own)
-        # Where /dev/fd duplicates descriptors nothing was opened anew.
+        # Where /dev/fd duplicates descriptors, the file was not opened again.
         return None if os.get_blocking(own) or not os.get_blocking(self.descriptor) else own
 
     def _little_by_little(self, data: memoryview) -> int:
-        """Write what surely does not block once the descriptor is writable."""
+        """Write pieces that cannot block once the descriptor is writable."""
         asked = select.poll()
         asked.register(self.descriptor, select.POLLOUT)
         if not asked.poll(0):

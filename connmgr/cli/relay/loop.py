@@ -14,7 +14,7 @@ WAKE_BYTES = 512
 
 
 class Task(Protocol):
-    """Something that the loop keeps going until it is ``over``."""
+    """Something that the loop runs until it is ``over``."""
 
     over: bool
 
@@ -22,17 +22,17 @@ class Task(Protocol):
         """Return the descriptors to wait for, each with READABLE or WRITABLE, or with both."""
 
     def ready(self, descriptor: int) -> None:
-        """Go on: ``descriptor`` is as it was wanted, or at its end, or broken."""
+        """Proceed: ``descriptor`` is ready as wanted, or at its end, or broken."""
 
 
 class Loop:
-    """Keeps ``tasks`` going; a task may add others."""
+    """Runs ``tasks``; a task may add others."""
 
     def __init__(self, *tasks: Task) -> None:
         self.tasks = list(tasks)
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Return when ``until`` says so, which is asked after each round."""
+        """Run until ``until()`` is true, which is checked after each round."""
         waited: dict[int, int] = {}
         poll = select.poll()
         while not until():
@@ -51,7 +51,7 @@ class Loop:
 
 
 class Signals:
-    """A task that calls a function in the loop when its signal has come, not in the middle of something else."""
+    """A task that calls a function in the loop after a signal, so that it interrupts nothing."""
 
     over = False
 
@@ -63,7 +63,7 @@ class Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[Signals]:
-        """Take the signals within the block."""
+        """Catch the signals within the block."""
         before = {number: signal.signal(number, _leave_to_the_loop) for number in self._calls}
         woken = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
@@ -85,4 +85,4 @@ class Signals:
 
 
 def _leave_to_the_loop(number: int, _: object) -> None:
-    """The loop reads the number from the descriptor that Python wrote it to."""
+    """Do nothing: the loop reads the number from the descriptor that Python wrote it to."""

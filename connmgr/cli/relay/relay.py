@@ -1,4 +1,4 @@
-"""A pipe of the daemon, coupled with local descriptors."""
+"""Couples a pipe of the daemon with local descriptors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from connmgr.client.pipe import Pipe
 from connmgr.frames import DATA, EOF, RESIZE, STDERR
 
 SPARE_BYTES = 64
-"""Room for what ``typed`` may add to input that it has held back."""
+"""Room for bytes that ``typed`` has held back and adds to later input."""
 
 
 class Relay:
-    """A task that carries ``source`` to ``pipe``, and what comes of it to ``out`` and ``err``, until the pipe's end.
+    """A task that carries ``source`` to ``pipe``, and the pipe's output to ``out`` and ``err``, until the pipe's end.
 
-    Each side waits for the other: what a sink does not take, the far side is not asked for. ``typed`` is given all
-    input and returns what of it is sent. ``shown`` is given output before it is written, ``resized`` the size that
-    another client has set. ``output_ended`` is called when all output was written and there will be no more. ``error``
-    is why it ended before its end: a :class:`ClientError`, or the :class:`OSError` of ``out``.
+    Back-pressure works both ways: the far side is not asked for more than a sink accepts. ``typed`` gets all input and
+    returns what to send. ``shown`` gets output before it is written, ``resized`` the size that another client has set.
+    ``output_ended`` is called when all output is written. ``error`` is why the relay ended early: a
+    :class:`ClientError`, or the :class:`OSError` of ``out``.
     """
 
     def __init__(self, pipe: Pipe, source: Source | None, out: Sink, err: Sink | None = None) -> None:
@@ -60,9 +60,9 @@ class Relay:
         self._settle()
 
     def receive(self) -> None:
-        """Take what has come.
+        """Handle what has come from the pipe.
 
-        :raises ClientError: the pipe has ended before its end.
+        :raises ClientError: the pipe ended early.
         """
         for kind, content in self.pipe.events():
             if kind == EOF:
@@ -75,7 +75,7 @@ class Relay:
                 self._write(self._by_kind[kind], content)
 
     def close(self) -> None:
-        """End the pipe, and forget what was not written."""
+        """Close the pipe, and discard unwritten output."""
         self.over = True
         self.pipe.close()
         for sink in self._sinks.values():
@@ -99,7 +99,7 @@ class Relay:
             done = sink.flush() if content is None else sink.write(content)
         except OSError as error:
             done = sink.drop()
-            # Whoever closed our stderr does without it.
+            # A closed stderr does not end the relay.
             if sink is self._out:
                 self._fail(error)
         if self._goes_on:

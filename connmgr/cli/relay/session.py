@@ -1,4 +1,4 @@
-"""One command, shell or stream of the far side on this program's standard streams."""
+"""A command, shell or stream of the far side on this program's standard streams."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from connmgr.cli.relay.relay import Relay
 from connmgr.client.pipe import Pipe
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end this program, and what runs on the far side with it."""
+"""Signals that end this program, and the program on the far side."""
 
 
 class Signalled(Exception):
-    """This program is to end by the signal ``number``, when all is as it was."""
+    """This program is to end by the signal ``number``, once everything is restored."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -27,7 +27,7 @@ class Signalled(Exception):
 
 
 class Session:
-    """A pipe on the standard streams, from which it ``reads`` or does not; None to wait for a signal alone."""
+    """A pipe on the standard streams; it ``reads`` standard input or not. Without a pipe it only waits for a signal."""
 
     def __init__(self, pipe: Pipe | None, *, reads: bool = True) -> None:
         self.loop = Loop()
@@ -42,10 +42,10 @@ class Session:
             self.relay = Relay(pipe, source, Sink(sys.stdout.fileno()), Sink(sys.stderr.fileno()))
 
     def run(self, *others: Task) -> int | None:
-        """Go on to the end of the pipe and return the exit status, None if the person has left it before.
+        """Run to the end of the pipe and return the exit status, None if the person has left before.
 
-        :raises ClientError: it ended before its end.
-        :raises Signalled: a signal came, or nobody reads the output any more.
+        :raises ClientError: the pipe ended early.
+        :raises Signalled: a signal came, or the reader of the output is gone.
         """
         relay = self.relay
         with Signals(self._calls).caught() as signals:
@@ -66,11 +66,11 @@ class Session:
         return relay.pipe.exit_status
 
     def call(self, number: signal.Signals, function: Callable[[], None]) -> None:
-        """Have ``function`` called when the signal comes."""
+        """Call ``function`` when the signal comes."""
         self._calls[number] = function
 
     def leave(self) -> None:
-        """End it at once."""
+        """End the session at once."""
         self._left = True
 
     def _is_over(self) -> bool:
@@ -84,14 +84,14 @@ class Session:
 
 
 def end_stdout() -> None:
-    """Close standard output for whoever reads it to its end; its number stays taken."""
+    """Close standard output for its reader; the descriptor number stays taken."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def die_by(number: signal.Signals) -> NoReturn:
-    """End this process by a signal, as its parent expects of a program that got it."""
+    """End this process by a signal, as its parent expects after that signal."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

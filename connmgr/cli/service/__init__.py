@@ -1,4 +1,4 @@
-"""``connmgr service``: the daemon as a service of this user, which the system starts."""
+"""``connmgr service``: the daemon as a service of this user, started by the system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from connmgr.settings import Settings, options
 from connmgr.whereabouts import find
 
 DIRECTORIES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-"""The variables that say where files are, which the service would not have by itself."""
+"""Variables for the places of files; the service would not have them otherwise."""
 
 AGENT = "SSH_AUTH_SOCK"
 
@@ -100,9 +100,9 @@ def _manager() -> Manager:
 
 
 def _arguments(settings: Settings, given: dict[str, Any]) -> list[str]:
-    """Return as options of ``serve`` what the settings have from options and environment, not from config.toml.
+    """Return the settings from options and environment, but not those from config.toml, as options of ``serve``.
 
-    :raises Failure: it is a secret, which everybody could read among the arguments of the process.
+    :raises Failure: one is a secret, which everybody could read in the process list.
     """
     arguments = []
     config = given["config"] or os.environ.get("CONNMGR_CONFIG")

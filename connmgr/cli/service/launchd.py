@@ -33,7 +33,7 @@ class Launchd(Manager):
             "KeepAlive": {"Crashed": True},
             "ThrottleInterval": 5,
             "ExitTimeOut": 15,
-            # As with systemd: jobs, and what commands left in the background, live on.
+            # As with systemd, jobs and background programs of commands survive.
             "AbandonProcessGroup": True,
             "Umask": 0o077,
             "ProcessType": "Adaptive",

@@ -1,4 +1,4 @@
-"""The man page where ``man connmgr`` finds it."""
+"""Installs the man page where ``man connmgr`` finds it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 PAGE = "connmgr.1"
 _PLACES = (
-    # As a wheel installs it, and in a clone.
+    # In an installed wheel, and in a clone.
     Path(sys.prefix) / "share" / "man" / "man1" / PAGE,
     Path(__file__).resolve().parents[3] / "docs" / PAGE,
 )
@@ -19,13 +19,13 @@ def link() -> None:
     if target is None or link.exists():
         return
     link.parent.mkdir(parents=True, exist_ok=True)
-    # What is left of an installation that is gone.
+    # A dead link is left from a removed installation.
     link.unlink(missing_ok=True)
     link.symlink_to(target)
 
 
 def unlink() -> None:
-    """Remove the link if it is to this installation's page."""
+    """Remove the link if it leads to this installation's page."""
     if _link().is_symlink() and _link().readlink() == _installed():
         _link().unlink()
 

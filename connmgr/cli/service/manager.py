@@ -1,4 +1,4 @@
-"""What starts services for a user."""
+"""The base of the service managers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class State(NamedTuple):
 
 
 class Manager(ABC):
-    """The manager of this user's services, and ``file``, by which it knows the daemon."""
+    """A manager of this user's services; ``file`` describes the daemon to it."""
 
     NAME: ClassVar[str]
     HINT: ClassVar[str]
-    """What a person wants to know next."""
+    """Commands that are useful next, for a person."""
 
     file: Path
 
     @abstractmethod
     def text(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
-        """Return the content of the file, for a daemon that is started by ``argv`` with these environment variables."""
+        """Return the content of the file for a daemon started by ``argv`` with the environment ``variables``."""
 
     @abstractmethod
     def require(self) -> None:
@@ -44,7 +44,7 @@ class Manager(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Have the service start with each session, and start or restart it now, with the file as it is."""
+        """Enable the service for each session, and start or restart it now, with the current file."""
 
     @abstractmethod
     def remove(self) -> None:
@@ -54,7 +54,7 @@ class Manager(ABC):
     def state(self) -> State: ...
 
     def write(self, text: str) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
         draft.write_text(text)
@@ -64,7 +64,7 @@ class Manager(ABC):
 def run(*argv: str) -> str:
     """Return the output of a program.
 
-    :raises Failure: it fails; the message has what it says.
+    :raises Failure: the program fails; the message has its output.
     """
     done = attempt(*argv)
     if done.returncode != 0:
@@ -75,7 +75,7 @@ def run(*argv: str) -> str:
 def attempt(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run a program to its end.
 
-    :raises Failure: there is no such program, or it does not end in time.
+    :raises Failure: the program is missing, or does not end in time.
     """
     try:
         return subprocess.run(  # noqa: S603 - systemctl or launchctl

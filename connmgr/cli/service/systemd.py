@@ -62,7 +62,7 @@ class Systemd(Manager):
         self.file = (Path(config) if config else Path.home() / ".config") / "systemd" / "user" / UNIT
 
     def text(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
-        # systemd replaces no variable in the path of the program.
+        # systemd expands variables in the words, but not in the program's path.
         words = [_quoted(argv[0]), *(_quoted(word.replace("$", "$$")) for word in argv[1:])]
         environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in variables.items())
         return MARK + _TEXT.format(command=" ".join(words), environment=environment)

@@ -1,4 +1,4 @@
-"""``connmgr ssh``: what programs expect of OpenSSH's ``ssh``, over the daemon's connections."""
+"""``connmgr ssh``: a replacement for OpenSSH's ``ssh`` over the daemon's connections, for other programs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ for at in /usr/lib/openssh /usr/libexec/openssh /usr/libexec /usr/lib/ssh /usr/l
 done
 exec sftp-server
 """
-"""Finds the server of SFTP where OpenSSH is installed."""
+"""Finds the SFTP server where OpenSSH is installed."""
 
 
 class _Host(ConnectionName):
-    """Completes the connection; what follows it is a command for somewhere else."""
+    """Completes the connection; the words after it are a command for another machine."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         options = ctx.params["options"]
@@ -51,7 +51,7 @@ class SshCommand(click.Command):
         try:
             ctx.params["options"] = parse(args)
         except click.UsageError as error:
-            # A line that is being completed may be anything.
+            # An incomplete line that is being completed need not be valid.
             if not ctx.resilient_parsing:
                 raise _failure(error.message) from error
         return []
@@ -122,13 +122,13 @@ def _run(client: Client, id: str, options: SshOptions) -> int:
         try:
             return _once(client, id, options, request)
         except ClientError as error:
-            # Nothing has begun: a host whose key is not known is asked about.
+            # Nothing has begun, so the request may be repeated after a question about an unknown host key.
             if not client.remedies(error, connection=id):
                 raise
 
 
 def _request(options: SshOptions) -> dict[str, Any] | None:
-    """Return what the pipe is to be, or None if there is to be none."""
+    """Return the request for the pipe, or None if no pipe is asked for."""
     command = " ".join(options.command)
     if options.stdio_to is not None:
         from connmgr.cli.ssh.forward import host_and_port
@@ -165,7 +165,7 @@ def _once(client: Client, id: str, options: SshOptions, request: dict[str, Any] 
         if options.local or options.dynamic or pipe is None:
             from connmgr.cli.ssh.forward import listeners
 
-            # The link is open, and works, before anything listens or goes to the background.
+            # The link must be open and working before anything listens or goes to the background.
             client.shell.ensure(id)
             forwarded = listeners(
                 options, session.loop, lambda host, port: client.shell.pipe(id, tcp=(host, port)), _tell
@@ -186,7 +186,7 @@ def _once(client: Client, id: str, options: SshOptions, request: dict[str, Any] 
 
 
 def _go_to_background() -> None:
-    """Go on as a process that no terminal ends, while this one ends."""
+    """Continue in a process without a terminal, and end this one."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -200,13 +200,13 @@ def _describe(client: Client, id: str, host: str) -> None:
     data = client.connection.info([id])[0].data
     known = {"host": host, "hostname": data.get("host"), "user": data.get("user"), "port": data.get("port")}
     for name, value in known.items():
-        # The host of a connection that runs in another one is that one's uuid.
+        # A connection that runs in another one has that connection's uuid as its host.
         if value is not None:
             click.echo(f"{name} {visible(str(value))}")
 
 
 def _control(command: str) -> None:
-    """Answer what ``-O`` asks the master of a multiplexed connection, which is the daemon."""
+    """Answer the control command ``-O``; the daemon is the multiplexing master."""
     if command not in ("check", "exit", "stop"):
         raise click.UsageError(f"-O {command} is not possible: the daemon keeps the link.")
     if command == "check":

@@ -1,4 +1,4 @@
-"""Ports of this machine whose connections go on from the far side: ``ssh -L`` and ``ssh -D``."""
+"""Local ports whose connections continue from the far side: ``ssh -L`` and ``ssh -D``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connmgr.client.pipe import Pipe
 from connmgr.socks import Asked, Greeting
 
 MAX_STREAMS = 256
-"""Connections that one port carries at a time; further ones wait."""
+"""Most connections per port at a time; further ones wait."""
 
 _LOOPBACK = {"": "127.0.0.1", "localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
 _PART = re.compile(r"\[([^\]]*)\]|([^:/]*)")
@@ -28,7 +28,7 @@ OpenTcp = Callable[[str, int], Pipe]
 
 
 class Place(NamedTuple):
-    """A port to listen on here, and where its connections lead, None for where each asks to."""
+    """A local port to listen on, and its destination; None if each client asks for its own."""
 
     host: str
     port: int
@@ -39,9 +39,9 @@ class Place(NamedTuple):
 
 
 def local(text: str) -> Place:
-    """Read ``[HERE:]PORT:HOST:PORT``.
+    """Parse ``[HERE:]PORT:HOST:PORT``.
 
-    :raises click.UsageError: it is something else, or HERE is not the loopback interface.
+    :raises click.UsageError: it is malformed, or HERE is not the loopback interface.
     """
     parts = _parts(text)
     if len(parts) == 3:
@@ -54,7 +54,7 @@ def local(text: str) -> Place:
 
 
 def dynamic(text: str) -> Place:
-    """Read ``[HERE:]PORT``; otherwise as :func:`local`."""
+    """Parse ``[HERE:]PORT``; otherwise as :func:`local`."""
     parts = _parts(text)
     if len(parts) == 1:
         parts.insert(0, "")
@@ -64,7 +64,7 @@ def dynamic(text: str) -> Place:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Read ``HOST:PORT``."""
+    """Parse ``HOST:PORT``."""
     parts = _parts(text)
     if len(parts) != 2 or not parts[0]:
         raise click.UsageError(f"{text!r} is not of the form HOST:PORT.")
@@ -97,7 +97,7 @@ def _port(text: str, least: int = 1) -> int:
 
 
 class Listener:
-    """A task that accepts connections to ``place`` and has each carried by a task of its own.
+    """A task that accepts connections to ``place``; each gets a task of its own.
 
     :raises OSError: the port is taken.
     """
@@ -116,7 +116,7 @@ class Listener:
         self.port: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Listen no more, and end the streams."""
+        """Stop listening, and end the streams."""
         self.over = True
         self._socket.close()
         for stream in self._streams:
@@ -138,7 +138,7 @@ class Listener:
 
 
 class Stream:
-    """A task that carries one accepted connection; without ``to``, where SOCKS asks to."""
+    """A task that carries one accepted connection to ``to``, or if None where its SOCKS request says."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Stream:
             self.close()
 
     def close(self) -> None:
-        """End both sides."""
+        """Close both sides."""
         if self.over:
             return
         self.over = True
@@ -214,8 +214,8 @@ class Stream:
 def listeners(options: SshOptions, loop: Loop, open_tcp: OpenTcp, tell: Callable[[str], None]) -> list[Listener]:
     """Listen on all ports that ``options`` name.
 
-    :raises click.UsageError: one of them is none.
-    :raises OSError: one of them is taken; none is listened on then.
+    :raises click.UsageError: one of them is malformed.
+    :raises OSError: one of them is taken; all are closed again.
     """
     places = [local(one) for one in options.local] + [dynamic(one) for one in options.dynamic]
     found: list[Listener] = []

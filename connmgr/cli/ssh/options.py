@@ -1,4 +1,4 @@
-"""The command line of OpenSSH's ``ssh``, as programs that start one write it."""
+"""The command line of OpenSSH's ``ssh``, as other programs write it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 
 OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYy"
-"""The letters of ssh's options; those before a colon have a value."""
+"""The letters of ssh's options; a colon after a letter means that it has a value."""
 
 IGNORED = {
     "the stored connection says it": "iIF46",
@@ -16,7 +16,7 @@ IGNORED = {
     "nothing of this machine is offered to the far side": "aAkKxXY",
     "there is no such log": "EPy",
 }
-"""Options that are accepted and do nothing, by the reason; docs/TOOLS.md has them too."""
+"""Options that are accepted and do nothing, by the reason; docs/TOOLS.md lists them too."""
 
 REFUSED = {
     "1": "SSH 1 is not spoken",
@@ -27,7 +27,7 @@ REFUSED = {
     "R": "ports of the far side are not forwarded to here",
     "w": "there are no tunnels of a network",
 }
-"""Options that would mean something else if they were ignored, and why there is nothing for them."""
+"""Options that must not be ignored, because they would then mean something else, and the reason why."""
 
 _IGNORED_KEYWORDS = """
     addkeystoagent addressfamily canonicaldomains canonicalizefallbacklocal canonicalizehostname
@@ -99,7 +99,7 @@ class SshOptions:
         self._seen: set[str] = set()
 
     def first(self, name: str) -> bool:
-        """Whether ``name`` is given for the first time: of options that have one value, the first counts."""
+        """Whether ``name`` is given for the first time: for options with one value the first one counts."""
         if name in self._seen:
             return False
         self._seen.add(name)
@@ -107,9 +107,9 @@ class SshOptions:
 
 
 def parse(words: Sequence[str]) -> SshOptions:
-    """Read the ``words`` after ``ssh``: options, the host, more options, the command.
+    """Parse the ``words`` after ``ssh``: options, the host, more options, the command.
 
-    :raises click.UsageError: they are wrong, or ask for what would silently be something else.
+    :raises click.UsageError: they are malformed, or contain an option that is refused.
     """
     options = SshOptions()
     rest = _options(list(words), options)
@@ -125,7 +125,7 @@ def parse(words: Sequence[str]) -> SshOptions:
 
 
 def _options(words: list[str], options: SshOptions) -> list[str]:
-    """Take the options at the beginning of ``words``, and return the rest."""
+    """Parse the options at the beginning of ``words``, and return the rest."""
     while words and words[0].startswith("-") and words[0] != "-":
         cluster = words.pop(0)
         if cluster == "--":
@@ -183,7 +183,7 @@ def _escape(options: SshOptions, value: str) -> None:
 
 
 def _keyword(options: SshOptions, value: str) -> None:
-    """Take the value of ``-o``: ``Keyword=value`` or ``Keyword value``."""
+    """Parse the value of ``-o``: ``Keyword=value`` or ``Keyword value``."""
     keyword = value.strip().replace("=", " ", 1).split(None, 1)[0] if value.strip(" =") else ""
     rest = value.strip()[len(keyword) :].lstrip(" =").strip().strip('"')
     name = keyword.lower()
@@ -229,7 +229,7 @@ def _remote_command(options: SshOptions, value: str) -> None:
 
 
 def _forward(options: SshOptions, value: str) -> None:
-    # The configuration has a blank between the two ends, the option a colon.
+    # In the configuration a blank separates the two ends; in the option, a colon.
     options.local.append(":".join(value.split()))
 
 
@@ -275,4 +275,4 @@ _KEYWORDS: dict[str, Callable[[SshOptions, str], None]] = {
 }
 
 ACTING = frozenset({*_FLAGS, *_VALUES, "t"})
-"""Options that do what they do in ssh."""
+"""Options that work as in ssh."""

@@ -1,4 +1,4 @@
-"""Which connection ``ssh [-l USER] [-p PORT] NAME`` means."""
+"""The connection that ``ssh [-l USER] [-p PORT] NAME`` means."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from connmgr.client import Client
 
 SSH_PORT = 22
 _USER_OF_TYPE = {"shellEnvironment": "root"}
-"""Whom a type logs in as where its connection does not say."""
+"""The user of a type's connections that name none."""
 
 
 def resolve(client: Client, options: SshOptions) -> str:
-    """Return the uuid of the connection that is meant, or of one to the address that it is.
+    """Return the uuid of the connection that is meant, or of one to the address that is given.
 
-    A stored connection has its user and port: asked for others it is refused, since to run as somebody else than
-    the caller says, or on another machine, would be worse than not to run.
+    A stored connection has its own user and port. Other ones are refused: running as another user or on another machine
+    than the caller says would be worse than failing.
     :raises click.UsageError: user or port are not the connection's.
     :raises Failure: there is no such connection, or several.
     """

@@ -16,7 +16,7 @@ from connmgr.client.names import is_text
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
-"""Characters of a command shown in a line."""
+"""Longest part of a command in a line."""
 
 _named = click.argument("name", metavar="TERMINAL")
 
@@ -79,7 +79,7 @@ def close(name: str) -> None:
 
 
 def _found(client: Client, name: str) -> str:
-    """Return the uuid of a terminal, one that has ended included."""
+    """Return the uuid of a terminal, which may have ended."""
     listed = [one["terminal"] for one in client.terminal.query() if one["terminal"].startswith(name.lower())]
     return str(listed[0]) if len(listed) == 1 else find_terminal(client, None, name)
 

@@ -1,4 +1,4 @@
-"""What a person types for this program rather than for the far side: an escape character at the beginning of a line."""
+"""Keys for this program rather than for the far side: an escape character at the beginning of a line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _LINE_ENDS = (b"\r", b"\n")
 
 
 class Escapes:
-    """Finds the escape character after a line's end, and calls what the character after it means.
+    """Finds the escape character after the end of a line, and runs the action of the next character.
 
-    ``meanings`` has for each such character, except the escape character itself, what it does. Any other goes to the
-    far side with the escape character before it, as ssh has it; twice the escape character sends one.
+    ``meanings`` has the action of each character except the escape character itself. Any other character goes to the
+    far side after the escape character, as with ssh; the escape character twice sends it once.
     """
 
     def __init__(self, character: str, meanings: Mapping[bytes, Callable[[], None]]) -> None:
@@ -22,8 +22,8 @@ class Escapes:
         self._escaped = False
 
     def typed(self, data: bytes) -> bytes:
-        """Return what of ``data`` is for the far side."""
-        # All that is pasted would otherwise be looked at byte by byte.
+        """Return the part of ``data`` that is for the far side."""
+        # A shortcut: pasted text would otherwise be examined byte by byte.
         if not self._escaped and self._character not in data:
             self._at_beginning = data[-1:] in _LINE_ENDS
             return data

@@ -1,4 +1,4 @@
-"""A session on the user's terminal, which is lent to a far side until the session's end."""
+"""A session that has the user's terminal until it ends."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def on_terminal(
     others: Sequence[Task] = (),
     types: bool = True,
 ) -> int | None:
-    """Run ``session`` on this terminal, and return as its ``run`` does; then the terminal is as it was.
+    """Run ``session`` on this terminal, return the result of its ``run``, and restore the terminal.
 
-    ``escape`` is the character after which, at the beginning of a line, a key is for this program, and ``more`` are
-    such keys beside ssh's own, each with what it is said to do. ``leave`` is what the escape character and a dot do, by
-    default leave the session. Unless it ``types``, the far side gets neither keys nor this terminal's size.
+    ``escape`` is the character that begins a key for this program at the beginning of a line. ``more`` are such keys
+    besides ssh's own, each with its description. ``leave`` is the action of the escape character and a dot, by default
+    to leave the session. Unless it ``types``, the far side gets neither keys nor this terminal's size.
     """
     relay = session.relay
     assert relay is not None, "a terminal is lent to a pipe"  # noqa: S101
@@ -63,7 +63,7 @@ def on_terminal(
         relay.shown = raw.modes.see
         session.call(signal.SIGWINCH, resize)
         session.call(signal.SIGTSTP, suspend)
-        # Whoever stopped this program has set the terminal for the shell meanwhile.
+        # The program that stopped this one may have changed the terminal meanwhile.
         session.call(signal.SIGCONT, go_on)
         status = session.run(*others)
     if status is None:

@@ -1,4 +1,4 @@
-"""The user's terminal while another machine draws on it: in raw mode, and afterwards as it was."""
+"""The user's terminal while another machine draws on it: in raw mode, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RESET_MODES = {
     b"1049": b"\x1b[?1049l",
     b"2004": b"\x1b[?2004l",
 }
-"""What ends each mode that a person would be stuck with: another screen, mouse reports, pasting in brackets."""
+"""The sequence that ends each mode that would hinder a person: other screen, mouse reports, bracketed paste."""
 
 _MODE = re.compile(rb"\x1b\[\?([0-9;]{1,128})([hl])|\x1b([=>])")
 _LONGEST = 132
-"""Bytes of the longest sequence that ``_MODE`` finds."""
+"""Length in bytes of the longest sequence that ``_MODE`` matches."""
 
 CURSOR = b"25"
 KEYPAD = b"="
@@ -45,7 +45,7 @@ class Modes:
         self._tail = b""
 
     def see(self, output: memoryview) -> None:
-        """Learn from ``output``, which comes in any pieces."""
+        """Note the modes that ``output`` sets; it may come in pieces of any size."""
         if not self._tail and b"\x1b" not in (whole := bytes(output)):
             return
         whole = self._tail + bytes(output)
@@ -61,7 +61,7 @@ class Modes:
         self._tail = whole[begun:] if begun >= 0 and not _MODE.match(whole, begun) else b""
 
     def ending(self) -> bytes:
-        """Return what ends them all, and colours; nothing where none is on."""
+        """Return the sequences that end all modes and colours; empty if none is on."""
         return b"".join([*self._on.values(), b"\x1b[0m"]) if self._on else b""
 
     def _set(self, mode: bytes, ending: bytes, *, on: bool) -> None:
@@ -72,7 +72,7 @@ class Modes:
 
 
 class RawTerminal:
-    """The terminal of standard input; entering the block makes it raw, and leaving it restores it, whatever happens."""
+    """The terminal of standard input: raw within the block, restored afterwards, whatever happens."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -87,13 +87,13 @@ class RawTerminal:
         self.leave()
 
     def enter(self) -> None:
-        """Pass every key on as it is."""
-        # To wait for output that nobody reads could take for ever.
+        """Switch to raw mode: every key is passed on."""
+        # TCSADRAIN would wait for output that may never be read.
         tty.setraw(self._descriptor, termios.TCSANOW)
 
     def leave(self) -> None:
-        """Set it as it was, and end the modes that the far side has left on."""
-        # It may be gone, as after a hang-up.
+        """Restore the terminal, and end the modes that the far side has left on."""
+        # The terminal may be gone, for example after a hang-up.
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ class RawTerminal:
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Have it as it was within the block."""
+        """Restore the terminal within the block."""
         self.leave()
         try:
             yield
@@ -110,7 +110,7 @@ class RawTerminal:
 
 
 def size_of(descriptor: int) -> tuple[int, int]:
-    """Return columns and rows of the terminal, or a usual size where it tells none."""
+    """Return columns and rows of the terminal, or a usual size if it reports none."""
     try:
         columns, rows = os.get_terminal_size(descriptor)
     except OSError:

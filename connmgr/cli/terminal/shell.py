@@ -1,4 +1,4 @@
-"""``connmgr shell`` on a terminal: one that the daemon keeps, whoever is attached to it."""
+"""``connmgr shell`` on a terminal that the daemon keeps, attached or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connmgr.client import Client, ClientError
 from connmgr.printable import visible
 
 SHOWN_CHARACTERS = 8
-"""Of a terminal's uuid: enough to name it."""
+"""Characters of a terminal's uuid; enough to name it."""
 
 
 def open_terminal(client: Client, connection: str, session: str | None, *, record: bool) -> str:
@@ -33,9 +33,9 @@ def open_terminal(client: Client, connection: str, session: str | None, *, recor
 
 
 def find_terminal(client: Client, connection: str | None, name: str) -> str:
-    """Return the uuid of the terminal that runs and that ``name`` means, of ``connection`` if given.
+    """Return the uuid of the running terminal that ``name`` means, of ``connection`` if given.
 
-    ``name`` is the beginning of its uuid, nothing, or the name of its connection.
+    ``name`` is the beginning of its uuid, ``""``, or the name of its connection.
     :raises Failure: there is none, or several, which are listed.
     """
     running = [one for one in client.terminal.query() if one["state"] == "running"]
@@ -61,7 +61,7 @@ def _connection(client: Client, name: str) -> str:
 
 
 def attach(client: Client, terminal: str, *, watch: bool) -> int:
-    """Attach this terminal to one of the daemon's until the end of either, and return the exit code."""
+    """Attach this terminal to one of the daemon's until either ends, and return the exit code."""
     back = f"`connmgr shell --attach {terminal[:SHOWN_CHARACTERS]}` comes back"
     left = _Left()
     try:
@@ -93,12 +93,12 @@ def attach(client: Client, terminal: str, *, watch: bool) -> int:
 
 
 class _Left:
-    """How a person has left a terminal."""
+    """How a person left a terminal."""
 
     closes = False
 
     def by(self, session: Session, *, closes: bool) -> Any:
-        """Return what leaves ``session``."""
+        """Return the function that leaves ``session``."""
 
         def leave() -> None:
             self.closes = closes
