@@ -82,7 +82,7 @@ __all__ = [
 ]
 
 LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-"""The connection to the machine that the daemon runs on."""
+"""The uuid of the connection to the daemon's own machine."""
 
 ROOT_CATEGORY = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
@@ -136,7 +136,7 @@ class Client:
     @cached_property
     def jobs(self) -> Jobs:
         """``/job``."""
-        # Loaded on first use: few programs need it, and all would wait for its modules.
+        # Imported on first use: few programs need it, and all would wait for its modules.
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
@@ -223,16 +223,12 @@ class Client:
         return self._session.token
 
     def answer_by(self, deadline: float | None) -> None:
-        """Let requests without an answer at ``deadline``, a time.monotonic(), raise :class:`Unreachable`; None: no
-        deadline.
-
-        The deadline applies to each part of an answer that comes in parts.
-        """
+        """Let requests without an answer at ``deadline``, a time.monotonic() or None, raise :class:`Unreachable`."""
+        # The deadline applies to each part of an answer that comes in parts.
         self._session.deadline = deadline
 
     def remedy(self, remedy: Remedy | None) -> None:
-        """Call ``remedy`` with the error and the body of each refused request; if it returns True, repeat the
-        request."""
+        """Call ``remedy`` after each refused request, with the error and the body; if it returns True, repeat it."""
         self._session.remedy = remedy
 
     def remedies(self, error: ClientError, **fields: Any) -> bool:

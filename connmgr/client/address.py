@@ -1,4 +1,4 @@
-"""Where the daemon is: its URL, its auth file, and the connection that leads there."""
+"""Finds the daemon: its URL, its auth file, and the connection to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DaemonConnection(Connection):
     """A connection to the daemon; :func:`connection_to` makes one."""
 
     beside: Path | None = None
-    """The Unix socket of this user's daemon at this address, preferred to the port."""
+    """The Unix socket of this user's daemon at this address; it is tried before the port."""
 
     def connect(self) -> socket.socket:
         found = connect_beside(self.beside, self.timeout) if self.beside is not None else None
@@ -38,15 +38,15 @@ class DaemonConnection(Connection):
             self.sock.settimeout(seconds)
 
     def abandon(self) -> None:
-        """Wake up whoever waits for an answer, to whom it breaks off."""
+        """Wake a thread that waits for an answer; for it, the connection breaks."""
         sock = self.sock
         if sock is not None:
-            # It may be closed already.
+            # The socket may be closed already.
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close_if_stale(self) -> None:
-        """Close the connection if the daemon closed it: sending would fail only when the request is under way."""
+        """Close the connection if the daemon has closed it; otherwise the next request would fail after it is sent."""
         if self.sock is None:
             return
         poll = select.poll()
@@ -58,7 +58,7 @@ class DaemonConnection(Connection):
 def connection_to(url: str, timeout: float, auth_file: Path | None) -> DaemonConnection:
     """Return the connection to the daemon at ``url``, not open yet; the socket beside ``auth_file`` is preferred.
 
-    :raises ValueError: it is no URL of a daemon.
+    :raises ValueError: ``url`` cannot be the URL of a daemon.
     """
     try:
         parts = urlsplit(url)
@@ -75,7 +75,7 @@ def connection_to(url: str, timeout: float, auth_file: Path | None) -> DaemonCon
 def default_url(auth_file: Path) -> str:
     """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, or else that of the daemon with ``auth_file``.
 
-    Where none runs it is the URL of a daemon without settings.
+    If no daemon runs, return the default URL.
     :raises ValueError: ``CONNMGR_PORT`` is no port.
     """
     port = os.environ.get("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
@@ -86,7 +86,7 @@ def default_url(auth_file: Path) -> str:
 
 
 def is_address_named() -> bool:
-    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 is none, a daemon takes a free one then."""
+    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 does not, because it means any free port."""
     return bool(os.environ.get("CONNMGR_HOST") or (os.environ.get("CONNMGR_PORT") or "0").strip("0"))
 
 

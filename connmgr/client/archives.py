@@ -22,7 +22,7 @@ class Failed(NamedTuple):
 
 
 class Extracted(NamedTuple):
-    """What was unpacked, without directories, and the entries that could not be moved to their place."""
+    """The number of entries unpacked, without directories, and those that could not be moved to their place."""
 
     files: int
     bytes: int

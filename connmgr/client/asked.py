@@ -1,4 +1,4 @@
-"""Shows the whole request of an approval to a person, in lines that its content cannot forge."""
+"""Shows the whole request of an approval to a person; the request's content cannot imitate these lines."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 class RawOutcome(NamedTuple):
-    """As :class:`Outcome`, with output byte by byte."""
+    """Like :class:`Outcome`, with output as bytes."""
 
     connection: str
     name: tuple[str, ...]
@@ -56,8 +56,8 @@ Read = TypeVar("Read", Outcome, RawOutcome)
 class Broadcast(Generic[Read]):
     """The outcomes on all connections, iterated as they come.
 
-    It occupies the client's connection until the last outcome, or until it is closed, for example as a context manager:
-    the daemon then kills commands that still run.
+    It occupies the client's connection until the last outcome or :meth:`close`, for example by a context manager.
+    Closing makes the daemon kill commands that still run.
     """
 
     def __init__(self, response: Response, read: Callable[[Answer], Read], close: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class Broadcast(Generic[Read]):
                 yield self._read(line)
             else:
                 self._whole = True
-                # Leaves the connection to the next request.
+                # Read to the end, so that the next request can use the connection.
                 self._response.read()
 
     def close(self) -> None:

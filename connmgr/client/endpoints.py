@@ -40,7 +40,7 @@ class Categories(Group):
         return list(self._post("/category/query", filter=filter)["found"])
 
     def info(self, categories: Sequence[str]) -> list[Category]:
-        """Describe categories; one that is unknown fails the whole request."""
+        """Describe categories; an unknown one fails the whole request."""
         return [Category.read(one) for one in self._post("/category/info", categories=list(categories))["infos"]]
 
     def add(self, name: str, parent: str) -> str:
@@ -59,10 +59,7 @@ class Connections(Group):
     def query(
         self, connection: str = "*", *, category: str = "*", type: str = "*", name: str | None = None
     ) -> list[str]:
-        """Return the ids of the connections that all filters match.
-
-        ``name`` is for the name as ``connmgr ls`` prints it: the path, or category and path.
-        """
+        """Return the ids of the connections that all filters match; ``name`` matches the path, or category and path."""
         filters = {"categoryFilter": category, "connectionFilter": connection, "typeFilter": type}
         return list(self._post("/connection/query", **filters, **given(nameFilter=name))["found"])
 
@@ -73,7 +70,7 @@ class Connections(Group):
         return [Name.read(id, one) for id, one in zip(answer["found"], answer["names"], strict=True)]
 
     def info(self, connections: Sequence[str]) -> list[Connection]:
-        """Describe connections; one that is unknown fails the whole request."""
+        """Describe connections; an unknown one fails the whole request."""
         return [Connection.read(one) for one in self._post("/connection/info", connections=list(connections))["infos"]]
 
     def add(
@@ -85,10 +82,8 @@ class Connections(Group):
         category: str | None = None,
         temporary: bool | None = None,
     ) -> str:
-        """Store a connection, or find the equivalent one, and return its id; ``data`` includes its ``type``.
-
-        A ``temporary`` one is kept in the daemon's memory, while it has a shell and for a minute more.
-        """
+        """Store a connection, or find an equivalent one, and return its id; ``data`` includes its ``type``."""
+        # A temporary connection stays in the daemon's memory while it has a shell, and a minute more.
         more = given(category=category, temporary=temporary)
         return str(self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)["connection"])
 
@@ -119,11 +114,11 @@ class Connections(Group):
         self._post("/connection/toggle", connection=connection, state=state)
 
     def browse(self, connection: str, directory: str | None = None) -> dict[str, Any]:
-        """Return the ``url`` of a page with a connection's files, or nothing where there is none."""
+        """Return the ``url`` of a page with a connection's files, or an empty dict if there is none."""
         return dict(self._post("/connection/browse", connection=connection, **given(directory=directory)))
 
     def terminal(self, connection: str, directory: str | None = None) -> dict[str, Any]:
-        """Return the ``url`` of a page with a terminal on a connection, or nothing where there is none."""
+        """Return the ``url`` of a page with a terminal on a connection, or an empty dict if there is none."""
         return dict(self._post("/connection/terminal", connection=connection, **given(directory=directory)))
 
     def apply(
@@ -147,11 +142,11 @@ class HostKeys(Group):
     """``/hostkey``."""
 
     def trust(self, connection: str, host: str, key: str) -> None:
-        """Accept ``key`` of ``host``: ``hostKey`` and ``host`` of the details of a ``host_key_unknown``."""
+        """Accept ``key`` of ``host``: ``hostKey`` and ``host`` in the details of the error ``host_key_unknown``."""
         self._post("/hostkey/trust", connection=connection, host=host, hostKey=key)
 
     def forget(self, connection: str, host: str | None = None) -> list[ForgottenKey]:
-        """Remove the known keys of ``host``, by default of the one that the connection leads to, and return them."""
+        """Remove the known keys of ``host``, by default the host that the connection leads to, and return them."""
         more = {} if host is None else {"host": host}
         found = self._post("/hostkey/forget", connection=connection, **more)["keys"]
         return [ForgottenKey(one["key"], one["place"], one["kept"]) for one in found]
@@ -210,13 +205,13 @@ class DaemonItself(Group):
         return DaemonStatus.read(self._post("/daemon/status"))
 
     def stop(self) -> None:
-        """Have the daemon stop."""
+        """Tell the daemon to stop."""
         self._post("/daemon/stop")
 
 
 def what_runs(command: str | None, argv: Sequence[str] | None, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the fields of a command, or of a program with its words."""
-    # A text must not become a list of letters: the daemon refuses it.
+    # list() would split a string into letters; unchanged, the daemon refuses it.
     words = argv if argv is None or isinstance(argv, str) else list(argv)
     return given(command=command, argv=words, saved=saved)
 

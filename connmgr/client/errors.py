@@ -1,4 +1,4 @@
-"""What a client raises."""
+"""The errors that a client raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``client.fs``: files of the machines that running shells are on."""
+"""``client.fs``: files of the machines on which shells run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Path = str | os.PathLike[str]
 class Files(Group):
     """``/fs``; paths are absolute, relative to the shell's directory, or begin with ``~/``.
 
-    Without the name of a ``session`` it is the connection's own shell.
+    Without a ``session``, the connection's own shell is used.
     """
 
     def __init__(self, post: Post, session: HttpSession) -> None:
@@ -44,10 +44,8 @@ class Files(Group):
         create: bool | None = None,
         session: str | None = None,
     ) -> None:
-        """Put a blob into a file; a new file gets ``mode``.
-
-        Only a file of the SHA-256 ``replaces`` is replaced, in hexadecimal, and with ``create`` none.
-        """
+        """Put a blob into a file; a new file gets ``mode``."""
+        # With `replaces`, only a file with this SHA-256 in hexadecimal is replaced; with `create`, none is.
         options = given(mode=None if mode is None else f"{mode:04o}", replaces=replaces, create=create, session=session)
         self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
 
@@ -62,9 +60,9 @@ class Files(Group):
         progress: Progress | None = None,
         session: str | None = None,
     ) -> int:
-        """Put bytes, or the rest of a file that is open for reading, into a file of the far side, as they are sent.
+        """Send bytes, or the rest of a file open for reading, to a file of the far side, and return their number.
 
-        Return their number. A new file gets ``mode``; ``modified`` is the time of the file's last change.
+        A new file gets ``mode``; ``modified`` is the time of the file's last change.
         """
         when = None if modified is None else modified.isoformat()
         options = given(mode=None if mode is None else f"{mode:04o}", modified=when, session=session)
@@ -118,7 +116,7 @@ class Files(Group):
     def extract(
         self, connection: str, source: Archived, path: Path, *, exact: bool = False, session: str | None = None
     ) -> Extracted:
-        """Write what an archive holds into a directory of the far side; ``exact`` keeps its modes as they are."""
+        """Unpack an archive into a directory of the far side; ``exact`` keeps its modes unchanged."""
         target = target_of(
             "/fs/extract", {"connection": connection, "path": os.fspath(path), "exact": exact, **given(session=session)}
         )
@@ -128,9 +126,8 @@ class Files(Group):
     def checksum(
         self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
     ) -> dict[str, str]:
-        """Return the SHA-256 of the files in a directory, or of ``members`` below it, by their paths from it.
-
-        It is in hexadecimal, and computed there. Links, and files that cannot be read, have none.
+        """Return the SHA-256, in hexadecimal, of the files in a directory, or of ``members`` below it, by their paths.
+        The machine computes them. Links and unreadable files are left out.
         """
         paths: Any = {"path": to_path(path), "members": [to_path(one) for one in members]}
         found = self._post("/fs/checksum", connection=connection, **paths, **given(session=session))["entries"]
@@ -139,7 +136,7 @@ class Files(Group):
     def list(
         self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None
     ) -> list[FileEntry]:
-        """List a directory; with ``recursive`` all below it too, by their paths from it."""
+        """List a directory, with ``recursive`` all below it too; names are paths relative to the directory."""
         options = {**given(session=session), **({"recursive": True} if recursive else {})}
         found = self._post("/fs/list", connection=connection, path=to_path(path), **options)["entries"]
         return [FileEntry.read(one) for one in found]

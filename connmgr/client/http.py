@@ -23,16 +23,15 @@ TOKEN_PREFIX = "cmgr_"  # noqa: S105 - no token
 """The prefix of tokens of ``/token/create``, which no API key has."""
 
 Remedy = Callable[[ClientError, bytes], bool]
-"""Gets the error and the body of a request; returns whether to repeat the request."""
+"""Gets the error and the body of a refused request; returns whether to repeat the request."""
 
 
 class HttpSession:
     """A session with the daemon; for one thread at a time.
 
-    ``deadline`` is the time.monotonic() at which it gives up on whatever has no answer yet, or None.
-    ``token`` continues an existing session. Without a valid one, a handshake precedes the first request. Unless the
-    daemon may be ``foreign``, nothing is sent to a program of another user on this machine, and the Unix socket beside
-    the auth file is preferred to the port.
+    Requests without an answer at ``deadline``, a time.monotonic() or None, fail. ``token`` continues an existing
+    session; without a valid one, a handshake precedes the first request. Unless the daemon may be ``foreign``, nothing
+    is sent to a program of another user on this machine, and the Unix socket beside the auth file is preferred.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class HttpSession:
 
     @contextmanager
     def answered_within(self, seconds: float) -> Iterator[None]:
-        """Wait at most ``seconds`` for each part of an answer, if that is shorter than the session's ``timeout``."""
+        """Wait at most ``seconds`` for each part of an answer, or the session's ``timeout`` if that is shorter."""
         self._patience = min(seconds, self.timeout)
         try:
             yield
@@ -113,7 +112,7 @@ class HttpSession:
         """Send ``body`` and return the answer; read its content before the next request.
 
         A ``body`` other than bytes is streamed, ``length`` bytes of it if given. A stream can be sent only once, so the
-        token is tried beforehand. ``accept`` is the media type to ask for.
+        token is tested first. ``accept`` is the wanted media type.
         :raises ClientError: the answer is an error, or there is none.
         """
         while True:
@@ -132,16 +131,16 @@ class HttpSession:
         try:
             return self._request(path, body, content_type, length, accept)
         except AccessDenied as error:
-            # The daemon has not handled the request: it restarted, or the token expired.
+            # The daemon restarted, or the token expired: the request was not carried out.
             if error.code != "invalid_token" or fresh or not isinstance(body, bytes):
                 raise
         self.shake_hands()
         return self._request(path, body, content_type, length, accept)
 
     def switched(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
-        """Switch the connection to the protocol that ``headers`` ask for, at ``path``, and give it away.
+        """Switch the connection at ``path`` to the protocol that ``headers`` ask for, and hand it over.
 
-        Returns the headers of the answer, the non-blocking socket, and data of the protocol that has already come. The
+        Return the headers of the answer, the non-blocking socket, and data of the protocol that has already come. The
         next request opens a new connection.
         :raises ClientError: the daemon refuses, or cannot be reached.
         """
@@ -232,14 +231,14 @@ class HttpSession:
             try:
                 send()
             except (BrokenPipeError, ConnectionResetError):
-                # The daemon may have refused before the whole body was sent; its answer is there to read.
+                # The daemon may have refused before the whole body was sent; then its answer can be read.
                 return connection.response()
             return connection.response()
         except (OSError, WireError) as error:
             connection.close()
             raise self._lost(error) from error
         except BaseException:
-            # A late answer must not be taken for the next request's.
+            # Otherwise a late answer could be taken for that of the next request.
             connection.close()
             raise
 

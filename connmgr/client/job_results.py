@@ -11,10 +11,10 @@ from connmgr.client.results import to_time
 
 
 class JobInfo(NamedTuple):
-    """A job as it was seen last, ``stale`` if its machine could not be asked now.
+    """The last known state of a job, ``stale`` if its machine could not be asked now.
 
-    ``state`` is ``starting``, ``running``, or at the end ``exited``, ``killed``, ``timed_out`` or ``lost``; ``ended``
-    is None before. ``exit_code`` is None if it is not known. ``keep`` is in seconds.
+    ``state`` is ``starting`` or ``running``, or at the end ``exited``, ``killed``, ``timed_out`` or ``lost``; ``ended``
+    is None before the end. ``exit_code`` is None if unknown. ``keep`` is in seconds.
     """
 
     id: str
@@ -55,8 +55,8 @@ class JobOutput(NamedTuple):
     """The output of a job from two offsets on.
 
     ``next_stdout`` and ``next_stderr`` are the offsets to continue from, ``stdout_size`` and ``stderr_size`` the sizes
-    so far, all in bytes. ``ended`` tells that no output follows, ``truncated`` that some was dropped. ``directory`` is
-    where the command ended, if it was asked to tell that; the rest is as in :class:`JobInfo`.
+    so far, all in bytes. ``ended`` means that no output follows, ``truncated`` that some was dropped. ``directory`` is
+    where the command ended, if that was asked for; the rest is as in :class:`JobInfo`.
     """
 
     stdout: bytes
@@ -92,7 +92,7 @@ class JobOutput(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A job that the vault does not know; ``age`` is in seconds, and None where its machine cannot tell it."""
+    """A job that the vault does not know; ``age`` is in seconds, None if its machine cannot tell."""
 
     job: str
     state: str

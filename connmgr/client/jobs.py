@@ -25,25 +25,25 @@ from connmgr.client.patience import RETRY_SECONDS, Patience, Silence, has_done_n
 __all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs", "Orphan"]
 
 WAIT_SECONDS = 25.0
-"""Longest time for which the daemon lets a request wait for news."""
+"""Longest wait for news that the daemon allows a request."""
 
 ANSWER_SECONDS = 120.0
-"""Seconds for an answer, in addition to the wait of the request itself: the daemon may have to open a link first."""
+"""Seconds for an answer, in addition to the request's own wait: the daemon may have to open a link first."""
 
 PATIENCE_SECONDS = 60.0
-"""Default seconds of silence that are tolerated: enough for a restart of the daemon."""
+"""Default limit for silence; a restart of the daemon is shorter."""
 
 PIECE_BYTES = 1 << 20
 
 
 class Input(Enum):
-    """What ``stdin`` of a job may be in place of a text."""
+    """A value of ``stdin`` that is not a text."""
 
     OPEN = "open"
 
 
 OPEN: Final = Input.OPEN
-"""The job's input comes later, by :meth:`Job.input`."""
+"""The input comes later, by :meth:`Job.input`."""
 
 
 class Jobs(Group):
@@ -72,16 +72,16 @@ class Jobs(Group):
     ) -> Job:
         """Start ``command``, or the program ``argv``, beside a running shell, and return the job.
 
-        The far side ends it after ``timeout`` seconds, and keeps it ``keep`` seconds after its end. Starting again with
-        the same ``key`` returns the first job, so that a start with one may be repeated when its answer was lost. With
-        ``tell_directory`` its :attr:`JobOutput.directory` tells where a ``command`` ended.
+        The far side ends it after ``timeout`` seconds, and keeps its files ``keep`` seconds after its end. Starting
+        again with the same ``key`` returns the first job, so a start whose answer was lost can be repeated. With
+        ``tell_directory``, :attr:`JobOutput.directory` is where a ``command`` ended.
         """
         fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
         fields |= what_runs(command, argv, saved) | given(tellDirectory=tell_directory)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif isinstance(stdin, str) and stdin != OPEN.value:
-            # The person who approves it reads it.
+            # As text, because a person who approves the job reads it.
             fields["stdin"] = stdin
         elif stdin is not None:
             fields |= _encoded(stdin=stdin)
@@ -110,8 +110,7 @@ class Jobs(Group):
 
     def orphans(self, connection: str, *, remove: bool = False, min_age: float = 0.0) -> list[Orphan]:
         """Return the jobs on a machine that the vault does not know, begun at least ``min_age`` seconds ago.
-
-        ``remove`` removes those that do not run, including jobs of other vaults whose daemons use the same account.
+        With ``remove``, ended ones are removed, including those of other vaults that use the same account.
         """
         with self._session.answered_within(ANSWER_SECONDS):
             answer = self._post("/job/orphans", connection=connection, remove=remove, minAge=min_age)
@@ -121,9 +120,9 @@ class Jobs(Group):
 class Job:
     """A job, wherever it was started; for the thread of its client.
 
-    ``warning`` tells what may end it early, if this client started it. Methods that wait tolerate a broken connection,
-    a restart of the daemon and an unreachable machine, up to ``patience`` seconds of silence; ``silence`` is called
-    when that begins.
+    If this client started it, ``warning`` says what may end it early. Methods that wait tolerate a broken connection, a
+    restart of the daemon and an unreachable machine, for up to ``patience`` seconds of silence; ``silence`` is called
+    when a silence begins.
     """
 
     def __init__(self, post: Post, session: HttpSession, id: str, warning: str | None = None) -> None:
@@ -149,8 +148,7 @@ class Job:
         max_bytes: int = PIECE_BYTES,
     ) -> JobOutput:
         """Return the output from two offsets on, at most ``max_bytes`` of each stream.
-
-        If there is none, it waits for some, or with ``until_exit`` only for the end, at most ``wait`` seconds.
+        If there is none, wait up to ``wait`` seconds for some, or with ``until_exit`` only for the end.
         """
         fields = {"stdout": stdout, "stderr": stderr, "maxBytes": max_bytes, "encoding": "base64"}
         until = "exit" if until_exit else "output"
@@ -161,7 +159,7 @@ class Job:
     ) -> Iterator[JobOutput]:
         """Yield the output from two offsets on as it comes, until the end; nothing is lost or repeated.
 
-        :raises ClientError: the output was removed, or the patience is exhausted.
+        :raises ClientError: the output was removed, or the silence lasted longer than ``patience``.
         """
         bearing = Patience(patience, silence, may_pass)
         while True:
@@ -177,7 +175,7 @@ class Job:
                 continue
             bearing.heard()
             if not (piece.stdout or piece.stderr) and time.monotonic() < began + RETRY_SECONDS:
-                # A stopping daemon ends all waits.
+                # A daemon that is stopping ends all waits at once.
                 time.sleep(RETRY_SECONDS)
 
     def wait(
@@ -202,14 +200,14 @@ class Job:
     def input(
         self, data: str | bytes, *, eof: bool = False, patience: float = 0.0, silence: Silence | None = None
     ) -> None:
-        """Send more input to a job that was started with :data:`OPEN`, and end its input with ``eof``.
+        """Send more input to a job that was started with :data:`OPEN`; with ``eof`` end its input.
 
-        It returns when the far side has stored the input, read or not. If there is no room because the job has not read
-        earlier input, it tries again for ``patience`` seconds.
+        Return when the far side has stored the input, read or not. If there is no room because the job has not read
+        earlier input, try again for ``patience`` seconds.
         """
         content = data.encode() if isinstance(data, str) else data
         bearing = Patience(patience, silence, has_done_nothing)
-        # Empty input is one piece too: it may say eof.
+        # Empty input counts as one piece too, because it may carry eof.
         for start in range(0, len(content) or 1, PIECE_BYTES):
             fields = _encoded(data=content[start : start + PIECE_BYTES])
             fields["eof"] = eof and start + PIECE_BYTES >= len(content)
@@ -217,8 +215,7 @@ class Job:
             bearing.heard()
 
     def kill(self, signal: str = "TERM", grace: float = 5.0) -> None:
-        """Send a signal to all processes; ``grace`` seconds after TERM, INT, HUP or QUIT the remaining ones get
-        KILL."""
+        """Send a signal to all processes; after TERM, INT, HUP or QUIT, those left after ``grace`` seconds get KILL."""
         self._post("/job/kill", signal=signal, grace=grace)
 
     def remove(self, *, force: bool = False) -> None:
@@ -226,7 +223,7 @@ class Job:
         self._post("/job/remove", force=force)
 
     def _post(self, path: str, seconds: float = 0.0, /, **fields: Any) -> Any:
-        """Send ``fields`` about this job to ``path``, whose answer may take ``seconds`` longer than others."""
+        """Send ``fields`` about this job to ``path``; the answer may take ``seconds`` longer than others."""
         with self._session.answered_within(seconds + ANSWER_SECONDS):
             return self._send(path, job=self.id, **fields)
 

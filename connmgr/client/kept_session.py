@@ -15,13 +15,13 @@ from connmgr.client.errors import ClientError
 FILE_NAME = "session"
 MAX_FILE_BYTES = 64 * 1024
 REFUSED = "session_refused"
-"""The code of the error for a file that others could have written or read."""
+"""The error code for a file that other users could have written or read."""
 
 
 class KeptSession:
-    """The file in ``directory`` that keeps the token of a session with the daemon at ``url``.
+    """The file in ``directory`` with the token of a session with the daemon at ``url``.
 
-    Only this user can read it. It keeps one session: a session of another daemon stays until a new one is kept.
+    Only this user can read it. It holds one session; that of another daemon stays until a new one is stored.
     """
 
     def __init__(self, directory: Path, url: str) -> None:
@@ -29,9 +29,9 @@ class KeptSession:
         self._url = url
 
     def token(self) -> str | None:
-        """Return the kept token of this daemon, or None.
+        """Return the stored token of this daemon, or None.
 
-        :raises ClientError: :meth:`keep` cannot have made the file.
+        :raises ClientError: the file is not one that :meth:`keep` makes.
         """
         kept = self._content()
         token = kept.get("token")
@@ -85,8 +85,8 @@ class KeptSession:
 def connect(name: str, timeout: float, shared: Path | None = None) -> Client:
     """Return a client of this user's daemon that continues the session of ``connmgr vault unlock``, if there is one.
 
-    The session kept in the directory ``shared`` goes before. ``timeout`` is in seconds an answer.
-    :raises ClientError: the address of the daemon is malformed, or a file with a session cannot be trusted.
+    A session stored in the directory ``shared`` is preferred. ``timeout`` is the seconds for one answer.
+    :raises ClientError: the address of the daemon is malformed, or the file of a session is not private.
     """
     auth_file = default_auth_file()
     try:

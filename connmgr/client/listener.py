@@ -1,4 +1,4 @@
-"""Tells which user's program listens at an address, before a client sends it a secret."""
+"""Finds out which user's program listens at an address, before a client sends it a secret."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def connect_beside(path: Path, timeout: float | None) -> socket.socket | None:
 def stranger(connected: socket.socket) -> int | None:
     """Return the user id of the listener behind ``connected``, or None if it is this process' user or root.
 
-    None also if it is unknown: on another machine, in another network namespace, or without ``/proc/net/tcp``.
-    :raises OSError: the system does not tell who is at the other end of a Unix socket.
+    Also None if it is unknown: on another machine, in another network namespace, or without ``/proc/net/tcp``.
+    :raises OSError: the system does not name the user at the other end of a Unix socket.
     """
     if connected.family == socket.AF_UNIX:
         uid = peer_uid(connected)
@@ -60,7 +60,7 @@ def stranger(connected: socket.socket) -> int | None:
 
 def _owners(own: Address, far: Address) -> Iterator[int]:
     """Yield the user ids of the accepted end of the connection, if it was accepted, and of the listening socket."""
-    # Reading a table takes milliseconds. The table of IPv6 also lists sockets that take IPv4.
+    # Reading a table takes milliseconds. The IPv6 table also lists sockets that accept IPv4.
     for table in _TABLES if len(far[0]) == _IPV4_BYTES else _TABLES[1:]:
         listeners: dict[bytes, int] = {}
         for local, remote, state, uid in _sockets(table, far[1]):
@@ -92,7 +92,7 @@ def _sockets(table: Path, port: int) -> Iterator[tuple[Address, Address, str, in
 
 
 def _parsed(text: str) -> Address:
-    """Read ``0100007F:54D9``: 32-bit words in the machine's byte order, and the port."""
+    """Parse ``0100007F:54D9``: 32-bit words in the machine's byte order, and the port."""
     words, _, port = text.partition(":")
     address = b"".join(
         int(words[start : start + 8], 16).to_bytes(4, sys.byteorder) for start in range(0, len(words), 8)
@@ -107,11 +107,11 @@ def _address(family: int, name: tuple[str, int]) -> Address:
 def read_auth_file(path: Path, *, foreign: bool) -> str:
     """Return the content of the auth file at ``path``.
 
-    :raises PermissionError: it is no file, may not be read, or belongs neither to this user nor to root. Only a
-        ``foreign`` daemon's may: another owner could collect secrets that are meant for this user's daemon.
+    :raises PermissionError: it is not a readable file of this user or root. Only a ``foreign`` daemon's file may belong
+        to another user, who could otherwise collect secrets that are meant for this user's daemon.
     :raises OSError: it cannot be read.
     """
-    # O_NONBLOCK: a FIFO must be refused, not waited for.
+    # O_NONBLOCK, so that a FIFO is refused instead of waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

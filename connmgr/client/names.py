@@ -30,18 +30,16 @@ def named(client: Client, name: str) -> list[str]:
 
 
 def meant(client: Client, name: str) -> list[str]:
-    """As :func:`named`; if there are none, the connections with ``name`` in their path, reaching into its last segment.
-
-    Matching an earlier segment alone would find the connection that contains the one meant.
-    """
+    """Like :func:`named`; if there are none, find ``name`` as a part of paths that reaches into their last segment."""
+    # A match in an earlier segment alone would be a connection that contains the one meant.
     found = named(client, name)
     return found if found or not is_text(name) else client.connection.query(f"**{escape(name)}*")
 
 
 def only(client: Client, *names: str) -> str:
-    """Return the uuid of the connection that the first of ``names`` means which means any; a uuid means itself.
+    """Return the uuid of the connection meant by the first of ``names`` that means any; a uuid means itself.
 
-    :raises ClientError: ``unknown_connection``, since none is called so, or several are.
+    :raises ClientError: ``unknown_connection``: no connection is meant, or several are.
     """
     for name in names:
         found = [name.lower()] if UUID.fullmatch(name) else named(client, name)

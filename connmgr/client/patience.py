@@ -1,4 +1,4 @@
-"""How long a client tolerates missing answers."""
+"""Repeats requests that get no answer, up to a limit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TypeVar
 from connmgr.client.errors import ClientError, Unreachable
 
 RETRY_SECONDS = 0.25
-"""Time between two attempts, unless the daemon names another."""
+"""Pause between two attempts, unless the daemon asks for another."""
 
 Answer = TypeVar("Answer")
 
 Silence = Callable[[ClientError], None]
-"""Called once whenever a silence begins, with its error."""
+"""Called with the error when a silence begins."""
 
 
 class Patience:
-    """Repeats requests, until there was only silence for ``seconds``.
+    """Repeats a request until it is answered, or the silence lasts longer than ``seconds``.
 
-    ``passing`` tells which errors count as silence; all others are raised at once.
+    ``passing`` returns whether an error counts as silence; any other is raised at once.
     """
 
     def __init__(self, seconds: float, silence: Silence | None, passing: Callable[[ClientError], bool]) -> None:
@@ -30,7 +30,7 @@ class Patience:
         self._since: float | None = None
 
     def ask(self, request: Callable[[], Answer]) -> Answer:
-        """Return what ``request`` returns, called again as long as patience lasts.
+        """Return the result of ``request``, which is called again during a silence.
 
         :raises ClientError: the last one.
         """
@@ -43,7 +43,7 @@ class Patience:
                 self.bear(error)
 
     def bear(self, error: ClientError) -> None:
-        """Wait a moment after ``error``, or raise it if the patience is exhausted."""
+        """Wait a moment after ``error``, or raise it if the silence has lasted too long."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -55,18 +55,18 @@ class Patience:
         time.sleep(min(error.retry_after or RETRY_SECONDS, left))
 
     def heard(self) -> None:
-        """Note an answer: the next silence is a new one."""
+        """Note an answer, which ends the silence."""
         self._since = None
 
 
 def may_pass(error: ClientError) -> bool:
     """Whether ``error`` may go away by itself, for a request that may be repeated even if it was carried out."""
-    # A restarted daemon writes a new auth file; the old content is refused.
+    # A restarted daemon writes a new auth file, and refuses the old content.
     return isinstance(error, Unreachable) or error.code == "invalid_credential" or _is_refused_for_now(error)
 
 
 def has_done_nothing(error: ClientError) -> bool:
-    """Whether ``error`` may go away by itself, and the request that it answers was certainly not carried out."""
+    """Whether ``error`` may go away by itself, and its request was certainly not carried out."""
     if isinstance(error, Unreachable):
         return not error.sent
     return error.code == "no_space" or _is_refused_for_now(error)

@@ -1,4 +1,4 @@
-"""A process or a TCP stream of a far side, byte by byte both ways."""
+"""A process or a TCP stream of a far side, with bytes in both directions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Event(NamedTuple):
 class Pipe:
     """A process or stream on the far side, which ends when this is closed. For one thread.
 
-    As a whole: write to it by :meth:`send`, end its input by :meth:`end_input`, iterate it for its output. Among other
-    descriptors: wait for :meth:`fileno`, call :meth:`events` when it is readable, and say by :meth:`taken` how much of
-    their content is done with; call :meth:`flush` when it is writable and something is ``unsent``; write at most
-    ``room`` bytes by :meth:`write`. ``exit_status`` is None until its end.
+    To use it alone: write by :meth:`send`, end the input by :meth:`end_input`, iterate for the output. In a loop with
+    other descriptors: wait for :meth:`fileno`; when readable, call :meth:`events`, and :meth:`taken` for the bytes that
+    were processed; when writable and ``unsent``, call :meth:`flush`; write at most ``room`` bytes by :meth:`write`.
+    ``exit_status`` is None until the end.
     """
 
     exit_status: int | None = None
@@ -51,7 +51,7 @@ class Pipe:
         self.close()
 
     def close(self) -> None:
-        """End it, and what runs on the far side."""
+        """Close it, and end the process on the far side."""
         self._websocket.close()
 
     def fileno(self) -> int:
@@ -60,21 +60,21 @@ class Pipe:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait until the socket takes them."""
+        """Bytes not yet accepted by the socket."""
         return self._websocket.unsent
 
     @property
     def has_received(self) -> bool:
-        """Whether there are events without waiting for the descriptor."""
+        """Whether there are events that need no wait for the descriptor."""
         return self._websocket.has_received
 
     @property
     def room(self) -> int:
-        """How many bytes of input may be written now."""
+        """Bytes of input that may be written now."""
         return frames.WINDOW_BYTES - self._unacknowledged
 
     def flush(self) -> None:
-        """Send what the socket takes; raise :class:`Unreachable` if the connection broke."""
+        """Send what the socket accepts; raise :class:`Unreachable` if the connection broke."""
         self._websocket.flush()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -131,9 +131,9 @@ class Pipe:
         return None if kind in (frames.ACKNOWLEDGEMENT, frames.EXIT_STATUS) else Event(kind, content)
 
     def send(self, data: bytes, timeout: float | None = None) -> None:
-        """Write all of ``data``; what comes meanwhile is kept for the iteration, up to 256 KiB.
+        """Write all of ``data``; up to 256 KiB of output that comes meanwhile is kept for the iteration.
 
-        :raises TimeoutError: the far side did not take it within ``timeout`` seconds.
+        :raises TimeoutError: the far side did not accept it within ``timeout`` seconds.
         """
         left, end = memoryview(data), _end(timeout)
         while left or self.unsent:
@@ -150,7 +150,7 @@ class Pipe:
     def __iter__(self) -> Iterator[Piece]:
         """Yield output as it comes, to the end.
 
-        :raises ClientError: it could not be started, or was ended by the daemon.
+        :raises ClientError: the process could not be started, or the daemon ended it.
         """
         while self.exit_status is None or self._held:
             if not self._held:
@@ -176,7 +176,7 @@ class Pipe:
 
 
 def open_pipe(session: HttpSession, request: dict[str, Any]) -> Pipe:
-    """Open a pipe by the members of ``request``, as ``/shell/pipe`` takes them."""
+    """Open a pipe by the members of ``request``, as ``/shell/pipe`` accepts them."""
     websocket = open_websocket(session, "/shell/pipe")
     websocket.send_text(json.dumps(request))
     return Pipe(websocket)

@@ -35,7 +35,7 @@ class Connection(NamedTuple):
     """A stored connection.
 
     ``name`` and ``category`` are paths, the latter without the root. ``data`` holds the type's fields, secrets in
-    encrypted form. ``usage`` is None if no installed plugin offers the type, ``created`` where it was not asked for.
+    encrypted form. ``usage`` is None if no installed plugin offers the type, ``created`` None if it was not requested.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Connection(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What a connection is called; ``name`` and ``category`` are paths, the latter without the root.
+    """The name of a connection; ``name`` and ``category`` are paths, the latter without the root.
 
     ``usage`` is None if no installed plugin offers the type.
     """
@@ -95,7 +95,7 @@ class Name(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What a batch did: for each entry to add the id of its connection and whether that is new, and what went."""
+    """The result of a batch: for each entry its connection's id and whether it is new, and the removed connections."""
 
     added: list[tuple[str, bool]]
     removed: list[str]
@@ -179,7 +179,7 @@ class RawResult(NamedTuple):
 
 
 class ForgottenKey(NamedTuple):
-    """A host key that was known, where it stood, and why it is still there (``""`` if it is gone)."""
+    """A removed host key, its place, and why it is still there (``""`` if it is gone)."""
 
     key: str
     place: str
@@ -187,7 +187,7 @@ class ForgottenKey(NamedTuple):
 
 
 class Refreshed(NamedTuple):
-    """What a refresh found inside of a connection: ids of connections added, ids of those whose system is gone.
+    """The result of a refresh: ids of connections added, and ids of those whose system is gone.
 
     ``skipped`` has a sentence for each system that cannot be stored.
     """
@@ -244,7 +244,7 @@ class VaultStatus(NamedTuple):
 
 
 class Version(NamedTuple):
-    """The API level with connmgr's version and without, the daemon's version, and its runtime."""
+    """The API level with and without connmgr's version, the daemon's version, and its runtime."""
 
     api: str
     canonical: str
@@ -275,7 +275,7 @@ class RunningShell(NamedTuple):
 
 
 class ListedShell(NamedTuple):
-    """A running shell with its process, its directory, and since when it and its command run, by the daemon's clock."""
+    """A running shell with its process and directory, and since when it and its command run, by the daemon's clock."""
 
     status: RunningShell
     pid: int
@@ -285,7 +285,7 @@ class ListedShell(NamedTuple):
 
     @property
     def command_seconds(self) -> float | None:
-        """For how many seconds its command has run; None without one."""
+        """Seconds for which its command has run, None without a command."""
         if self.running_since is None:
             return None
         return max(0.0, self.status.uptime - (self.running_since - self.since).total_seconds())
@@ -337,7 +337,7 @@ class DaemonStatus(NamedTuple):
 
 
 def to_path(path: str | os.PathLike[str]) -> str | dict[str, str]:
-    """Return ``path`` as the API takes it; surrogates stand for bytes that are not UTF-8."""
+    """Return ``path`` as the API expects it; surrogates stand for bytes that are not UTF-8."""
     text = os.fspath(path)
     try:
         text.encode()

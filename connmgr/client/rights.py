@@ -1,4 +1,4 @@
-"""``/token``, ``/approval``, ``/command`` and ``/audit``. What answers describe are dicts as docs/API.md has them."""
+"""``/token``, ``/approval``, ``/command`` and ``/audit``; answers are dicts as in docs/API.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connmgr.client.results import to_time
 
 
 class Rights(NamedTuple):
-    """What a caller may do at all: ``actions``, and as ``commands`` a ``text``, an ``argv`` alone, or None.
+    """The rights of a caller: ``actions``, and ``commands``, which is ``text``, ``argv`` or None.
 
     ``id``, ``name`` and ``expires`` are those of its token, None for the owner.
     """
@@ -32,27 +32,27 @@ class Tokens(Group):
         return dict(self._post("/token/create", name=name, expires=_written(expires), scopes=list(scopes), **more))
 
     def info(self) -> Rights:
-        """Return what this client's own token is for."""
+        """Return the rights of this client's own token."""
         told = self._post("/token/info")
         expires = None if told["expires"] is None else to_time(told["expires"])
         actions, scopes = frozenset(told["actions"]), tuple(told["scopes"])
         return Rights(told["id"], told["name"], expires, scopes, actions, told["commands"])
 
     def query(self) -> list[dict[str, Any]]:
-        """Describe the tokens that there are."""
+        """Describe all tokens."""
         return list(self._post("/token/query")["tokens"])
 
     def check(self, path: str, request: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
-        """Tell what would become of a request to ``path`` with the token ``id``, by default with this client's own."""
+        """Return the decision about a request to ``path`` with the token ``id``, by default this client's own."""
         more = {} if id is None else {"id": id}
         return dict(self._post("/token/check", path=path, request=dict(request), **more))
 
     def renew(self, id: str, expires: float | datetime) -> dict[str, Any]:
-        """Let a token expire at another time, and describe it."""
+        """Change the time when a token expires, and describe it."""
         return dict(self._post("/token/renew", id=id, expires=_written(expires)))
 
     def revoke(self, id: str) -> None:
-        """Make a token invalid for ever, and end what runs by it."""
+        """Make a token invalid for ever, and end what it runs."""
         self._post("/token/revoke", id=id)
 
 
@@ -90,7 +90,7 @@ class AuditTrail(Group):
     """``/audit``."""
 
     def query(self, **wanted: Any) -> Iterator[dict[str, Any]]:
-        """Yield the entries that match, the newest first; ``wanted`` are members of the request."""
+        """Yield the matching entries, newest first; ``wanted`` are members of the request."""
         before = wanted.pop("before", None)
         while True:
             answer = self._post("/audit/query", **wanted, **({} if before is None else {"before": before}))
@@ -100,7 +100,7 @@ class AuditTrail(Group):
                 return
 
     def verify(self) -> dict[str, Any]:
-        """Tell whether the trail is whole."""
+        """Return whether the trail is intact."""
         return dict(self._post("/audit/verify"))
 
 

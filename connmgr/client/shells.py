@@ -1,4 +1,4 @@
-"""``/shell`` of the client: commands, their output, and the shells that they run in."""
+"""``/shell`` of the client: commands, their output, and the shells that run them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """How a command is run.
+    """The options of a command.
 
-    With ``argv`` in place of a command it is a program with its words, which no shell reads. ``saved`` is a saved
-    command: its ``name``, and ``arguments`` by the names of its parameters. ``timeout`` is in seconds.
-    With ``start`` a shell that does not run is started first, or one that was lost: the result is ``restarted``.
-    With ``fresh`` the command has a shell of its own, which is stopped afterwards.
+    ``argv`` in place of a command is a program with its words, which no shell reads. ``saved`` is a saved command: its
+    ``name``, and ``arguments`` by the names of its parameters. ``timeout`` is in seconds. With ``start``, a missing or
+    lost shell is started first; after a lost one the result is ``restarted``. With ``fresh``, the command has a shell
+    of its own, which is stopped afterwards.
     """
 
     argv: Sequence[str] | None
@@ -39,45 +39,39 @@ class Options(TypedDict, total=False):
 
 
 class Shells(Group):
-    """``/shell``; without the name of a ``session`` it is the connection's own shell."""
+    """``/shell``; without a ``session``, the connection's own shell is used."""
 
     def __init__(self, post: Post, http: HttpSession) -> None:
         super().__init__(post)
         self._http = http
 
     def start(self, connection: str, *, session: str | None = None) -> ShellInfo:
-        """Start a shell, unless it runs, and describe it."""
+        """Start a shell, unless one runs, and describe it."""
         return ShellInfo.read(self._post("/shell/start", connection=connection, **given(session=session)))
 
     def ensure(self, connection: str, *, session: str | None = None) -> bool:
-        """Start a shell, unless it runs; return whether it had been lost, so that directory and variables are new."""
+        """Start a shell, unless one runs; return whether it had been lost, so that directory and variables are new."""
         answer = self._post("/shell/start", connection=connection, tellRestarted=True, **given(session=session))
         return bool(answer.get("restarted", False))
 
     def exec(
         self, connection: str, command: str | None = None, *, stdin: str | None = None, **options: Unpack[Options]
     ) -> Result:
-        """Run a command as ``options`` say (:class:`Options`).
-
-        :raises connmgr.client.ClientError: it did not run to its end.
-        """
+        """Run a command (:class:`Options`); raise :class:`connmgr.client.ClientError` if it does not run to its end."""
         return Result.read(self._post("/shell/exec", **_fields(connection, command, stdin=stdin, **options)))
 
     def exec_bytes(
         self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
     ) -> RawResult:
-        """As :meth:`exec`, with input and output byte by byte."""
+        """Like :meth:`exec`, with input and output as bytes."""
         fields = _fields(connection, command, **_bytes(stdin), **options)
         return RawResult.read(self._post("/shell/exec", **fields))
 
     def stream(
         self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
     ) -> Stream:
-        """Run a command, and return its output while it runs, byte by byte and without a limit.
-
-        It returns when the command has printed something, or has ended. Errors are raised as by :meth:`exec`, those of
-        a command that has begun while the output is iterated. The client can be used for other requests meanwhile.
-        """
+        """Run a command, and return its output as it comes, in bytes without a limit; raises as :meth:`exec`."""
+        # Returns after the first output or the end. Errors of a command that has begun are raised by the iteration.
         fields = _fields(connection, command, **_bytes(stdin), **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 
@@ -91,11 +85,10 @@ class Shells(Group):
         tcp: tuple[str, int] | None = None,
         **terminal: Any,
     ) -> Pipe:
-        """Run ``command``, in the language of the login shell, or ``argv``, or the login shell itself, byte by byte.
+        """Run ``command`` in the login shell, or ``argv``, or the login shell, apart from the connection's shells.
 
-        With ``tcp`` it is a stream from the far side to that host and port. With ``pty=True`` it has a terminal of the
-        kind ``term``, of ``columns`` and ``rows``. It has nothing of the connection's shells, and ends with the
-        :class:`Pipe`. An error of its start is raised when it is first read.
+        With ``tcp`` it is a stream from the far side to that host and port. ``pty=True`` gives it a terminal of the
+        kind ``term`` with ``columns`` and ``rows``. An error of its start is raised by the first read.
         """
         from connmgr.client.pipe import open_pipe
 
@@ -119,10 +112,7 @@ class Shells(Group):
         **options: Any,
     ) -> Broadcast[Outcome]:
         """Run a command on many connections at once, and return their outcomes as they come.
-
-        They are those of ``connections``, or those that the filters ``connection``, ``category`` and ``type`` match,
-        ``parallel`` at a time. Shells that do not run are started, unless ``start`` is False. The other ``options``
-        are those of :meth:`exec`.
+        ``connections`` or the filters choose them, ``parallel`` at a time; ``start`` False starts no shells.
         """
         filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
         fields = {"connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
@@ -138,7 +128,7 @@ class Shells(Group):
         stdin: bytes | None = None,
         **options: Any,
     ) -> Broadcast[RawOutcome]:
-        """As :meth:`broadcast`, with input and output byte by byte."""
+        """Like :meth:`broadcast`, with input and output as bytes."""
         fields = {"connections": connections, **_bytes(stdin)}
         return self._broadcast(RawOutcome.read, **what_runs(command, argv, saved), **fields, **options)
 
@@ -147,7 +137,7 @@ class Shells(Group):
         return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:
-        """Describe the shells that run, of one connection or all."""
+        """Describe the running shells, of one connection or all."""
         found = self._post("/shell/list", **given(connection=connection))["shells"]
         return [ListedShell.read(one) for one in found]
 
@@ -169,5 +159,5 @@ def _fields(
 
 
 def _bytes(stdin: bytes | None) -> dict[str, str | None]:
-    """Return the fields of a command whose input and output are bytes."""
+    """Return the fields of a command with bytes as input and output."""
     return {"encoding": "base64", "stdin": None if stdin is None else base64.b64encode(stdin).decode()}

@@ -1,4 +1,4 @@
-"""Sessions of a connection for programs that run many processes: each session is one process's at a time."""
+"""Sessions of a connection for programs with many processes: each session is used by one process at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from connmgr.client.address import default_auth_file
 
 MAX_SLOTS = 12
-"""Sessions of one connection; the daemon allows 16 of all programs."""
+"""Most sessions per connection; the daemon allows 16 for all programs together."""
 
 
 class Slot:
     """A session of a connection that no other process of this ``program`` and user uses; ``session`` is its name.
 
-    It stays for the next process, which need not wait for a shell to start. Where all sessions are in use, it waits for
-    the one that this process's id tells.
+    It is left open for the next process, which need not start a shell. If all sessions are in use, it waits for the one
+    chosen by this process's id.
     """
 
     def __init__(self, program: str, connection: str) -> None:
@@ -47,9 +47,9 @@ def is_slot(program: str, session: str | None) -> bool:
 
 
 def _directory(program: str) -> Path:
-    """Return the directory of the locks: beside the auth file, or where no daemon of this machine has made one, in tmp.
+    """Return the directory of the locks: beside the auth file, or in tmp if no daemon of this machine has created that.
 
-    :raises OSError: it cannot be made, or is another user's.
+    :raises OSError: it cannot be created, or belongs to another user.
     """
     beside = default_auth_file().parent
     if beside.is_dir():

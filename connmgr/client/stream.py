@@ -15,30 +15,30 @@ from connmgr.client.wire import Response, WireError
 LINES = "application/x-ndjson"
 READ_BYTES = 256 * 1024
 FAILED_STATUS = 500
-"""The status of an error that is told in the last line, as of one that is told at once."""
+"""The status of an error in the last line, which comes too late for a status of its own."""
 
 
 class Piece(NamedTuple):
-    """What a command has printed since the last piece."""
+    """The output of a command since the last piece."""
 
     stdout: bytes
     stderr: bytes
 
 
 class Stream:
-    """A running command, iterated as it prints; ``exit_code`` is None until the iteration has come to its end.
+    """A running command, iterated for its output; ``exit_code`` is None until the end of the iteration.
 
-    To leave it earlier, by :meth:`close` or as a context manager, kills the command.
+    Leaving it earlier, by :meth:`close` or a context manager, kills the command.
     """
 
     exit_code: int | None = None
     restarted = False
-    """Whether the shell was lost before, so that directory and variables are new; the first piece is empty then."""
+    """Whether the shell had been lost, so that directory and variables are new; the first piece is then empty."""
 
     def __init__(self, response: Response) -> None:
-        """Read from ``response``, which nobody else reads.
+        """Read from ``response``, which must have no other reader.
 
-        :raises ClientError: it has no lines, and so is not a daemon's of this version.
+        :raises ClientError: it does not consist of lines, so it is not from a daemon of this version.
         """
         self._response = response
         if response.headers.content_type != LINES:
@@ -54,10 +54,10 @@ class Stream:
         self.close()
 
     def __iter__(self) -> Iterator[Piece]:
-        """Yield what the command prints, as it comes.
+        """Yield the output as it comes.
 
-        :raises ClientError: it did not run to its end.
-        :raises Unreachable: the connection broke before.
+        :raises ClientError: the command did not run to its end.
+        :raises Unreachable: the connection broke before the end.
         """
         for line in self._lines():
             told = json.loads(line)
@@ -77,7 +77,7 @@ class Stream:
         self._response.close()
 
     def _await_end(self) -> None:
-        # The answer ends when the daemon has let go of the shell, which the next request may want.
+        # The answer ends when the shell is free again, which the next request may need.
         with suppress(OSError, WireError):
             self._response.read()
 

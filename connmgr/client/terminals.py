@@ -1,4 +1,4 @@
-"""``/terminal``: terminals that go on when nobody is attached."""
+"""``/terminal``: terminals that run on when no client is attached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.client.websocket import open_websocket
 
 
 class TerminalOutput(NamedTuple):
-    """Output from an offset on; ``next`` is the offset behind it, ``eof`` whether there will be no more."""
+    """Output from an offset on; ``next`` is the offset after it, ``eof`` means that there will be no more."""
 
     data: bytes
     next: int
@@ -23,7 +23,7 @@ class TerminalOutput(NamedTuple):
 
 
 class Terminals(Group):
-    """``/terminal``; a terminal is named by its uuid. What an answer describes is a dict as docs/API.md has it."""
+    """``/terminal``; a terminal is named by its uuid. Answers are dicts as in docs/API.md."""
 
     def __init__(self, post: Post, http: HttpSession) -> None:
         super().__init__(post)
@@ -48,22 +48,20 @@ class Terminals(Group):
         return str(answer["terminal"])
 
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
-        """Return a terminal's output, which begins with what draws its screen, and its input.
-
-        To close it leaves the terminal as it is. With ``watch`` it takes no input, and its size is others'.
-        """
+        """Return output, beginning with a drawing of the screen, and input; closing it keeps the terminal open."""
+        # With `watch`, the pipe accepts no input and does not set the size.
         query = "?watch=true" if watch else ""
         return Pipe(open_websocket(self._http, f"/terminal/attach/{quote(terminal, safe='')}{query}"))
 
     def input(self, terminal: str, data: bytes) -> None:
-        """Send input as keys would."""
+        """Send input, like typed keys."""
         encoded = base64.b64encode(data).decode()
         self._post("/terminal/input", terminal=terminal, data=encoded, encoding="base64")
 
     def output(
         self, terminal: str, offset: int = 0, *, wait: float | None = None, max_bytes: int | None = None
     ) -> TerminalOutput:
-        """Return output from ``offset`` on; with ``wait``, wait so many seconds for some."""
+        """Return output from ``offset`` on; ``wait`` is the longest wait for some, in seconds."""
         options = given(wait=wait, maxBytes=max_bytes)
         answer = self._post("/terminal/output", terminal=terminal, offset=offset, encoding="base64", **options)
         return TerminalOutput(base64.b64decode(answer["data"]), answer["next"], answer["offset"], answer["eof"])
@@ -71,7 +69,7 @@ class Terminals(Group):
     def screen(
         self, terminal: str, *, wait: float | None = None, since: int | None = None, contains: str | None = None
     ) -> dict[str, Any]:
-        """Return what a person would see; with ``wait``, wait so many seconds for output after ``since``, or a text."""
+        """Return the visible screen; ``wait`` up to so many seconds for output after ``since``, or for a text."""
         options = given(wait=wait, since=since, contains=contains)
         return dict(self._post("/terminal/screen", terminal=terminal, **options))
 
@@ -84,9 +82,9 @@ class Terminals(Group):
         return list(self._post("/terminal/query", **given(connectionFilter=connection))["terminals"])
 
     def close(self, terminal: str) -> None:
-        """End a terminal with all that runs in it."""
+        """End a terminal and all programs in it."""
         self._post("/terminal/close", terminal=terminal)
 
     def ticket(self, terminal: str) -> str:
-        """Return a ticket by which a page of the browser attaches, once."""
+        """Return a ticket with which a page of the browser can attach once."""
         return str(self._post("/terminal/ticket", terminal=terminal)["ticket"])

@@ -1,4 +1,4 @@
-"""Files that are sent and received in pieces."""
+"""Sends and receives files in pieces."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from connmgr.client.wire import Response, WireError
 
 PIECE_BYTES = 256 * 1024
 SOURCE_FAILED = "source_failed"
-"""The code of the error for a source that cannot be read."""
+"""The error code for a source that cannot be read."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes transferred and the total, which is None if unknown."""
 
 
 class Download:
-    """What is being received: a file, or an archive for :mod:`tarfile`, opened with ``mode="r|"``.
+    """A file, or an archive for :mod:`tarfile` with ``mode="r|"``, that is being received.
 
-    ``size`` is in bytes, None for an archive. It occupies the client's connection until it is closed, as a context
-    manager does.
+    ``size`` is in bytes, None for an archive. It occupies the client's connection until it is closed, for example by a
+    context manager.
     """
 
     def __init__(self, response: Response) -> None:
@@ -42,15 +42,12 @@ class Download:
         self.close()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield it in pieces.
-
-        :raises Unreachable: the connection broke before the end.
-        """
+        """Yield the content in pieces; raise :class:`Unreachable` if the connection breaks before the end."""
         while piece := self.read(PIECE_BYTES):
             yield piece
 
     def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes, none at the end; otherwise as the iteration."""
+        """Return up to ``size`` bytes, none at the end; raises as the iteration."""
         try:
             piece = self._response.read1(size)
         except (OSError, WireError) as error:
@@ -60,7 +57,7 @@ class Download:
         return piece
 
     def close(self) -> None:
-        """Release the connection, and give up what was not read."""
+        """Release the connection, and discard what was not read."""
         self._response.close()
 
 
@@ -70,7 +67,7 @@ Source = IO[bytes] | Download
 class Upload:
     """Reads ``source`` while it is sent, and reports to ``progress``.
 
-    ``length`` is the rest of a regular file, or the size of a download.
+    ``length`` is the number of bytes left in a regular file, or the size of a download.
     """
 
     def __init__(self, source: Source, progress: Progress | None) -> None:

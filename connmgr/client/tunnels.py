@@ -1,4 +1,4 @@
-"""``/tunnel``: what the tunnels are doing."""
+"""``/tunnel``: the states of tunnels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class Tunnels(Group):
     """``/tunnel``; :meth:`connmgr.client.endpoints.Connections.toggle` opens and closes tunnels."""
 
     def query(self, connections: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Tell what tunnels do, all of them where none are named; each is a dict as docs/API.md has it."""
+        """Describe the tunnels of ``connections``, or all; each is a dict as in docs/API.md."""
         named = None if connections is None else list(connections)
         return list(self._post("/tunnel/query", **given(connections=named))["tunnels"])

@@ -1,6 +1,6 @@
-"""The client's side of a WebSocket (RFC 6455), without extensions, over a socket that does not block.
+"""The client's side of a WebSocket (RFC 6455), without extensions, over a non-blocking socket.
 
-wsproto, by which the daemon speaks it, takes nearly as long to load as a command takes to run.
+Importing wsproto, which the daemon uses, would take nearly as long as a command.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from connmgr.frames import MAX_FRAME_BYTES
 
 READ_BYTES = 256 * 1024
 SHORT_BYTES = 256
-"""Up to this length a frame is masked as one number, which is quicker than by tables."""
+"""Up to this length a frame is masked as one number, which is faster than by tables."""
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 CONTROL_BYTES = 125
-"""A control frame has no more, and a longer frame has its length in two or eight bytes."""
+"""Largest control frame; a longer frame has its length in two or eight bytes."""
 
 NORMAL, PROTOCOL_ERROR, TOO_LARGE = 1000, 1002, 1009
 _FINAL, _RESERVED, _OPCODE, _MASKED = 0x80, 0x70, 0x0F, 0x80
@@ -49,11 +49,11 @@ def open_websocket(session: HttpSession, path: str) -> WebSocket:
 
 
 class WebSocket:
-    """Messages over a ``connected`` socket that does not block; for one thread.
+    """Messages over a ``connected`` non-blocking socket; for one thread.
 
-    ``received`` are the bytes that have come already. Wait for :meth:`fileno` to be readable before :meth:`receive`,
-    and to be writable before :meth:`flush` while there is something ``unsent``. ``closed`` is the code with which the
-    daemon closed it, or None.
+    ``received`` are the bytes that have come already. Call :meth:`receive` when :meth:`fileno` is readable, and
+    :meth:`flush` when it is writable and there are ``unsent`` bytes. ``closed`` is the code with which the daemon
+    closed the WebSocket, or None.
     """
 
     def __init__(self, connected: socket.socket, received: bytes = b"") -> None:
@@ -64,7 +64,7 @@ class WebSocket:
         self._kind: int | None = None
         self._out: deque[memoryview] = deque()
         self.unsent = 0
-        """Bytes that wait until the socket takes them."""
+        """Bytes not yet accepted by the socket."""
 
         self.closed: int | None = None
 
@@ -74,13 +74,13 @@ class WebSocket:
 
     @property
     def has_received(self) -> bool:
-        """Whether bytes have come that no :meth:`receive` has looked at, so that there may be nothing to wait for."""
+        """Whether there are received bytes that :meth:`receive` has not read yet."""
         return bool(self._received) and not self._looked_at
 
     def receive(self) -> Iterator[memoryview]:
-        """Yield the binary messages that have come, read at most once from the socket; pings are answered.
+        """Yield the messages that have come, after at most one read of the socket; pings are answered.
 
-        :raises ClientError: what comes is no WebSocket's, or a message is too long.
+        :raises ClientError: the data is no WebSocket's, or a message is too long.
         :raises Unreachable: the connection ended without a closing frame.
         """
         self._looked_at = False
@@ -99,20 +99,17 @@ class WebSocket:
             raise _broken("it was closed")
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Queue a binary message of ``parts``, and send what the socket takes at once.
-
-        :raises Unreachable: the connection broke.
-        """
+        """Queue a binary message of ``parts``, and send what the socket accepts; raises as :meth:`flush`."""
         self._queue(BINARY, b"".join(parts))
         self.flush()
 
     def send_text(self, text: str) -> None:
-        """As :meth:`send`, with a text."""
+        """Like :meth:`send`, with a text."""
         self._queue(TEXT, text.encode())
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes.
+        """Send what the socket accepts.
 
         :raises Unreachable: the connection broke.
         """
@@ -122,7 +119,7 @@ class WebSocket:
             except BlockingIOError:
                 return
             except OSError as error:
-                # What the daemon sent before it closed the connection tells more.
+                # The daemon's last message, sent before it closed the connection, says more than this error.
                 self._out.clear()
                 self.unsent = 0
                 if self.closed is None and not isinstance(error, BrokenPipeError | ConnectionResetError):
@@ -135,7 +132,7 @@ class WebSocket:
             self._out.popleft()
 
     def close(self, code: int = NORMAL) -> None:
-        """Say that it is over, as far as that can be sent at once, and close the socket."""
+        """Send a closing frame, if that is possible at once, and close the socket."""
         if self.closed is None and self._socket.fileno() >= 0:
             self._queue(CLOSE, struct.pack("!H", code))
             try:
@@ -145,7 +142,7 @@ class WebSocket:
         self._socket.close()
 
     def _next_frame(self) -> tuple[int, bool, memoryview] | None:
-        """Return opcode, whether it ends its message, and payload of the next frame, or None if not all has come."""
+        """Return opcode, whether it ends its message, and payload of the next frame, or None if it is incomplete."""
         held = self._received
         if len(held) < 2:
             return None
@@ -215,7 +212,7 @@ class WebSocket:
 
 
 def masked(payload: bytes, key: bytes) -> bytes | bytearray:
-    """Return ``payload`` with each byte combined with that of the four of ``key`` whose turn it is."""
+    """Return ``payload`` with byte i combined by XOR with byte i modulo 4 of ``key``."""
     length = len(payload)
     if length <= SHORT_BYTES:
         mask = (key * (length // 4 + 1))[:length]

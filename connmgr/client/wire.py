@@ -1,6 +1,6 @@
-"""HTTP/1.1 as the daemon speaks it, over one connection at a time.
+"""HTTP/1.1 as the daemon uses it, over one connection at a time.
 
-The standard library's client knows much more of HTTP, and takes longer to load than a command takes to run.
+Importing the standard library's client, which knows much more of HTTP, would take longer than a command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_HEADERS = 100
 CHUNK_END = b"\r\n"
 HTTP_PORT = 80
 SWITCHING = 101
-"""The status that ends HTTP on a connection: what follows is of the protocol that was asked for."""
+"""The status that ends HTTP on a connection: the requested protocol follows."""
 
 Body = bytes | IO[bytes] | Iterable[bytes]
 
@@ -27,7 +27,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class WireError(Exception):
-    """What comes from the other side is no answer, or breaks off."""
+    """The data from the other side is no answer, or is incomplete."""
 
 
 class Headers(dict[str, str]):
@@ -40,7 +40,7 @@ class Headers(dict[str, str]):
 
 
 class Response:
-    """An answer, whose body is read once: ``ended`` tells whether to its end, ``last`` whether none follows it."""
+    """An answer whose body is read once: ``ended`` after its end, ``last`` if the connection carries no other."""
 
     def __init__(self, connection: Connection, file: IO[bytes]) -> None:
         """Read status and headers from ``file``.
@@ -59,7 +59,7 @@ class Response:
             raise WireError("an answer in a coding that is not known")
         if length and not re.fullmatch(r"[0-9]{1,18}", length):
             raise WireError("an answer with a length that is no number")
-        # Of the body or of the chunk; None for a body that ends with the connection.
+        # Bytes left of the body or of the chunk; None for a body that ends with the connection.
         self._left: int | None = 0 if self._chunked else int(length) if length else None
         self.last = version == 0 or self._left is None or self.headers.get("connection", "").lower() == "close"
         self._begun = False
@@ -68,9 +68,9 @@ class Response:
             self._end()
 
     def read1(self, most: int) -> bytes:
-        """Return what has come, at least a byte and at most ``most``; nothing at the end.
+        """Return the data that has come, 1 to ``most`` bytes; nothing at the end.
 
-        :raises OSError | WireError: the answer breaks off.
+        :raises OSError | WireError: the answer is incomplete.
         """
         if self._file.closed and not self.ended:
             raise WireError("the connection was closed")
@@ -91,11 +91,11 @@ class Response:
         return bytes(piece)
 
     def read(self) -> bytes:
-        """Return all that is left of the body, otherwise as :meth:`read1`."""
+        """Return the rest of the body; otherwise as :meth:`read1`."""
         return b"".join(iter(lambda: self.read1(BLOCK_BYTES), b""))
 
     def close(self) -> None:
-        """Leave the answer, and with it the connection if the answer was not read to its end."""
+        """Release the answer, and close the connection if the answer was not read to its end."""
         self._file.close()
         if not (self.ended or self.last):
             self._connection.leave(self)
@@ -120,7 +120,7 @@ class Response:
 class Connection:
     """A connection to ``host`` and ``port``; ``sock`` is None until :meth:`connect` and after :meth:`close`.
 
-    ``timeout`` is in seconds, for each time that something is sent or received.
+    ``timeout`` is in seconds, for each send and receive.
     """
 
     def __init__(self, host: str, port: int, timeout: float) -> None:
@@ -138,23 +138,23 @@ class Connection:
         return self.sock
 
     def close(self) -> None:
-        """Close the connection, and the answer that was not read to its end."""
-        # The socket stays open as long as the file.
+        """Close the connection, and an answer that was not read to its end."""
+        # The socket stays open as long as the file does.
         for opened in (self._file, self.sock):
             if opened is not None:
                 opened.close()
         self._file = self.sock = self._response = None
 
     def leave(self, response: Response) -> None:
-        """Close the connection if ``response`` is what comes over it, and not that of a connection before."""
+        """Close the connection if ``response`` is its current answer, not that of an earlier connection."""
         if self._response is response:
             self.close()
 
     def post(self, path: str, body: Body, headers: dict[str, str], length: int | None = None) -> None:
-        """Send a request. A ``body`` other than bytes goes in chunks, unless its ``length`` is given.
+        """Send a request. A ``body`` other than bytes is sent in chunks, unless its ``length`` is given.
 
         :raises OSError | WireError: it cannot be sent, or the answer before was not read to its end.
-        :raises ValueError: path or headers have a character that would end their line.
+        :raises ValueError: path or headers contain a character that would end their line.
         """
         if self._response is not None and not self._response.ended:
             raise WireError("the answer to the request before was not read")
@@ -179,9 +179,9 @@ class Connection:
         self._opened().sendall(self._head("GET", path, headers))
 
     def switched(self) -> tuple[socket.socket, bytes]:
-        """Hand over the socket after an answer with :data:`SWITCHING`, and what has come of the other protocol.
+        """Hand over the socket after an answer with :data:`SWITCHING`, with received data of the other protocol.
 
-        The socket does not block any more. The connection is free to be opened for another request.
+        The socket is non-blocking from now on. The connection can be opened again for another request.
         :raises OSError | WireError: the connection is closed.
         """
         opened, file = self._opened(), self._file
@@ -195,7 +195,7 @@ class Connection:
     def response(self) -> Response:
         """Return the answer to the request that was sent.
 
-        One that is the last keeps the socket to itself: the connection is free to be opened for another request.
+        The last answer of a connection keeps the socket, and the connection can be opened again for another request.
         :raises OSError | WireError: there is none.
         """
         opened = self._opened()
@@ -203,7 +203,7 @@ class Connection:
         self._response = response = Response(self, self._file)
         if response.last and response.status != SWITCHING:
             self._file = self.sock = self._response = None
-            # It stays open as long as the answer's file.
+            # It stays open as long as the answer's file does.
             opened.close()
         return response
 
@@ -222,7 +222,7 @@ class Connection:
 
 
 def _pieces(body: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
-    """Yield ``body`` in pieces that are not empty: an empty chunk would end it."""
+    """Yield the pieces of ``body`` that are not empty, because an empty chunk would end the body."""
     read = getattr(body, "read", None)
     pieces: Iterable[bytes] = iter(lambda: read(BLOCK_BYTES), b"") if read else body
     return (piece for piece in pieces if piece)

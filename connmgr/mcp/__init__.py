@@ -1,1 +1,1 @@
-"""The MCP server: what a token allows, as tools for an agent. It is a client of the daemon."""
+"""The MCP server: tools for an agent, as far as its token allows. It is a client of the daemon."""

@@ -1,4 +1,4 @@
-"""What helps an agent after an error, by the error's code."""
+"""Advice for an agent after an error, by the error's code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NEXT: Mapping[str, str] = {
     "unknown_connection": "Call list_systems for the valid names.",
     "unknown_type": _ASK + "this kind of system needs a plugin that is not installed.",
     "unknown_job": "Call list_jobs for the existing jobs. A job is kept for a day after its end.",
-    "unknown_command": "Call list_commands for the saved commands that there are.",
-    "unknown_terminal": "Open one with open_terminal. One that has ended is kept for five minutes.",
+    "unknown_command": "Call list_commands for the saved commands.",
+    "unknown_terminal": "Open one with open_terminal. An ended terminal is kept for five minutes.",
     "unknown_blob": "Repeat the call.",
     "no_shell": "Repeat the call: it starts the shell.",
     "no_such_directory": "Create it with create_directory, or name another. If you named none, your directory was "
@@ -53,7 +53,7 @@ NEXT: Mapping[str, str] = {
     "rule.",
     "approval_required": "Tell the person what waits and how to approve it. Then repeat the very same call.",
     "approval_denied": "A person has denied it. Do not try to achieve the same in another way; ask what they want.",
-    "quota_exceeded": "Wait, and send fewer requests. The message tells which quota it is.",
+    "quota_exceeded": "Wait, and send fewer requests. The message names the quota.",
     "token_expired": _ASK + "the token has expired and must be renewed.",
     "token_revoked": _ASK + "the token was revoked. Nothing more is allowed.",
     "invalid_token": _ASK + "the token is not valid.",
@@ -67,7 +67,7 @@ NEXT: Mapping[str, str] = {
     "host_unreachable": "No route leads to the machine. Try again later, or ask whether it runs.",
     "connect_timeout": "The machine does not answer. Try again later, or ask whether it runs.",
     "host_key_unknown": _ASK + "they have to compare and accept the machine's key.",
-    "host_key_changed": _ASK + "the machine is not the one that it was. Do not use it until they have looked.",
+    "host_key_changed": _ASK + "the machine's key has changed. Do not use it until they have checked.",
     "auth_failed": _ASK + "the machine refuses the login that is stored for it.",
     "elevation_failed": _ASK + "sudo, su or doas refuses the stored password.",
     "transport_unsupported": "This system cannot do that. Use another one.",
@@ -82,11 +82,11 @@ NEXT: Mapping[str, str] = {
     "recording_failed": _ASK + "recordings cannot be written.",
     "integrity": _ASK + "the stored data of this system was changed outside connmgr, and is refused.",
     # The daemon
-    "not_toggleable": "It can be neither started nor stopped. list_systems tells by `usage` what can.",
-    "port_in_use": "Another program listens there. Ask whom you work for: they may free the port or choose another.",
+    "not_toggleable": "It can be neither started nor stopped. `usage` in list_systems shows which systems can.",
+    "port_in_use": "Another program listens there. " + _ASK + "they may free the port or choose another.",
     "connection_cycle": _ASK + "a system would run over itself.",
-    "runtime_unreachable": "The program that runs the containers does not answer there. Look whether it runs.",
-    "no_shell_inside": "There is no shell inside. It can only be used from the system around it.",
+    "runtime_unreachable": "The program that runs the containers does not answer there. Check whether it runs.",
+    "no_shell_inside": "The container has no shell. It can only be used from the system that contains it.",
     "busy": _WAIT,
     "shell_busy": "Another command holds the shell. " + _WAIT,
     "session_limit": "Omit session, or use one that list_jobs shows: a system has 16 at most.",
@@ -96,14 +96,14 @@ NEXT: Mapping[str, str] = {
     "temporary_limit": _WAIT,
     "vault_unavailable": _WAIT,
     "audit_unavailable": _ASK + "the audit trail cannot be written, and the daemon does nothing without it.",
-    "stopping": "The daemon is stopping. Jobs go on. " + _WAIT,
-    "unreachable": "The daemon or the machine does not answer. Jobs go on. "
+    "stopping": "The daemon is stopping. Jobs run on. " + _WAIT,
+    "unreachable": "The daemon or the machine does not answer. Jobs run on. "
     + _WAIT
-    + " A command that was started is then found, not started twice.",
-    "internal": _ASK + "it is a fault of the program, and its log has more.",
+    + " If the command was started, the call finds it and does not start it twice.",
+    "internal": _ASK + "this is a fault of the program; its log has more.",
 }
 
 
 def advice(error: ClientError) -> str | None:
-    """Return what to do after ``error``, None if nothing helps."""
+    """Return what to do after ``error``, None if there is no advice."""
     return NEXT.get(error.code)

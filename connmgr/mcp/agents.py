@@ -1,4 +1,4 @@
-"""The agents of an HTTP server: each has shown a token, and has a bridge and a session of its own."""
+"""The agents of an HTTP server: each has shown a token, and has its own bridge and session."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.mcp.bridge import Bridge
 
 IDLE_SECONDS = 30 * 60.0
-"""Seconds for which an agent is kept that neither sends nor listens."""
+"""An agent that neither sends nor listens for so many seconds is ended."""
 
 CHECK_SECONDS = 30.0
-"""Seconds after which the daemon is asked again whether it still accepts an agent's token."""
+"""Interval at which the daemon is asked whether it still accepts an agent's token."""
 
 MAX_AGENTS = 128
 MAX_AGENTS_OF_TOKEN = 16
-"""Far fewer than the sessions that the daemon gives a token."""
+"""Far fewer than the sessions that the daemon allows a token."""
 
 MAX_REQUESTS_OF_TOKEN = 64
-"""Under way at once, those that listen included; each call of a tool has a thread, of which all agents share some."""
+"""Requests under way at once, listening ones included; each tool call needs one of the threads that agents share."""
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
@@ -34,21 +34,21 @@ Build = Callable[[Bridge], MCPServer]
 
 
 class TooManyAgentsError(Exception):
-    """No further agent is accepted until one has left."""
+    """No agent is accepted until one has left."""
 
 
 class Agent:
-    """One agent: what answers its requests, and when it was last heard of. For one event loop."""
+    """One agent: the server of its requests, and when it was last heard of. For one event loop."""
 
     def __init__(self, owner: bytes, bridge: Bridge, server: MCPServer, *, shared: bool) -> None:
         self.owner = owner
         self.shared = shared
-        """Whether it stands for all requests that show its token and have no session."""
+        """Whether it serves all requests that show its token without a session."""
 
         self.session: str | None = None
         self.heard = self.checked = anyio.current_time()
         self._bridge = bridge
-        # Sessions end with their agent, and what a request must show is checked before it comes here.
+        # Sessions end with their agent, and App checks requests before they come here.
         server.streamable_http_app(max_request_body_size=MAX_BODY_BYTES, session_idle_timeout=None, host="")
         self._manager = server.session_manager
         self._requests: set[anyio.CancelScope] = set()
@@ -60,11 +60,11 @@ class Agent:
 
     @property
     def under_way(self) -> int:
-        """How many of its requests are not answered yet."""
+        """The number of its requests that are not answered yet."""
         return len(self._requests)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the answer may lack its end, or be none, when the agent is ended meanwhile."""
+        """Answer a request; if the agent ends meanwhile, the answer may be cut short or missing."""
         if self._over.is_set():
             return
         with anyio.CancelScope() as request:
@@ -76,22 +76,19 @@ class Agent:
                 self.heard = anyio.current_time()
 
     def accepted(self) -> None:
-        """Ask the daemon whether it still takes the token; waits for it.
-
-        :raises ClientError: it does not, or cannot be reached.
-        """
+        """Return if the daemon still accepts the token; raise ClientError if not, or if it cannot be reached."""
         with self._bridge.client() as client:
             client.token.info()
 
     def end(self) -> None:
-        """Cancel its requests, and be over."""
+        """Cancel its requests, and end."""
         self._over.set()
         for request in self._requests:
             request.cancel()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Be there for requests until the block is left."""
+        """Serve requests until the block is left."""
         try:
             async with self._manager.run():
                 yield
@@ -100,7 +97,7 @@ class Agent:
                 await anyio.to_thread.run_sync(self._bridge.close)
 
     async def over(self) -> None:
-        """Return when it was ended, or was silent for too long."""
+        """Return when the agent has ended, or was silent for too long."""
         while not self._over.is_set():
             since = anyio.current_time() if self._requests else self.heard
             with anyio.move_on_at(since + IDLE_SECONDS):
@@ -110,9 +107,9 @@ class Agent:
 
 
 class Agents:
-    """The agents that there are. For one event loop; each lives in a task of ``tasks``.
+    """The current agents. For one event loop; each agent runs in a task of ``tasks``.
 
-    ``client`` makes clients of the daemon that show a token, and ``build`` the server of a bridge; both in any thread.
+    ``client`` makes clients of the daemon that show a token, ``build`` the server of a bridge; both in any thread.
     """
 
     def __init__(self, client: Callable[[str], Client], build: Build, tasks: TaskGroup) -> None:
@@ -122,32 +119,28 @@ class Agents:
         self._agents: set[Agent] = set()
 
     def under_way(self, token: str) -> int:
-        """Return how many requests that show ``token`` are not answered yet."""
+        """Return the number of requests with ``token`` that are not answered yet."""
         owner = _owner(token)
         return sum(agent.under_way for agent in self._agents if agent.owner == owner)
 
     async def of_session(self, token: str, session: str) -> Agent | None:
         """Return the agent with the id ``session`` if it has shown ``token``, else None.
-
-        :raises ClientError: the daemon takes the token no longer.
+        :raises ClientError: as :meth:`Agent.accepted`.
         """
         owner = _owner(token)
         found = next((one for one in self._agents if one.session == session and one.owner == owner), None)
         return None if found is None else await self._checked(found)
 
     async def of_token(self, token: str) -> Agent:
-        """Return the agent of all requests that show ``token`` and have no session.
-
-        :raises ClientError, TooManyAgentsError: as :meth:`begin`.
-        """
+        """Return the agent of all requests that show ``token`` without a session; raises as :meth:`begin`."""
         found = self._shared(_owner(token))
         return await self.begin(token, shared=True) if found is None else await self._checked(found)
 
     async def begin(self, token: str, *, shared: bool = False) -> Agent:
-        """Return a new agent; a ``shared`` one that has come meanwhile is returned instead.
+        """Return a new agent, or an existing one if a ``shared`` agent of ``token`` has appeared meanwhile.
 
-        :raises ClientError: the daemon does not take the token, or cannot be reached.
-        :raises TooManyAgentsError: there are as many as there may be.
+        :raises ClientError: the daemon rejects the token, or cannot be reached.
+        :raises TooManyAgentsError: a limit on agents is reached.
         """
         owner = _owner(token)
         bridge, server = await anyio.to_thread.run_sync(self._made, token)
@@ -175,7 +168,7 @@ class Agents:
             raise
 
     def end(self, agent: Agent) -> None:
-        """Cancel an agent's requests, and let its session go; what it has started on machines runs on."""
+        """Cancel an agent's requests, and end its session; its jobs on machines run on."""
         self._agents.discard(agent)
         agent.end()
 
@@ -200,7 +193,7 @@ class Agents:
                 self.end(agent)
                 raise
             except ClientError:
-                # Its tools tell so, and the next call may find the daemon back.
+                # The daemon is away: the agent's tools report this, and the next call may find it back.
                 return agent
         return agent
 
@@ -208,7 +201,7 @@ class Agents:
         return next((one for one in self._agents if one.shared and one.owner == owner), None)
 
     def _make_room(self, owner: bytes) -> None:
-        """Let the one of ``owner``'s idle agents go that was silent for the longest time, where there is no room.
+        """If there is no room, end the idle agent of ``owner`` that was silent for the longest time.
 
         :raises TooManyAgentsError: none is idle.
         """

@@ -1,7 +1,7 @@
-"""Approvals: where a rule asks about a call, the agent's client puts the question to the person in front of it.
+"""Approvals: if a rule asks about a call, the agent's client asks the person in front of it.
 
-The agent's token never decides. With an :class:`Approver`, whose token may, the person's answer is the decision.
-Without one the person is told which command decides, and the call waits for that.
+The agent's token never decides. With an :class:`Approver`, whose token may decide, the person's answer is the decision.
+Otherwise the person is told which command decides, and the call waits for it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from connmgr.mcp.question import Question, deciding, decision_of, waiting
 REQUIRED = "approval_required"
 
 WAIT_SECONDS = 40.0
-"""Seconds that a call waits for a person: its client may give up after 60, and the approved work takes time too."""
+"""Seconds that a call waits for a person: clients may give up after 60, and the approved work takes time too."""
 
 PROGRESS_SECONDS = 5.0
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 4.0
-"""Most seconds between two checks whether an approval was given elsewhere; each is a request of the token."""
+"""Longest pause between two checks whether an approval was given elsewhere; each check is a request of the token."""
 
 ANSWERS_WITH_THE_RETRY = "2026-07-28"
-"""From this version of the protocol on a question is the answer of a call, and its answer comes with the next one."""
+"""From this version of the protocol, a call is answered with the question, and the next call has the answer."""
 
 
 class _Step(Enum):
-    """What a person's answer means for the call."""
+    """The consequence of a person's answer for the call."""
 
     AGAIN = "decided"
     WAIT = "decided elsewhere"
@@ -52,7 +52,7 @@ class _Step(Enum):
 
 @dataclass
 class _Asked:
-    """A question that a person has before them."""
+    """A question that a person sees."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
     shown: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -62,7 +62,7 @@ class _Asked:
 
 
 class Questions:
-    """The questions of one server. A question outlives the call that raised it: whoever calls again joins it."""
+    """The questions of one server. A question outlives the call that raised it; a repeated call joins it."""
 
     def __init__(self, tasks: TaskGroup, approver: Approver | None) -> None:
         self.approver = approver
@@ -70,9 +70,9 @@ class Questions:
         self._open: dict[str, _Asked] = {}
 
     async def ask(self, call: Call, question: Question, seconds: float) -> _Step:
-        """Return what the person's answer means; OPEN where none comes within ``seconds``.
+        """Return the consequence of the person's answer; OPEN without an answer within ``seconds``.
 
-        When the client cancels all calls that wait for the answer, the question is withdrawn.
+        When the client has cancelled all calls that wait for the answer, the question is withdrawn.
         """
         asked = self._open.get(question.approval)
         if asked is None:
@@ -92,7 +92,7 @@ class Questions:
         return asked.step if asked.done.is_set() else _Step.OPEN
 
     async def take(self, approval: str, answer: ElicitResult, *, decides: bool) -> _Step:
-        """Do what a person has answered to a question about ``approval``.
+        """Carry out a person's answer to a question about ``approval``.
 
         :raises ClientError: the approver's token may not decide.
         """
@@ -114,7 +114,7 @@ class Questions:
         except ClientError as error:
             asked.error = error
         except (MCPError, ValidationError):
-            # A client that cannot ask after all, or has gone: nothing was decided.
+            # The client cannot ask after all, or is gone: nothing was decided.
             asked.step = _Step.STOP
         finally:
             del self._open[question.approval]
@@ -123,18 +123,18 @@ class Questions:
 
 @asynccontextmanager
 async def questions(approver: Approver | None) -> AsyncIterator[Questions]:
-    """Yield the questions of a server; those that are open at its end are withdrawn."""
+    """Yield the questions of a server; open ones are withdrawn at the end."""
     async with anyio.create_task_group() as tasks:
         yield Questions(tasks, approver)
         tasks.cancel_scope.cancel()
 
 
 async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) -> BaseModel | InputRequiredResult:
-    """Return the result of ``work``; if it needs an approval, have a person asked, and repeat it.
+    """Return the result of ``work``; if it needs an approval, ask the person, and repeat it.
 
     The result may be the question, if the answer comes with the client's next call.
 
-    :raises ClientError: ``approval_required`` if nobody decided in time or nobody can be asked.
+    :raises ClientError: ``approval_required`` if nobody decided in time, or nobody can be asked.
     """
     waiter = _Waiter(call)
     await waiter.resume()
@@ -151,7 +151,7 @@ async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) ->
 
 
 class _Waiter:
-    """One call that may need approvals, one after another."""
+    """One call that may need several approvals, one after another."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -160,10 +160,9 @@ class _Waiter:
         self._pause = PAUSE_SECONDS
 
     async def resume(self) -> None:
-        """Do what the person has answered whose answer comes with this call.
+        """Carry out the person's answer that comes with this call.
 
-        The state is what this server has sealed for the same tool with the same arguments, so nobody else's question
-        is answered.
+        This server has sealed the state for one tool and its arguments, so that no other call can use the answer.
         """
         if self._call.context.request_state is None:
             return
@@ -173,9 +172,9 @@ class _Waiter:
             self._steps[approval] = await self._questions.take(approval, answer, decides=decides)
 
     async def settled(self, required: ClientError) -> InputRequiredResult | None:
-        """Return when the work may be tried again, or what the client has to answer before.
+        """Return None when the work may be repeated, or the question that the client has to answer first.
 
-        :raises ClientError: it makes no sense to try again now.
+        :raises ClientError: repeating it now is useless.
         """
         approval = str(required.details.get("approval", ""))
         if not approval or not _can_ask(self._call):
@@ -205,7 +204,7 @@ class _Waiter:
 
 
 async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
-    """Wait up to ``seconds`` for ``event``, and tell the client meanwhile that the call waits."""
+    """Wait up to ``seconds`` for ``event``, and meanwhile report progress to the client."""
     end = time.monotonic() + seconds
     while not event.is_set() and (left := end - time.monotonic()) > 0:
         with anyio.move_on_after(min(left, PROGRESS_SECONDS)):
@@ -233,7 +232,7 @@ def _question(call: Call, approver: Approver | None, required: ClientError) -> Q
 
 
 def _explained(required: ClientError, *, asked: bool = False) -> ClientError:
-    """Return the error with what the agent can tell the person, who may have been ``asked`` already."""
+    """Return the error with a text for the person, who may have been ``asked`` already."""
     approval, expires = required.details.get("approval"), required.details.get("expires")
     told = "A person is asked, and has not answered yet" if asked else "A person has to approve this first"
     text = f"{told}. `connmgr approve {str(approval)[:8]}` decides, until {expires}."

@@ -1,4 +1,4 @@
-"""Who decides about approvals in the place of a person at a terminal: a token of its own, which does nothing else."""
+"""Decides about approvals for the person in front of the agent, by a token that can do nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Decision = Literal["once", "grant", "deny"]
 class Approver:
     """Decides with the token that ``client`` shows. Safe to use from several threads.
 
-    :raises ClientError: the token may do anything else than decide, or is not valid.
+    :raises ClientError: the token is not valid, or may do anything but decide.
     """
 
     def __init__(self, client: Client) -> None:
@@ -32,7 +32,7 @@ class Approver:
             raise ClientError(text, "scope_denied", 0)
 
     def find(self, approval: str) -> Mapping[str, Any] | None:
-        """Return what is asked, as ``/approval/query`` describes it; None where the token cannot see it, or no more."""
+        """Return the approval as ``/approval/query`` describes it, None if the token cannot see it, or it is over."""
         with self._lock:
             try:
                 return next((one for one in self._client.approval.query() if one["approval"] == approval), None)
@@ -41,7 +41,7 @@ class Approver:
                 return None
 
     def decide(self, approval: str, decision: Decision) -> None:
-        """Decide; what is over is left as it is, since whoever asks again raises it anew.
+        """Decide; an approval that is over stays as it is, since a repeated request asks anew.
 
         :raises ClientError: the token may not decide about this.
         """

@@ -1,4 +1,4 @@
-"""The daemon as one agent sees it: a token, what that allows, and the shell session that is the agent's own."""
+"""The daemon as one agent sees it: a token, its rights, and the agent's own shell session."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from connmgr.client.names import UNKNOWN, UUID, meant
 from connmgr.client.rights import Rights
 
 ANSWER_SECONDS = 40.0
-"""Seconds for one answer of the daemon. A tool answers the agent before its client gives up, often after 60."""
+"""Seconds for one answer of the daemon. A tool must answer before the agent's client gives up, often after 60."""
 
 MAX_CALLS = 32
-"""Most calls of one agent at the same time; each has a thread."""
+"""Most simultaneous calls of one agent; each has a thread."""
 
 MAX_IDLE_CLIENTS = 8
 STOP_SECONDS = 3.0
-"""Seconds for stopping all shells when the agent has left."""
+"""Seconds for stopping all shells after the agent has left."""
 
 UNSETTLED_SECONDS = 300.0
 MAX_UNSETTLED = 100
-"""Most remembered starts of jobs whose answers were lost."""
+"""Most remembered job starts whose answers were lost."""
 
 MAX_CANDIDATES = 20
-"""Most systems that the message on an ambiguous name lists."""
+"""Most systems that the message about an ambiguous name lists."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Start:
-    """A job that is to be started, whose call began at a time.monotonic()."""
+    """A job to be started, and the time.monotonic() at which its call began."""
 
     start: str
     given_up: threading.Event
@@ -51,9 +51,9 @@ class _Start:
 
 
 class Bridge:
-    """What the tools of one agent share. Safe to use from several threads; :meth:`close` when the agent has gone.
+    """The state shared by the tools of one agent. Safe to use from several threads; :meth:`close` it at the end.
 
-    ``client`` shows the token, and belongs to the bridge from now on.
+    ``client`` shows the token; the bridge closes it.
 
     :raises ClientError: the daemon cannot be reached, or rejects the token.
     """
@@ -73,7 +73,7 @@ class Bridge:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """Lend a client to the thread that asks; it waits up to :data:`ANSWER_SECONDS` for an answer."""
+        """Lend a client to the calling thread; its answers may take :data:`ANSWER_SECONDS`."""
         with self._lock:
             lent = self._idle.pop() if self._idle else self._first.clone(ANSWER_SECONDS)
             self._lent.add(lent)
@@ -90,37 +90,34 @@ class Bridge:
                 lent.close()
 
     def place(self, client: Client, system: str, session: str | None) -> Place:
-        """Return where ``system`` and ``session`` lead; without a session it is the agent's own.
-
-        :raises ClientError: ``unknown_connection``: none or several are called so.
-        """
+        """Return the place of ``system`` and ``session``, by default the agent's own; raise ``unknown_connection``."""
         return Place(_only(client, system), session or self.session)
 
     def directory(self, place: Place) -> str | None:
-        """Return where the last command in ``place`` ended, None if that is where its shell is."""
+        """Return the directory in which the last command in ``place`` ended, None for that of its shell."""
         with self._lock:
             return self._directories.get(place)
 
     def ended_in(self, place: Place, directory: str | None) -> None:
-        """Let the next command in ``place`` begin where one has ended."""
+        """Let the next command in ``place`` begin in ``directory``."""
         with self._lock:
             if directory is not None and directory == self._homes.get(place):
-                # What was approved in a shell's own directory is approved there again.
+                # Requests in the shell's own directory name none, so that an approval given there still matches.
                 self._directories.pop(place, None)
             elif directory is not None:
                 self._directories[place] = directory
 
     def forget_directory(self, place: Place) -> None:
-        """Let the next command in ``place`` begin where its shell is."""
+        """Let the next command in ``place`` begin in the directory of its shell."""
         with self._lock:
             self._directories.pop(place, None)
 
     def key_of(self, start: str, given_up: threading.Event) -> str:
         """Return the key with which a job is started.
 
-        It is that of an earlier call with the same ``start`` of which nobody knows what became: ``given_up`` is set
-        when nobody waits for a call any more. Calls that go on at the same time have keys of their own, and after
-        :data:`UNSETTLED_SECONDS` the same is meant anew.
+        If an earlier call with the same ``start`` was given up and its result is unknown, its key is returned, so that
+        the job does not start twice; ``given_up`` is set when a call is given up. Simultaneous calls have different
+        keys, and after :data:`UNSETTLED_SECONDS` a repeated call means another job.
         """
         with self._lock:
             since = time.monotonic() - UNSETTLED_SECONDS
@@ -132,14 +129,14 @@ class Bridge:
             return key
 
     def settled(self, key: str) -> None:
-        """Take note that it is known what became of the start with ``key``: the same again is another job."""
+        """Note that the result of the start with ``key`` is known: a repeated call means another job."""
         with self._lock:
             self._keys.pop(key, None)
 
     def start_shell(self, client: Client, place: Place) -> ShellInfo:
         """Start the shell of ``place``, unless it runs, and describe it.
 
-        One of the agent's own session is stopped with the agent.
+        A shell of the agent's own session is stopped with the agent.
         """
         started = client.shell.start(place.connection, session=place.session)
         with self._lock:
@@ -152,7 +149,7 @@ class Bridge:
         return started
 
     def close(self) -> None:
-        """Stop the agent's own shells, but no job; have calls under way fail, and close all that is idle."""
+        """Stop the agent's own shells, but no jobs; let calls under way fail, and close idle clients."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -161,7 +158,7 @@ class Bridge:
             places = list(self._homes)
         self._first.answer_by(time.monotonic() + STOP_SECONDS)
         for place in places:
-            # It is stopped anyway when it was idle for long.
+            # The daemon stops idle shells anyway.
             with contextlib.suppress(ClientError):
                 self._first.shell.stop(place.connection, session=place.session)
         for client in (*idle, self._first):

@@ -17,19 +17,19 @@ from connmgr.client import Client
 from connmgr.mcp.bridge import Bridge, Place
 
 ANSWER_SECONDS = 49.0
-"""Seconds after which a call is answered, whatever the daemon and its machines do: a client may give up after 60."""
+"""A call is answered after so many seconds in any case, because clients may give up after 60."""
 
 PROGRESS_SECONDS = 5.0
 WORK_SECONDS = 47.0
-"""Seconds for all requests of a call, so that its thread ends and the known result can still be answered."""
+"""Seconds for all requests of a call, so that its thread ends in time for an answer with the known result."""
 
 
 @dataclass
 class Call:
-    """One call of the tool ``name``: ``bridge`` does what it asks, ``cancelled`` is set when nobody waits any more.
+    """One call of the tool ``name`` over ``bridge``; ``cancelled`` is set when nobody waits for it any more.
 
-    ``preview`` is what the call would change, where its arguments do not tell: a person who is asked reads it.
-    ``known`` is answered where the work takes too long, and ``news`` are told while it goes on.
+    ``preview`` is what the call would change, for the person who is asked, if its arguments do not tell. ``known`` is
+    the answer if the work takes too long; ``news`` are reported while it runs.
     """
 
     bridge: Bridge
@@ -43,23 +43,23 @@ class Call:
     news: str = "The daemon is asked."
 
     def left(self) -> float:
-        """Return how many seconds there are for requests; a person may have taken some of them."""
+        """Return how many seconds are left for requests, some of which a person may have taken."""
         return 0.0 if self.cancelled.is_set() else max(0.0, self.began + WORK_SECONDS - time.monotonic())
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """Lend a client to the thread that asks; its requests end with the call."""
+        """Lend a client to the calling thread; its requests end with the call."""
         with self.bridge.client() as client:
             client.answer_by(self.began + WORK_SECONDS)
             yield client
 
     def place(self, system: str, session: str | None = None) -> Place:
-        """Return where ``system`` and ``session`` lead; raises as :meth:`Bridge.place`."""
+        """Return the place of ``system`` and ``session``; raises as :meth:`Bridge.place`."""
         with self.client() as client:
             return self.bridge.place(client, system, session)
 
     async def tell_progress(self) -> None:
-        """Tell the client every few seconds that the call is under way, and :attr:`news` of it."""
+        """Report every few seconds to the client that the call is under way, with :attr:`news`."""
         while True:
             await anyio.sleep(PROGRESS_SECONDS)
             await self.context.report_progress(time.monotonic() - self.began, message=self.news)

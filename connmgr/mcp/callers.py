@@ -1,4 +1,4 @@
-"""Connections to the HTTP server: one that asks nothing is closed, for there are only so many of them."""
+"""Connections to the HTTP server; idle ones are closed, because their number is limited."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-"""Time in which a client sends the head of its next request; in twice that at the latest it is closed."""
+"""Time to send the head of the next request; after at most twice this time the connection is closed."""
 
 
 class Caller(H11Protocol):
-    """One connection, closed when no request begins on it for long."""
+    """One connection, closed if no request begins on it in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

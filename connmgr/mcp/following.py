@@ -1,4 +1,4 @@
-"""A job as one call follows it: to its end or as long as there is time, and what is shown of its output then."""
+"""Follows a job for one call, to its end or as long as there is time, and shows its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.mcp.shown import last_line, text_of, whole_end, whole_start
 from connmgr.printable import visible
 
 LOOK_SECONDS = 2.5
-"""Seconds between two looks at a command's last output."""
+"""Interval at which a command's last output is read."""
 
 LINE_CHARACTERS = 200
 LAST_BYTES = 4096
@@ -24,7 +24,7 @@ GRACE_SECONDS = 10.0
 """Seconds for an answer, in addition to the request's own wait."""
 
 MIN_BYTES = 16
-"""The fewest that the daemon is asked for at once."""
+"""The fewest bytes that the daemon accepts as a limit."""
 
 ENDED = frozenset({"exited", "killed", "timed_out", "lost"})
 UNSEEN = JobOutput(b"", b"", 0, 0, False, False, "unknown", None, True, 0, 0)
@@ -56,7 +56,7 @@ class Ran(BaseModel):
 
 
 class Following:
-    """A job that is followed for one call, by the thread that borrowed ``client``."""
+    """Follows a job for one call, in the thread that borrowed ``client``."""
 
     def __init__(self, call: Call, client: Client, job: Job, most: int) -> None:
         self.job = job
@@ -66,13 +66,13 @@ class Following:
         self._line = ""
 
     def wait(self, seconds: float) -> None:
-        """Return when the job has ended, or ``seconds`` are over; its last line becomes the call's progress."""
+        """Return when the job has ended, or after ``seconds``; its last line becomes the call's progress."""
         until = time.monotonic() + min(seconds, self._call.left())
         self._client.answer_by(min(until + GRACE_SECONDS, time.monotonic() + self._call.left()))
         while True:
             left = until - time.monotonic()
             self._look(max(0.0, min(LOOK_SECONDS, left)))
-            # What it has left in the background may hold its output open.
+            # Background processes may hold the output open after the job's end.
             if self.last.state in ENDED or left <= 0 or self._call.cancelled.is_set():
                 return
             self._call.news = self._line or f"The command is {self.last.state}."
@@ -97,7 +97,7 @@ class Following:
         self._line = last_line(found.stdout or found.stderr, LINE_CHARACTERS) or self._line
 
     def shown(self, directory: str | None = None) -> Ran:
-        """Return what is known, with the beginning and the end of what was printed."""
+        """Return the state, with the beginning and the end of the output."""
         stdout, without, after = self._stream("stdout", self.last.stdout_size)
         stderr, without_too, after_too = self._stream("stderr", self.last.stderr_size)
         return Ran(
@@ -114,7 +114,7 @@ class Following:
         )
 
     def _stream(self, name: str, size: int) -> tuple[str, int, int]:
-        """Return what is shown of a stream, how many bytes are left out in its middle, and the offset behind it."""
+        """Return the shown part of a stream, the number of bytes omitted in its middle, and the offset after it."""
         begun = self._begun.get(name, b"")[:size]
         half = self._most // 2
         if size <= self._most:

@@ -31,14 +31,14 @@ VERSION_HEADER = "mcp-protocol-version"
 
 MAX_CONNECTIONS = 512
 MAX_THREADS = 256
-"""Tool calls that may wait for the daemon at once, each in a thread."""
+"""Most tool calls that wait for the daemon at once, each in a thread."""
 
 CLOSING_SECONDS = 5
 RETRY = {"Retry-After": "5"}
 
 
 class _Reply:
-    """What a client is sent, and how far it is."""
+    """The answer to a client, and how much of it was sent."""
 
     def __init__(self, send: Send, opening: Agent | None) -> None:
         self._send = send
@@ -62,9 +62,9 @@ class _Reply:
 
 
 class App:
-    """The ASGI application: it checks who asks, and has the agent that this is answer.
+    """The ASGI application: it authenticates each request, and passes it to its agent.
 
-    With ``only`` nobody is served who shows another token.
+    With ``only``, requests with any other token are refused.
     """
 
     def __init__(self, agents: Agents, port: int, only: str | None) -> None:
@@ -84,7 +84,7 @@ class App:
             await refusal(scope, receive, send)
 
     async def _answered(self, request: Request, send: Send) -> Response | None:
-        """Have the request answered by its agent, or return why none answers it."""
+        """Let the agent of the request answer it, or return the refusal."""
         token = _token(request.headers.get("authorization"))
         if token is None or not hmac.compare_digest(token.encode(), (self._only or token).encode()):
             return _unauthorized("Show a token of connmgr: `Authorization: Bearer cmgr_…`.")
@@ -119,7 +119,7 @@ class App:
             if (begins and agent.session is None) or (request.method == "DELETE" and reply.succeeded):
                 self._agents.end(agent)
         if reply.status is None:
-            # Clients take 404 for the end of a session, and begin another one.
+            # For clients, 404 means that the session has ended; they begin another one.
             return _refused(503 if agent.shared else 404, "session_ended", "The session has ended: begin another one.")
         if not reply.whole:
             await send({"type": "http.response.body", "body": b""})
@@ -127,7 +127,7 @@ class App:
 
 
 def _token(authorization: str | None) -> str | None:
-    """Return the token that a client shows. The owner's key is none: whoever has that needs no bridge."""
+    """Return the token that a client shows, but never the owner's key, whose holder needs no bridge."""
     kind, _, shown = (authorization or "").partition(" ")
     return shown.strip() if kind.lower() == "bearer" and shown.strip().startswith(TOKEN_PREFIX) else None
 
@@ -155,7 +155,7 @@ def listen(port: int) -> socket.socket:
     :raises OSError: the port is taken.
     """
     listening = socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
-    # Taken over by each connection, where asyncio does not set it itself: an answer goes out in several pieces.
+    # Inherited by each connection, because asyncio does not always set it; an answer is sent in several pieces.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
@@ -172,9 +172,9 @@ async def serve(
     only: str | None = None,
     build: Build = build,
 ) -> None:
-    """Serve agents on a socket until SIGINT or SIGTERM; call ``ready`` once either ends it cleanly.
+    """Serve agents on a socket until SIGINT or SIGTERM; call ``ready`` once these signals end it cleanly.
 
-    ``client`` makes clients of the daemon that show a token, in any thread. With ``only`` no other token is served.
+    ``client`` makes clients of the daemon that show a token, in any thread. With ``only`` any other token is refused.
     """
     anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Keys of a keyboard, by their names, as what a terminal sends for them."""
+"""Names of keys, and the bytes that a terminal sends for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = (*_NAMED, *_FUNCTION)
 
 
 def sent(key: str) -> bytes:
-    """Return what a terminal sends for a key: one of :data:`NAMES`, ``ctrl-c`` or ``alt-x``.
+    """Return the bytes that a terminal sends for a key: one of :data:`NAMES`, ``ctrl-c`` or ``alt-x``.
 
     :raises ClientError: ``invalid_arguments``: there is no such key.
     """

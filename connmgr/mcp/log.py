@@ -1,4 +1,4 @@
-"""What the server writes to standard error: lines for whoever started it, and for no agent."""
+"""Log lines on standard error, for the person who started the server, not for agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_LINE_CHARACTERS = 500
 
 
 class _Line(logging.Formatter):
-    """One line a record: what clients send may be in it, and who reads it may show it on a terminal."""
+    """One line per record, without control characters, because records may quote clients and be read on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
@@ -21,7 +21,7 @@ class _Line(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Have this process log warnings and errors, in place of the tracebacks that the SDK writes."""
+    """Let this process log warnings and errors as lines, in place of the SDK's tracebacks."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -1,4 +1,4 @@
-"""Results of tools: structured content, or what went wrong, with its code and what to do next."""
+"""Results of tools: structured content, or an error with its code and advice."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from connmgr.printable import visible
 
 
 def answered(result: BaseModel) -> CallToolResult:
-    """Return what a tool answers, as structured content, and as JSON for clients that show texts alone."""
+    """Return a tool's answer as structured content, and as JSON text for clients that show only text."""
     text = result.model_dump_json(by_alias=True)
     structured = result.model_dump(mode="json", by_alias=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
 
 
 class Refused(BaseModel):
-    """What came of a call that failed."""
+    """The error of a failed call."""
 
     code: str
     message: str
@@ -28,8 +28,9 @@ class Refused(BaseModel):
 
 
 def refused(error: ClientError) -> CallToolResult:
-    """Return an error as the result of a tool: JSON as text alone, for many clients hold what is structured to be what
-    the tool's output schema has.
+    """Return an error as the result of a tool, as JSON text alone.
+
+    Many clients validate structured content by the tool's output schema, which an error does not match.
     """
     details = {name: error.details[name] for name in ("approval", "expires") if name in error.details}
     told = Refused(code=error.code, message=visible(error.message, lines=True), next=advice(error), **details)
@@ -38,7 +39,7 @@ def refused(error: ClientError) -> CallToolResult:
 
 
 def invalid(error: ValidationError) -> CallToolResult:
-    """Return what is wrong with the arguments of a call."""
+    """Return the faults in the arguments of a call as the result of a tool."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     told = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults)
     return refused(ClientError(told, "invalid_arguments", 0))

@@ -1,4 +1,4 @@
-"""What a person is asked about an approval, in words that the agent has no part in choosing where that is possible."""
+"""The questions about approvals that a person is asked; as far as possible the agent does not choose their words."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from connmgr.mcp.call import Call
 from connmgr.printable import visible
 
 MAX_LINES = 400
-"""Of a question: what is longer is decided about in a terminal, where it is shown whole."""
+"""Longest question; longer requests are decided in a terminal, where they are shown whole."""
 
 MAX_PREVIEW_LINES = 200
 MAX_CHARACTERS = 1000
-"""Of one line of a question."""
+"""Longest line of a question."""
 
 _DECISIONS: Mapping[str, Decision] = {"once": "once", "for an hour": "grant", "deny": "deny"}
 
@@ -35,7 +35,7 @@ class Verdict(BaseModel):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about one ``approval``; where it ``decides`` the answer is the decision, else whether to wait."""
+    """A question about one ``approval``: if it ``decides``, the answer is the decision, else whether to wait."""
 
     approval: str
     message: str
@@ -44,13 +44,13 @@ class Question:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The form, as JSON Schema with the members that the protocol has for one."""
+        """The form as JSON Schema, with only the members that the protocol allows."""
         whole = Verdict.model_json_schema() if self.decides else {"type": "object", "properties": {}}
         return {name: whole[name] for name in ("type", "properties", "required") if name in whole}
 
 
 def decision_of(answer: ElicitResult) -> Decision | None:
-    """Return what was decided; None where the person closed the question, or the form is not filled in."""
+    """Return the decision, None if the person closed the question or did not fill in the form."""
     if answer.action != "accept":
         return "deny" if answer.action == "decline" else None
     try:
@@ -60,7 +60,7 @@ def decision_of(answer: ElicitResult) -> Decision | None:
 
 
 def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
-    """Return the question whose answer is the decision; it shows what the daemon says would be done."""
+    """Return the question whose answer is the decision; it shows the request as the daemon describes it."""
     asked = list(described(approval, f" for your approval (until {_minute(approval['expires'])})"))
     lines = [*asked, *_preview(call)]
     if len(lines) > MAX_LINES or any(len(line) > MAX_CHARACTERS for line in asked):
@@ -69,7 +69,7 @@ def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
 
 
 def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
-    """Return the question whether to wait until it is decided elsewhere; ``approval`` has its id, and its end."""
+    """Return the question whether to wait until somebody decides elsewhere; ``approval`` has its id and expiry."""
     asked = {"action": call.name, "arguments": {name: one for name, one in call.arguments.items() if one is not None}}
     named = {"tokenName": call.bridge.rights.name, "asked": asked}
     told = described(named, f" for an approval (until {_minute(approval['expires'])})")
@@ -93,13 +93,13 @@ def _preview(call: Call) -> Iterator[str]:
 
 
 def _cut(line: str) -> str:
-    """Return a line, or its beginning and how much is missing: what is not seen must not be taken for nothing."""
+    """Return a line, or its beginning and the number of omitted characters, so that the omission is seen."""
     more = len(line) - MAX_CHARACTERS
     return line if more <= 0 else f"{line[:MAX_CHARACTERS]}… and {more} more characters, which are not shown here"
 
 
 def _indented(lines: list[str]) -> str:
-    """Return lines so that a client that renders Markdown shows all but the first as they are."""
+    """Return lines that a client shows unchanged, except the first, even if it renders Markdown."""
     return "\n".join((lines[0], "", *(f"  {line}" for line in lines[1:])))
 
 

@@ -1,4 +1,4 @@
-"""What an agent can read beside its tools' answers: facts of a system, and what a job has printed."""
+"""Resources for an agent: facts of a system, and the output of a job."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ JSON = "application/json"
 READ_SECONDS = 45.0
 OUTPUT_BYTES = 65536
 MIN_BYTES = 16
-"""The fewest that the daemon is asked for at once."""
+"""The fewest bytes that the daemon accepts as a limit."""
 
 MAX_LISTED = 500
 
 Answer = TypeVar("Answer")
 
 LANGUAGES = ("sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "csh", "pwsh", "cmd", "unknown")
-"""Of commands, by the number that the daemon tells."""
+"""Languages of commands, by the daemon's number."""
 
 
 class Facts(BaseModel):
@@ -51,7 +51,7 @@ class Facts(BaseModel):
 
 
 class Resources:
-    """What can be read with the token of ``bridge``; its methods wait for the daemon."""
+    """The resources that the token of ``bridge`` may read; the methods wait for the daemon."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -122,7 +122,7 @@ def _told(shell: ShellInfo) -> dict[str, str]:
 
 
 def _described(client: Client, id: str) -> tuple[Connection, list[str]]:
-    """Return a connection, and the hosts that its links lead to, each with who logs in there."""
+    """Return a connection, and the hosts that its links lead to, each with its user."""
     [info] = client.post("/connection/info", connections=[id], dialled=True)["infos"]
     dialled = info["dialled"].get("hosts", ())
     return Connection.read(info), [visible(f"{one['user']}@{one['host']}:{one['port']}") for one in dialled]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from connmgr.printable import visible
 
 MOST_BEHIND = 3
-"""Bytes of a character behind its first one."""
+"""Most bytes of a UTF-8 character after its first one."""
 
 
 def text_of(data: bytes) -> str:
@@ -14,13 +14,13 @@ def text_of(data: bytes) -> str:
 
 
 def last_line(data: bytes, most: int) -> str:
-    """Return the last line of ``data`` that is not empty, ``most`` characters of it at most."""
+    """Return the last line of ``data`` that is not empty, at most ``most`` characters of it."""
     lines = [line for line in data.decode(errors="replace").splitlines() if line.strip()]
     return visible(lines[-1])[:most] if lines else ""
 
 
 def whole_end(data: bytes) -> bytes:
-    """Return ``data`` without the beginning of a character of UTF-8 at its end."""
+    """Return ``data`` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte & 0xC0 != 0x80:
@@ -30,7 +30,7 @@ def whole_end(data: bytes) -> bytes:
 
 
 def whole_start(data: bytes) -> bytes:
-    """Return ``data`` without the end of a character of UTF-8 at its start."""
+    """Return ``data`` without the rest of a UTF-8 character at its start."""
     for at in range(min(4, len(data))):
         if data[at] & 0xC0 != 0x80:
             return data[at:]

@@ -1,4 +1,4 @@
-"""Prepares the place of a call's work: a running shell, a directory, and a command that is started only once."""
+"""Prepares the place of a call: a running shell, a directory, and a command that is started only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = frozenset({"session_limit", "job_limit", "terminal_limit"})
 """Errors after which something must be closed first."""
 
 SPARE_SECONDS = 2.0
-"""Seconds left at which it is not tried again."""
+"""With fewer seconds left, a request is not repeated."""
 
 Answer = TypeVar("Answer")
 
@@ -32,7 +32,7 @@ def path_in(bridge: Bridge, place: Place, path: str) -> str:
 
 
 def in_shell(call: Call, client: Client, place: Place, request: Callable[[], Answer]) -> Answer:
-    """Return what ``request`` returns, with the shell of ``place`` running.
+    """Return the result of ``request``, with the shell of ``place`` running.
 
     A request that the daemon has not carried out is repeated while there is time.
     """
@@ -40,20 +40,20 @@ def in_shell(call: Call, client: Client, place: Place, request: Callable[[], Ans
     def running() -> None:
         call.bridge.start_shell(client, place)
 
-    # A request that finds no shell may use up the approval that it needs.
+    # The shell is started first: a request without a shell could use up its approval.
     persist(call, running, may_pass)
     try:
         return persist(call, request, has_done_nothing)
     except ClientError as error:
         if error.code not in NO_SHELL:
             raise
-    # It was lost, or stopped meanwhile.
+    # The shell was lost or stopped meanwhile.
     persist(call, running, may_pass)
     return persist(call, request, has_done_nothing)
 
 
 def persist(call: Call, request: Callable[[], Answer], passing: Callable[[ClientError], bool]) -> Answer:
-    """Return what ``request`` returns, repeated after errors that are ``passing`` while there is time."""
+    """Return the result of ``request``, repeated after ``passing`` errors while there is time."""
     while True:
         try:
             return request()
@@ -71,7 +71,7 @@ def bear(call: Call, error: ClientError) -> None:
 
 
 def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) -> Job:
-    """Start a job, once: if it is unknown whether it was started, the same call finds it again.
+    """Start a job once: if an earlier call lost the answer to its start, the same call finds that job.
 
     ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.
     """
@@ -93,5 +93,5 @@ def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) 
         raise
     if not call.cancelled.is_set():
         call.bridge.settled(key)
-    # Else nobody was told of the job.
+    # Otherwise the answer is lost, and a repeated call must find this job.
     return job

@@ -1,4 +1,4 @@
-"""A server on standard input and output, for the agent that has started it."""
+"""Serves the agent that has started this process, on standard input and output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 async def serve(server: MCPServer, close: Callable[[], None]) -> None:
     """Serve until the agent's client closes standard input, or is gone.
 
-    SIGINT and SIGTERM end the process by themselves, after ``close``.
+    SIGINT and SIGTERM end the process after ``close``.
     """
     try:
         async with anyio.create_task_group() as tasks:
@@ -29,12 +29,12 @@ async def _until_signal(close: Callable[[], None]) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             await anyio.to_thread.run_sync(close)
-            # The thread that reads standard input cannot be ended, and the interpreter would wait for it.
+            # The interpreter would wait for the thread that reads standard input, which cannot be ended.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
 
 def _is_broken_pipe(error: BaseException) -> bool:
-    """Whether ``error``, or all of a group, tells that nobody reads standard output any more."""
+    """Whether ``error``, or all errors of a group, mean that the reader of standard output is gone."""
     inner = getattr(error, "exceptions", None)
     return all(map(_is_broken_pipe, inner)) if inner else isinstance(error, BrokenPipeError)

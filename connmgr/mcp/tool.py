@@ -1,4 +1,4 @@
-"""Turns functions into tools: each declares the daemon's actions that it needs, and is called in its own thread."""
+"""Turns functions into tools: each declares the daemon's actions that it needs, and runs in its own thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Work = Callable[..., BaseModel]
 
 @dataclass(frozen=True)
 class Declared:
-    """A tool and what it needs: ``actions`` of the daemon, and whether it ``runs`` commands."""
+    """A tool: the ``actions`` of the daemon that it needs, and whether it ``runs`` commands."""
 
     work: Work
     actions: tuple[str, ...]
@@ -54,12 +54,12 @@ class Declared:
         return self.work.__name__
 
     def allowed(self, bridge: Bridge) -> bool:
-        """Whether the scopes of the bridge's token suffice."""
+        """Whether the token's scopes allow the tool."""
         rights = bridge.rights
         return rights.actions.issuperset(self.actions) and (not self.runs or rights.commands is not None)
 
     def bound(self, bridge: Bridge) -> Tool:
-        """Return the tool as the SDK takes it, for one bridge."""
+        """Return the tool for one bridge, in the SDK's form."""
         hints = get_type_hints(self.work, include_extras=True)
         answer = hints.pop("return")
         parameters = list(inspect.signature(self.work).parameters.values())[1:]
@@ -92,13 +92,13 @@ class Declared:
             call.cancelled.set()
 
     async def _done(self, call: Call) -> BaseModel:
-        """Return what the work returns, or what is known of it where that is overdue; tell meanwhile how far it is."""
+        """Return the result of the work, or the known part if it is overdue; report progress meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call.tell_progress)
             try:
                 done: BaseModel | ClientError = await self._worked(call)
             except ClientError as error:
-                # Raised within the group it would be one of a group.
+                # Raised within the task group, it would be wrapped in a group.
                 done = error
             tasks.cancel_scope.cancel()
         if isinstance(done, ClientError):
@@ -110,7 +110,7 @@ class Declared:
         given = {name: call.arguments[camel_case(name)] for name in names}
         work = partial(self.work, call, **given)
         with anyio.move_on_after(call.began + ANSWER_SECONDS - time.monotonic()):
-            # Whoever no longer waits leaves the thread; it sees `cancelled` and ends.
+            # A cancelled call leaves its thread behind; the thread sees `cancelled` and ends.
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=call.bridge.threads)
         if call.known is None:
             raise Unreachable("There was no answer in time.", sent=True)
@@ -118,11 +118,11 @@ class Declared:
 
 
 class _Strict(Tool):
-    """A tool that refuses arguments which it does not have, and tells what is wrong with one as all errors are told."""
+    """A tool that refuses unknown arguments, and reports faulty ones like all other errors."""
 
     @classmethod
     def of(cls, made: Tool) -> Tool:
-        """Return a tool that allows no further arguments."""
+        """Return a tool that allows no other arguments."""
         model = made.fn_metadata.arg_model
         model = create_model(model.__name__, __base__=model, __cls_kwargs__={"extra": "forbid"})
         metadata = made.fn_metadata.model_copy(update={"arg_model": model})
@@ -149,8 +149,7 @@ def tool(
 ) -> Callable[[Work], Declared]:
     """Declare a tool, which needs ``actions`` of the daemon; its docstring is its description for the agent.
 
-    ``runs`` tells that it runs commands, ``reads`` that it changes nothing, ``destroys`` that it may change or remove
-    what is there, ``repeats`` that a second call with the same arguments changes nothing more.
+    It ``runs`` commands, only ``reads``, ``destroys`` (changes or removes) things, or ``repeats`` without more effect.
     """
     annotations = ToolAnnotations(
         read_only_hint=reads, destructive_hint=destroys, idempotent_hint=repeats or reads, open_world_hint=runs

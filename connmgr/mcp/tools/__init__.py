@@ -1,4 +1,4 @@
-"""The tools, by what they are about."""
+"""The tools, by topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands. Each runs as a job, so that none is lost with whoever asked for it."""
+"""Commands. Each runs as a job, so that it survives the loss of its caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connmgr.mcp.tool import Call, Session, System, tool
 
 MAX_WAIT_SECONDS = 45
 MAX_TEXT = 1 << 20
-"""Characters of a command or of its input."""
+"""Longest command or input, in characters."""
 
 Wait = Annotated[
     int,
@@ -36,7 +36,7 @@ Cwd = Annotated[
 ]
 
 
-# A parameter is a text wherever any text is meant: the SDK takes JSON apart in those that may be null.
+# Never null: the SDK parses the text of a parameter that may be null as JSON.
 @tool("job.start", "job.output", runs=True, destroys=True)
 def run_command(
     call: Call,
@@ -89,7 +89,7 @@ def run(
     wait: float,
     most: int,
 ) -> Ran:
-    """Start a job and follow it for ``wait`` seconds; where it ``moves`` the next command begins where it ended."""
+    """Start a job and follow it for ``wait`` seconds; if it ``moves``, the next command begins where it ended."""
     given: str | None = stdin or None
     try:
         job = start(call, client, place, {**options, "stdin": OPEN if opened else given})
@@ -115,6 +115,6 @@ def _feed(job: Job, text: str) -> None:
     try:
         job.input(text)
     except ClientError:
-        # Where it has ended without reading, what it printed tells more.
+        # If the job has ended without reading, its output says more than this error.
         if job.output(max_bytes=MIN_BYTES).state not in ENDED:
             raise

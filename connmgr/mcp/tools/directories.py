@@ -1,4 +1,4 @@
-"""What there is on a system: directories and what they hold."""
+"""The directories of a system and their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a system: read, written whole, and changed in a place."""
+"""Files of a system: reading, writing and editing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from connmgr.printable import visible
 
 MAX_READ_BYTES = 262144
 MAX_TEXT = 4 << 20
-"""Characters of a file that is written."""
+"""Longest text that is written, in characters."""
 
 MAX_EDITED_BYTES = 4 << 20
 MAX_PASSED_BYTES = 256 << 20
-"""Of a file before the part that is wanted: all of it comes over the link."""
+"""Most bytes of a file before the wanted part, because they all come over the link."""
 
 DIFF_LINES = 3
 
@@ -91,7 +91,7 @@ def read_file(
 def _part(
     call: Call, client: Client, place: Place, path: str, offset: int, most: int, first_line: int | None
 ) -> tuple[int, bytes, int]:
-    """Return where the wanted part of a file begins, the part, and the size of the file."""
+    """Return the offset of the wanted part of a file, the part, and the size of the file."""
     opened = in_shell(
         call, client, place, lambda: client.fs.open(place.connection, _path(call, place, path), session=place.session)
     )
@@ -117,7 +117,7 @@ def _part(
 
 
 def _behind(data: bytes, lines: int) -> tuple[int, int]:
-    """Return where so many lines end, and how many are left if ``data`` ends before that."""
+    """Return the offset after so many lines, and how many are missing if ``data`` ends before."""
     at = 0
     while lines and (end := data.find(b"\n", at) + 1):
         at, lines = end, lines - 1
@@ -226,7 +226,7 @@ def _encoded(text: str, name: str) -> bytes:
 
 
 def _diff(before: bytes, after: bytes, path: str) -> str:
-    # Other characters that end lines elsewhere end none of a file.
+    # Only \n ends a line of a file; str.splitlines() would split at other characters too.
     old, new = (list(io.StringIO(text.decode(), newline="\n")) for text in (before, after))
     named = path.replace("\n", "\\n")
     changed = difflib.unified_diff(old, new, fromfile=named, tofile=named, n=DIFF_LINES)

@@ -1,4 +1,4 @@
-"""Jobs: commands that run on after the call that started them, those of this agent and others that its token sees."""
+"""Jobs: commands that outlive the call that started them, of this agent and others that its token sees."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_job(
 
 
 def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: float, most: int) -> Ran:
-    """Return what was printed from the offsets on; of a stream without one, nothing."""
+    """Return the output from the offsets on; nothing of a stream without an offset."""
     size = job.output(max_bytes=MIN_BYTES)
     stdout = size.stdout_size if offsets[0] is None else offsets[0]
     stderr = size.stderr_size if offsets[1] is None else offsets[1]

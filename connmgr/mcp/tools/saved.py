@@ -1,4 +1,4 @@
-"""Saved commands: called by their names, with parameters of which each has a type."""
+"""Saved commands: called by their names, with typed parameters."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from connmgr.printable import visible
 
 PREFIX = "saved_"
 MAX_NAME = 40
-"""Characters of a tool's name that leave room for what clients put before it: many take 64 in all."""
+"""Longest tool name; clients add a prefix, and many allow 64 characters in all."""
 
 MAX_TOOLS = 50
-"""Saved commands that are tools of their own; run_saved_command runs all."""
+"""Most saved commands that are tools of their own; run_saved_command runs all."""
 
 Arguments = Annotated[
     Mapping[str, str | int] | None,
@@ -82,14 +82,14 @@ def run_saved_command(
 
 
 def tools_of(bridge: Bridge) -> list[Declared]:
-    """Return a tool for each saved command, as far as their names can be tools' and the token may run any."""
+    """Return a tool for each saved command, if its name is fit for a tool and the token may run saved commands."""
     if not run_saved_command.allowed(bridge):
         return []
     try:
         with bridge.client() as client:
             found = client.command.query()
     except ClientError:
-        # They can be called by run_saved_command when the daemon answers again.
+        # run_saved_command can call them when the daemon answers again.
         return []
     made: dict[str, Declared] = {}
     for one in found:
@@ -122,7 +122,7 @@ def _tool_of(name: str, saved: Mapping[str, Any]) -> Declared:
 
 
 def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the arguments of a saved command are, as JSON Schema."""
+    """Return the JSON Schema of a saved command's arguments."""
     return {
         "type": "object",
         "properties": {name: _parameter(element) for name, element in parameters.items()},

@@ -1,4 +1,4 @@
-"""Which systems there are."""
+"""The systems that the agent may use."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def _system(found: Name, state: Mapping[str, Any], is_open: bool | None) -> Syst
 
 
 def _states(call: Call, client: Client, systems: list[str]) -> dict[str, dict[str, Any]]:
-    """Return what was last seen of each system, where the token may know."""
+    """Return the last known state of each system, if the token may read it."""
     if not systems or "connection.info" not in call.bridge.rights.actions:
         return {}
     try:
         return {one.id: one.state for one in client.connection.info(systems)}
     except ClientError as error:
-        # One of them was removed in between.
+        # A system was removed meanwhile.
         if error.code != UNKNOWN:
             raise
         return {}
@@ -98,7 +98,7 @@ def toggle_state(
     """Open or close a tunnel, or start or stop a system such as a container."""
     id = call.place(system).connection
     with call.client() as client:
-        # To want it twice is to want it.
+        # Repeating it does no harm.
         persist(call, lambda: client.connection.toggle(id, state), may_pass)
         can_ask = "tunnel.query" in call.bridge.rights.actions
         found = [one for one in client.tunnel.query() if one["connection"] == id] if can_ask else []
@@ -111,7 +111,7 @@ def toggle_state(
 
 
 def _open_tunnels(call: Call, client: Client, tunnels: list[str]) -> dict[str, bool]:
-    """Return of each tunnel whether it is open, where the token may know."""
+    """Return for each tunnel whether it is open, if the token may read it."""
     if not tunnels or "tunnel.query" not in call.bridge.rights.actions:
         return {}
     return {one["connection"]: one["state"] == "open" for one in client.tunnel.query()}

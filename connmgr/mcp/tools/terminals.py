@@ -1,4 +1,4 @@
-"""Terminals, for programs that need one: what is on their screens, and what is typed."""
+"""Terminals, for programs that need one: their screens, and typing."""
 
 from __future__ import annotations
 
