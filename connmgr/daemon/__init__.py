@@ -39,7 +39,7 @@ from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
 
 FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs", "connmgr.terminals", "connmgr.tunnels")
-"""The packages whose programs for the far side are read at the start: later another version may be in their place."""
+"""Packages with programs for the far side, which are read at the start: an upgrade may replace them later."""
 
 logger = logging.getLogger("connmgr.daemon")
 
@@ -135,7 +135,7 @@ def _announce(settings: Settings, url: str) -> None:
         logger.warning("Authentication is switched off: every program on this machine may use every connection.")
     if not _is_loopback(settings.host):
         logger.warning("Listening on %s: whoever reaches it over the network may try to get in.", settings.host)
-    # All objects up to now live as long as the daemon; the collector skips them.
+    # All objects so far live as long as the daemon, so the garbage collector skips them.
     gc.freeze()
     gc.enable()
     tell_ready()
@@ -143,7 +143,7 @@ def _announce(settings: Settings, url: str) -> None:
         sys.stdout.write(f"connmgr listening on {url}\n")
         sys.stdout.flush()
     except OSError:
-        # The rest of the buffer must not fail again at exit.
+        # Otherwise writing the rest of the buffer would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

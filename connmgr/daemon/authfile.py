@@ -18,11 +18,11 @@ _MAX_FILE_BYTES = 100
 
 
 class AuthFile:
-    """A file, mode 0600, whose content is a fresh secret; it exists from construction to :meth:`remove`.
+    """A file, mode 0600, with a new secret; it exists from construction to :meth:`remove`.
 
-    A leftover of a dead daemon at ``path`` is replaced. Its directory belongs to this user, who gets it made if
-    missing, or to root. No other user may be able to replace the file: see :func:`check_path`.
-    :raises StartupError: something else is at ``path``, such as a running daemon's auth file, or it cannot be made.
+    A leftover of a dead daemon at ``path`` is replaced. A missing directory is created; it must belong to this user or
+    root, and no other user may be able to replace the file: see :func:`check_path`.
+    :raises StartupError: something else is at ``path``, such as a running daemon's auth file, or it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class AuthFile:
         except OSError as error:
             raise StartupError(f"The auth file {path} cannot be made: {error.strerror}.") from error
         try:
-            # Held while the daemon lives; a file without the lock is a leftover.
+            # Locked while the daemon lives; a file without the lock is a leftover.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.fchmod(self._descriptor, 0o600)
             os.write(self._descriptor, self.content.encode() + b"\n")

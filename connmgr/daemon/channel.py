@@ -34,19 +34,19 @@ class Channel(receiving.ReceivingChannel):
     """Closes a client that is silent for too long, unless it waits for its answer.
 
     A thread owns the channel while it answers, and :data:`KEEP_ALIVE_SECONDS` longer. At all other times the main
-    thread owns it, and waits for all clients at once.
+    thread owns it, and polls all clients.
     """
 
     server: Server
     rejected = False
     parked: Parked | None = None
-    """What the request that is to be answered first waits for without a thread."""
+    """The event for which the oldest request waits without a thread."""
 
     handed_over = False
-    """Whether the client's socket belongs to a stream, and this is to let go of it."""
+    """Whether the client's socket now belongs to a stream, so that this channel must not use it."""
 
     _place = -1
-    """Where the server keeps it while it waits so."""
+    """The key of this channel in the server's table of waiting requests."""
 
     _known = False
     """Whether the client has shown a valid token."""
@@ -65,7 +65,7 @@ class Channel(receiving.ReceivingChannel):
 
     @property
     def dispensable(self) -> bool:
-        """Whether another client may take its place: it showed no valid token, and waits for no answer."""
+        """Whether it may be closed for another client: it showed no valid token, and waits for no answer."""
         known = self._known or (self.request is not None and self.request.is_trusted)
         return not (known or self.keeps_alive or self.requests)
 
@@ -76,11 +76,11 @@ class Channel(receiving.ReceivingChannel):
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing has come behind the request that is being answered."""
+        """Whether no data has come after the request that is being answered."""
         return len(self.requests) == 1 and self.request is None
 
     def hand_over(self) -> socket.socket:
-        """Return the client's socket for whoever made this call to read, write and close; send nothing more here.
+        """Return the client's socket, which the caller then reads, writes and closes; nothing more is sent here.
 
         :raises OSError: the client is gone.
         """
@@ -93,7 +93,7 @@ class Channel(receiving.ReceivingChannel):
         if self.handed_over:
             return False
         if self.parked is not None:
-            # Who leaves is noticed; of the requests behind it one is read.
+            # A leaving client must be noticed, so the socket is read until one more request has come.
             return len(self.requests) == 1
         return bool(self._lingering_until) or not (self.keeps_alive or self.requests or not super().readable())
 
@@ -127,7 +127,7 @@ class Channel(receiving.ReceivingChannel):
         parked.begin(lambda: self.resume(parked))
 
     def resume(self, parked: Parked) -> None:
-        """Answer the request again that waits as ``parked``, if it still does; safe in any thread, at any time."""
+        """Answer the request that waits as ``parked`` again, if it still waits; safe in any thread, at any time."""
         with self.requests_lock:  # type: ignore[attr-defined]
             if self.parked is not parked:
                 return
@@ -150,7 +150,7 @@ class Channel(receiving.ReceivingChannel):
             return False
         if self.handed_over:
             self.requests = []
-            # The main thread closes it, which leaves the duplicate as it is.
+            # The main thread closes the original descriptor; the duplicate stays open.
             self.will_close = True
             return False
         self._finish(request, closes=task.close_on_finish)
@@ -165,12 +165,13 @@ class Channel(receiving.ReceivingChannel):
         except ClientDisconnected:
             task.close_on_finish = True
         except BaseException:
-            # The application answers its own errors: this response broke off, and the request is not answered again.
+            # The application answers its own errors. This response broke off, and the request must not be answered
+            # again.
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
 
     def _finish(self, request: Parser, *, closes: bool) -> None:
-        """Let go of ``request``, which was answered, and of those behind it where that ``closes`` the connection."""
+        """Release ``request``, which was answered, and if that ``closes`` the connection, those behind it."""
         with self.requests_lock:  # type: ignore[attr-defined]
             request.close()
             self.requests.pop(0)
@@ -187,8 +188,8 @@ class Channel(receiving.ReceivingChannel):
         return request.expect_continue and request.headers_finished and not self.sent_continue
 
     def handle_write(self) -> None:
-        # A refused request may still be arriving. If we closed now, the kernel would send a reset, and the client would
-        # lose our answer. So we close our half only, and discard what arrives for a while.
+        # A refused request may still be arriving. Closing now would make the kernel send a reset, and the client would
+        # lose the answer. So only the sending half is closed, and arriving data is discarded for a while.
         if not (self.close_when_flushed and self.rejected):
             super().handle_write()
             return
@@ -200,7 +201,7 @@ class Channel(receiving.ReceivingChannel):
             self._linger()
 
     def handle_close(self) -> None:
-        # Frees what was received of an incomplete request.
+        # Frees the received part of an incomplete request.
         if self.request is not None:
             self.request.close()
         if self.parked is not None:

@@ -16,10 +16,10 @@ logger = logging.getLogger("connmgr.daemon")
 
 
 class DaemonFile:
-    """A file, mode 0600, that tells where this daemon listens, from construction to :meth:`remove`.
+    """A file, mode 0600, with this daemon's address, from construction to :meth:`remove`.
 
-    The caller holds ``auth_file``, so a file of another daemon is a leftover and is replaced. If none can be written,
-    clients need to be told the ``url``.
+    The caller holds ``auth_file``, so a file of another daemon is a leftover and is replaced. If the file cannot be
+    written, clients must be given the ``url``.
     """
 
     def __init__(self, auth_file: Path, url: str) -> None:

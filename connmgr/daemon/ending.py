@@ -1,4 +1,4 @@
-"""Ends what runs by tokens that are not valid any more."""
+"""Ends everything that runs by a token that has become invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from connmgr.vault.jobs import UNDER_WAY, JobFilter
 logger = logging.getLogger("connmgr.rights")
 
 GRACE_SECONDS = 2.0
-"""Time in which a job ends that was sent TERM, before it is sent KILL."""
+"""Time for a job to end after TERM, before KILL."""
 
 
 class Ending:
@@ -29,7 +29,7 @@ class Ending:
         self._tunnels = tunnels
 
     def __call__(self, tokens: Collection[str], with_jobs: bool) -> None:
-        """End what runs by ``tokens``; jobs, which their machines have to be asked for, in a thread that ends soon."""
+        """End all that ``tokens`` run; jobs, whose machines must be asked, are ended in a thread."""
         self._streams.end(tokens, TokenRevoked("The token is not valid any more."))
         self._terminals.end(tokens)
         self._tunnels.end(tokens)
@@ -40,7 +40,7 @@ class Ending:
     def _kill(self, ids: Collection[str]) -> None:
         for id in ids:
             try:
-                # Only what the daemon itself may open: who revokes a token lends it nothing.
+                # With the daemon's own access only: revoking a token must not open secrets for it.
                 self._jobs.kill(id, Access(), "TERM", GRACE_SECONDS)
             except JobFinished:
                 continue

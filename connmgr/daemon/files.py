@@ -14,9 +14,9 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def private_directory(path: Path, purpose: str) -> None:
-    """Make ``path`` a directory of mode 0700, or check that it is one; an open one of ours is closed if it is empty.
+    """Make ``path`` a directory of mode 0700, or check that it is one; an empty one of ours is closed to others.
 
-    :raises StartupError: it cannot be made, is not ours, or is open to others; ``purpose`` names it.
+    :raises StartupError: it cannot be created, is not ours, or is open to others; ``purpose`` names it.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def read_private(path: Path, limit: int) -> str | None:
     :raises StartupError: it is open to others, not ours, a link, or no file.
     """
     try:
-        # O_NONBLOCK: a FIFO must be refused, not waited for.
+        # O_NONBLOCK, so that a FIFO is refused instead of waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""The length of a request by RFC 9112; an ambiguous length would hide one request in another."""
+"""Checks the length of a request by RFC 9112; an ambiguous length could hide one request in another."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from waitress.parser import ParsingError
 from waitress.utilities import BadRequest
 
 LINE_BYTES = 1024
-"""Bytes of a line that gives the size of a chunk."""
+"""Longest line with the size of a chunk."""
 
 TRAILER_BYTES = 8 * 1024
-"""Bytes of all fields that may follow the last chunk."""
+"""Most bytes of the fields after the last chunk."""
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _START = re.compile(rb"[^\x00-\x1f\x7f]+ HTTP/1\.[01][ \t]*")
@@ -49,14 +49,14 @@ def check_head(head: bytes) -> None:
 
 
 def has_bare_lf(unfinished: bytes) -> bool:
-    """Whether a line of a header ends without CR; its sender may take that for the end of the header."""
+    """Whether a line of a header ends without CR; its sender may consider the header complete."""
     return _BARE_LF.search(unfinished) is not None
 
 
 class ChunkedBody:
     """Decodes a chunked body into ``buf``, with the interface of waitress's receivers.
 
-    ``error`` is what is wrong with it; ``completed`` is set once it is whole.
+    ``error`` is the fault found in it; ``completed`` is set when it is complete.
     """
 
     def __init__(self, buf: Any) -> None:

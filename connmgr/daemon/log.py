@@ -1,4 +1,4 @@
-"""The log on stderr: one line an event for people, or one JSON object for programs."""
+"""The log on stderr: one line per event for people, or one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import re
 from datetime import datetime, timezone
 
-# Making it takes longer than encoding.
+# Made once, because making an encoder takes longer than encoding.
 _ENCODER = json.JSONEncoder(default=str)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -16,10 +16,10 @@ def start_logging(level: str, style: str) -> None:
     """Log messages of ``level`` and above to stderr, in the ``style`` ``text`` or ``json``."""
     output = logging.StreamHandler()
     output.setFormatter(JsonLines() if style == "json" else TextLines())
-    # Below a warning, libraries log nothing useful, and perhaps secrets.
+    # Below warnings, libraries log nothing useful, and perhaps secrets.
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     logging.getLogger("connmgr").setLevel(level.upper())
-    # Formatting would look them up for each line, and does not print them.
+    # The lines do not contain these values, which logging would look up for each line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # A closed stderr must not end the daemon.
     logging.raiseExceptions = False
@@ -36,7 +36,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object a line: ``time``, ``level``, ``logger``, and ``message`` or the properties of a request."""
+    """One JSON object per line: ``time``, ``level``, ``logger``, and ``message`` or the properties of a request."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")

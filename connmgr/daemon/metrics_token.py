@@ -1,4 +1,4 @@
-"""The static token of whoever may read /metrics and nothing else: a file that the user makes."""
+"""The static token that allows reading /metrics and nothing else: a file that the user creates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 1000
 def read(path: Path) -> str:
     """Return the token in the file at ``path``, which is this user's own and closed to others.
 
-    :raises StartupError: there is no such file, it is not safe, or what it holds is no token.
+    :raises StartupError: there is no such file, it is not safe, or its content is no token.
     """
     text = read_private(path, MAX_FILE_BYTES)
     if text is None:

@@ -1,4 +1,4 @@
-"""Tells systemd that the daemon is ready, where systemd has started it and waits for that."""
+"""Tells systemd that the daemon is ready, if systemd has started it and waits for that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("connmgr.daemon")
 
 
 def tell_ready() -> None:
-    """Send ``READY=1`` to the socket that ``NOTIFY_SOCKET`` names, if any; shells then do not get the variable."""
+    """Send ``READY=1`` to the socket named by ``NOTIFY_SOCKET``, if any; shells then do not get the variable."""
     address = os.environ.pop("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""The channels whose requests wait without a thread, and when each is answered at the latest."""
+"""The channels whose requests wait without a thread, each with its deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Waiting(Protocol):
 
 
 class ParkedChannels:
-    """Resumes channels when their time is over. Safe to use from several threads."""
+    """Resumes channels at their deadlines. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class ParkedChannels:
         self._parks = True
 
     def park(self, channel: Waiting, parked: Parked) -> int:
-        """Resume ``channel`` when the time of ``parked`` is over; return its place, for :meth:`leave`."""
+        """Resume ``channel`` at the deadline of ``parked``; return its key, for :meth:`leave`."""
         with self._lock:
             place = next(self._numbers)
             self._waiting[place] = channel, parked
@@ -36,12 +36,12 @@ class ParkedChannels:
         return place
 
     def leave(self, place: int) -> None:
-        """Keep nothing of what waits at ``place``. Doing so again does nothing."""
+        """Forget the channel with the key ``place``. Calling it again does nothing."""
         with self._lock:
             self._waiting.pop(place, None)
 
     def resume_all(self) -> None:
-        """Resume all channels at once, and those that are parked from now on as soon as their time is looked at."""
+        """Resume all channels at once, and later ones at the next :meth:`resume_due`."""
         with self._lock:
             self._parks = False
             waiting, self._waiting, self._due = self._waiting, {}, []
@@ -49,7 +49,7 @@ class ParkedChannels:
             channel.resume(parked)
 
     def resume_due(self) -> float:
-        """Resume the channels whose time is over; return the seconds until the next one's is: infinite for none."""
+        """Resume the channels whose deadline has passed; return the seconds until the next one, infinite for none."""
         now = time.monotonic()
         while True:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Reads one HTTP request: waitress's parser with time limits, and less room for unauthenticated clients."""
+"""Reads one HTTP request: waitress's parser with time limits, and tighter limits for unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connmgr.fs.inflow import Inflow
 from connmgr.fs.spool import Spool
 
 RECEIVE_SECONDS = 20.0
-"""Time for a whole request to arrive, without what its body adds."""
+"""Time for a whole request to arrive, apart from the extension for its body."""
 
 RECEIVE_BYTES_PER_SECOND = 64 * 1024
 """Body bytes that extend the time for a request by one second."""
@@ -30,9 +30,9 @@ STRANGER_BODY_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Uploads:
-    """Where request bodies are files: they are kept at ``path``, each in a ``spool``, of ``max_bytes`` at most.
+    """The place of request bodies that are files: a ``spool`` each at ``path``, at most ``max_bytes`` long.
 
-    At the paths in ``streamed`` they are used as they arrive, however long they are.
+    At the paths in ``streamed`` bodies are used as they arrive, and may have any length.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Parser(HTTPRequestParser):
     url_scheme = "http"
 
     header_read = False
-    """Whether the header is whole and valid, so that path and credentials are known."""
+    """Whether the header is complete and valid, so that path and credentials are known."""
 
     is_trusted = False
     """Whether it has a valid token."""
@@ -61,7 +61,7 @@ class Parser(HTTPRequestParser):
     """Whether the body is a file."""
 
     inflow: Inflow | None = None
-    """The body, where it is used as it arrives."""
+    """The body, if it is used as it arrives."""
 
     def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
         super().__init__(adjustments)
@@ -78,7 +78,7 @@ class Parser(HTTPRequestParser):
         try:
             super().parse_header(header_plus)
         except ValueError as error:
-            # A length of thousands of digits, or an invalid address in brackets.
+            # Raised for a length of thousands of digits, or an invalid address in brackets.
             raise ParsingError(str(error)) from error
         self.header_read = True
         if self.chunked:
@@ -112,7 +112,7 @@ class Parser(HTTPRequestParser):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it has arrived, and none of it was refused."""
+        """Whether the whole request has arrived and was accepted."""
         return self.completed and self.error is None
 
     @property

@@ -1,4 +1,4 @@
-"""Receives the requests of one client: by the thread that answers it, or by the main thread, never by both."""
+"""Receives the requests of one client, either in the thread that answers it or in the main thread."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class ReceivingChannel(SendingChannel):
     request: Parser | None
     requests: list[Parser]
     keeps_alive = False
-    """Whether an answering thread owns the channel, and receives its requests."""
+    """Whether an answering thread owns the channel and receives its requests."""
 
     _lingering_until = 0.0
-    """Until when what arrives is discarded, in seconds since 1970; 0 if it is not."""
+    """Arriving data is discarded until this time, in seconds since 1970; 0 for no discarding."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        # Held from the socket to the parser: two threads would hand over what they have read in another order.
+        # Held from the socket to the parser: otherwise two threads could pass their data on in the wrong order.
         self._receiving = threading.Lock()
         super().__init__(*arguments, **options)
 
@@ -99,7 +99,7 @@ class ReceivingChannel(SendingChannel):
         return took
 
     def _begin_inflow(self, request: Parser, inflow: Inflow) -> None:
-        """Have a request answered whose body is used as it arrives, unless others are to be answered first."""
+        """Let a request be answered whose body is used as it arrives, unless earlier requests wait for answers."""
         with self.requests_lock:  # type: ignore[attr-defined]
             if self.requests:
                 return
@@ -128,7 +128,7 @@ class ReceivingChannel(SendingChannel):
         return True
 
     def _next_data(self, timeout: float) -> bytes:
-        """Wait up to ``timeout`` seconds for what the client sends next, and return it; nothing at its end."""
+        """Wait up to ``timeout`` seconds for the client's next data and return it; empty at the end."""
         receiving = self.socket
         poll = select.poll()
         try:
@@ -152,7 +152,7 @@ class ReceivingChannel(SendingChannel):
 
     def handle_read(self) -> None:
         with self._receiving:
-            # The main thread looked at many sockets. Since then a thread may have answered this client, and read on.
+            # The main thread polled many sockets. Since then a thread may have answered this client, and read on.
             if self.keeps_alive:
                 return
             try:

@@ -33,7 +33,7 @@ class RejectTask(WSGITask):
 
 
 def error_of(request: Parser) -> errors.ConnmgrError:
-    """Return what is said of a request that the parser has refused."""
+    """Return the error for a request that the parser has refused."""
     status = request.error.code if request.error else 500
     if status == errors.BodyTooLarge.status:
         return errors.BodyTooLarge(f"The request body exceeds {request.adj.max_request_body_size - 1} bytes.")

@@ -1,4 +1,4 @@
-"""A task whose request may wait without a thread, and is then handed to the application again."""
+"""A task whose request may wait without a thread; the application is called again later."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from connmgr.daemon.parser import Parser
 
 
 class ResumableTask(WSGITask):
-    """One turn of a request; nothing may be sent of a turn that ends ``parked``."""
+    """One turn of a request; a turn that ends ``parked`` has sent nothing."""
 
     request: Parser  # type: ignore[assignment]
 
     @property
     def parked(self) -> Parked | None:
-        """What the request waits for, if this turn gave no answer."""
+        """The event that the request waits for, if this turn gave no answer."""
         return self.request.turns.parked
 
     def build_response_header(self) -> bytes:
         if not self.request.is_whole:
-            # Answered before its body was whole: what still comes of that would pass for another request.
+            # Answered before the whole body came: the rest would be read as another request.
             self.set_close_on_finish()
             self.channel.rejected = True  # type: ignore[attr-defined]
         return bytes(super().build_response_header())

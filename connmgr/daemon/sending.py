@@ -1,4 +1,4 @@
-"""How a response is sent: by the thread that makes it, with its header, and at the pace of its reader."""
+"""Sends a response in the thread that makes it, its header with the first piece, as fast as the client reads."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class SendingChannel(HTTPChannel):
 
     _sending = False
     _awaits_reader = False
-    """Whether the answer waits for its reader between its pieces, so that the sending of none needs to wait."""
+    """Whether the answer itself waits for its reader between pieces, so that sending a piece need not wait."""
 
     _header: bytes | None = b""
     """The header of a response until it is sent with the body; None before there is one."""
 
     def drained(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until the socket has taken what was written; return whether it has.
+        """Wait up to ``seconds`` until the socket has accepted all that was written; return whether it has.
 
-        Whoever calls this bounds how long a client may read nothing: no limit of this module's does meanwhile. A client
-        that has gone takes nothing.
+        No time limit of this module applies meanwhile; the caller limits how long a client may read nothing. The socket
+        of a client that has gone accepts nothing.
         """
         self._awaits_reader = True
         deadline = time.monotonic() + seconds
@@ -48,7 +48,7 @@ class SendingChannel(HTTPChannel):
     def write_soon(self, data: Any) -> int:
         """Send a piece of the response, the header together with the first piece of the body.
 
-        The main thread sends the rest of a small piece later. Large pieces are sent here, which saves copies and bounds
+        The main thread sends the rest of a small piece later. Large pieces are sent directly, which saves copies and
         memory.
         """
         if self._header is None:
@@ -64,7 +64,7 @@ class SendingChannel(HTTPChannel):
         return len(data)
 
     def _send_header(self) -> None:
-        """Send the header if it still waits for a piece of the body."""
+        """Send the header if it still waits for the first piece of the body."""
         if self._header:
             self.write_soon(b"")
 
@@ -79,7 +79,7 @@ class SendingChannel(HTTPChannel):
             self._sending = False
 
     def _send_now(self, data: memoryview) -> int:
-        """Send as much of ``data`` as the socket takes, after what is queued."""
+        """Send as much of ``data`` as the socket accepts, after queued data."""
         with self.outbuf_lock:
             if not self.connected or self.socket is None:
                 raise ClientDisconnected
@@ -101,7 +101,7 @@ class SendingChannel(HTTPChannel):
             raise ClientDisconnected
 
     def _broken(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until the socket takes data; return whether the connection has broken."""
+        """Wait up to ``seconds`` until the socket accepts data; return whether the connection is broken."""
         # The main thread times out a client that reads nothing, and may close the socket at any moment. Polling a
         # descriptor number that was reused is harmless and short.
         descriptor = self.socket.fileno() if self.socket is not None else -1

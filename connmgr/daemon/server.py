@@ -22,10 +22,10 @@ from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
 
 QUICK_THREADS = 16
-"""Threads beyond the slots for slow requests, so that quick requests never wait for one."""
+"""Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""
 
 KEEP_ALIVE_THREADS = 64
-"""Threads beyond those that may wait for the next request of a client."""
+"""Threads in addition to those that wait for a client's next request."""
 
 MAX_CONNECTIONS = 512
 """Most connections at once. At the limit, the longest-idle client without a token is closed."""
@@ -72,10 +72,10 @@ def url_of(bound: socket.socket) -> str:
 
 
 class Server(TcpWSGIServer):
-    """Serves ``application`` on a bound socket, and on the Unix socket ``beside`` it, while :meth:`run` runs.
+    """Serves ``application`` on a bound socket, and on the Unix socket ``beside`` it, during :meth:`run`.
 
-    ``slots`` is the number of slow requests at a time, ``max_body`` is in bytes, ``trusted`` tells whether an
-    Authorization header is valid, and ``uploads`` where bodies other than JSON go.
+    ``slots`` is the number of simultaneous slow requests, ``max_body`` is in bytes, ``trusted`` returns whether an
+    Authorization header is valid, and ``uploads`` says where bodies other than JSON go.
     """
 
     channel_class = Channel
@@ -96,7 +96,7 @@ class Server(TcpWSGIServer):
         self.uploads = uploads
         self.keep_alive_threads = threading.BoundedSemaphore(KEEP_ALIVE_THREADS)
         self._sockets: dict[int, Any] = {}
-        # Reentrant: a signal handler may interrupt its holder.
+        # Reentrant, because a signal handler may interrupt the thread that holds it.
         self._waking = threading.RLock()
         self._shut_down = False
         self._next_drop = 0.0
@@ -179,7 +179,7 @@ def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: 
     return Adjustments(
         sockets=[bound],
         threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
-        # waitress counts the listening sockets and the trigger too; one more is the client that replaces another.
+        # waitress counts the listening sockets and the trigger too; one more is the client that replaces another one.
         connection_limit=MAX_CONNECTIONS + 2 + listening,
         max_request_header_size=HEADER_BYTES,
         # waitress refuses a body of exactly this size.
@@ -191,7 +191,7 @@ def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: 
         recv_bytes=RECEIVE_BYTES,
         # select() fails beyond 1,024 open files.
         asyncore_use_poll=True,
-        # Nothing reads them.
+        # No program reads these headers.
         clear_untrusted_proxy_headers=False,
         expose_tracebacks=False,
         log_socket_errors=False,

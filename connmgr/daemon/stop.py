@@ -1,4 +1,4 @@
-"""The stop of the daemon, requested by a signal or a client, in bounded time."""
+"""Stops the daemon in limited time, on request of a signal or a client."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 FINISH_SECONDS = 5.0
-"""For requests that run to end by themselves."""
+"""Longest wait for running requests to end by themselves."""
 
 CLOSE_SECONDS = 2.5
-"""For shells to end, and the requests that wait for them."""
+"""Longest wait for shells, and for the requests that wait for them, to end."""
 
 WATCHDOG_SECONDS = 9.0
-"""After it the process ends in any case."""
+"""Longest time to stop; then the process exits in any case."""
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stop:
-    """Whether the daemon is to stop; ``wake`` ends the wait of the thread that looks at it."""
+    """Whether the daemon is to stop; ``wake`` wakes the thread that checks this."""
 
     def __init__(self) -> None:
         self.requested = False

@@ -1,4 +1,4 @@
-"""Where the settings say that the vault and its key are kept."""
+"""The places of the vault and its key, by the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def database_url(settings: Settings) -> str:
 def key_store(settings: Settings) -> KeyStore:
     """Return the store of the vault's key.
 
-    :raises StartupError: the settings ask for a keyring, and there is none.
+    :raises StartupError: the settings require a keyring, and there is none.
     """
     if settings.key_store == "keyring":
         from connmgr.secrets.keyring import Keyring

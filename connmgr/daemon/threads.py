@@ -1,4 +1,4 @@
-"""The threads that serve requests: waitress's dispatcher, which starts each thread when a request first needs it."""
+"""The threads that serve requests: waitress's dispatcher, but each thread starts when a request first needs it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _log = logging.getLogger(__name__)
 class Threads(ThreadedTaskDispatcher):
     """Serves each task with an idle thread, or with a new one while there are fewer than ``most``.
 
-    Tasks wait for a thread where there are ``most``, or where the system allows no more.
+    Otherwise, and if the system allows no more threads, tasks wait for a thread.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
-        # Two tasks that come at once must not count the same idle thread.
+        # Two simultaneous tasks must not count the same idle thread.
         self._adding = threading.Lock()
 
     def add_task(self, task: Any) -> None:
         with self._adding:
-            # A thread that has just started counts as active until it takes a task: there are never too few.
+            # A new thread counts as active until it takes a task, so there are never too few.
             idle = len(self.threads) - self.active_count
             if len(self.queue) >= idle and len(self.threads) < self._most:
                 self.set_thread_count(len(self.threads) + 1)
@@ -40,5 +40,5 @@ class Threads(ThreadedTaskDispatcher):
         except RuntimeError:
             _log.error("The system allows no further thread: requests wait for the %d there are.", len(self.threads) - 1)
             self.threads.discard(thread_no)
-            # The caller adds one for the thread that it counts as started.
+            # The caller adds one, because it counts the thread as started.
             self.active_count -= 1

@@ -19,7 +19,7 @@ from connmgr.paths import socket_of
 from connmgr.peers import is_trusted, peer_uid
 
 ADDRESS = ("localhost", 0)
-"""Stands for the address of a client that has none."""
+"""The address shown for clients of a Unix socket, which have none."""
 
 logger = logging.getLogger("connmgr.daemon")
 
@@ -62,7 +62,7 @@ class SocketFile:
 
 def _left_beside(auth_file: Path) -> Iterator[Path]:
     """Yield this user's sockets that :func:`socket_of` names for ``auth_file``, whatever their ports."""
-    # Other programs, and daemons with other auth files, may have sockets whose names begin and end alike.
+    # Sockets of other programs, and of daemons with other auth files, may have similar names.
     ours = re.compile(re.escape(auth_file.name) + r"\.[0-9]+\.sock")
     try:
         for path in auth_file.parent.iterdir():

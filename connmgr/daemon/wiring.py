@@ -1,4 +1,4 @@
-"""Makes the collaborators of the endpoints and connects them."""
+"""Creates the services that the endpoints use, and connects them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ logger = logging.getLogger("connmgr.daemon")
 def open_services(
     settings: Settings, vault: Vault, registry: Registry, auth_file: AuthFile, stop: Stop, cleanup: contextlib.ExitStack
 ) -> Services:
-    """Return the collaborators of the endpoints; ``cleanup`` closes them, those first that use others.
+    """Return the services of the endpoints; ``cleanup`` closes them, each before the services that it uses.
 
     :raises StartupError: the files of one of them cannot be used.
     """

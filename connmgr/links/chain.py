@@ -18,8 +18,7 @@ from connmgr.vault import Connection, Vault
 
 @dataclass(frozen=True)
 class Target:
-    """The connection data that a link is opened to. ``id`` and ``way`` are those of a stored connection, None
-    otherwise."""
+    """The data of a connection to open; ``id`` and ``way`` are those of a stored connection, else None."""
 
     type: str
     data: Mapping[str, Any]
@@ -36,8 +35,8 @@ class Target:
 class Chain:
     """Live links, the last of which carries the connection's channels.
 
-    ``sealed`` has the encrypted form of every secret opened on the way, because later users of the chain must be
-    allowed to open them too.
+    ``sealed`` has the encrypted form of every secret that was opened for the chain, because later users of the chain
+    must be allowed to open them too.
     """
 
     transport: Transport
@@ -53,9 +52,8 @@ def open_chain(vault: Vault, registry: Registry, target: Target, access: Access,
     """Open ``target``, after all connections below it, within ``timeout`` seconds.
 
     :raises OperationError: a link could not be opened; the message names it unless it is the connection itself.
-    :raises ConnectionCycle: the connection runs over itself.
-    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; none was opened.
-    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; nothing was opened.
+    :raises ConnectionCycle | connmgr.errors.IntegrityError: as :func:`hops_to`.
     """
     deadline = Deadline(timeout)
     hops, sealed = permitted_hops(vault, registry, target, access)
@@ -87,7 +85,7 @@ def permitted_hops(
 ) -> tuple[list[Hop], list[Mapping[str, Any]]]:
     """Return the links that lead to ``target``, itself first, and the encrypted form of all their secrets.
 
-    Raises what :func:`open_chain` raises before it opens anything.
+    Raises everything that :func:`open_chain` raises before it opens a link.
     """
     hops = hops_to(vault, registry, target)
     sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
@@ -96,16 +94,16 @@ def permitted_hops(
 
 
 def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:
-    """Return the links that lead to ``target``, itself first.
-
-    :raises ConnectionCycle: the connection runs over itself.
-    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
-    """
+    """Return the links that lead to ``target``, itself first; raises as :func:`_hops`."""
     return list(_hops(vault, registry, target))
 
 
 def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
-    """Yield the links to open, from the connection itself to the one that runs over nothing."""
+    """Yield the links to open, from the connection itself to the one that runs over nothing.
+
+    :raises ConnectionCycle: the connection runs over itself.
+    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
+    """
     hop, seen = Hop(target.type, target.data), set[str]()
     # Secrets are sent only to the data that was checked, even if the row changes meanwhile.
     known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)

@@ -15,12 +15,7 @@ from connmgr.vault import Vault
 
 
 def trust(vault: Vault, registry: Registry, connection: str, host: str, key: str, access: Access) -> None:
-    """Accept ``key`` as the key of ``host``, to which a link of the connection leads.
-
-    :raises InvalidRequest: no link leads there, or ``key`` is none.
-    :raises connmgr.errors.HostKeyChanged: another key is known, or this one is revoked.
-    :raises connmgr.errors.SecretLocked: ``access`` may not open the connection.
-    """
+    """Accept ``key`` for ``host``; raise as :func:`forget`, and HostKeyChanged if another is known or it is revoked."""
     if not any(kind.trust_host_key(data, host, key) for kind, data in _way(vault, registry, connection, access)):
         raise _leads_elsewhere(host)
 
@@ -28,9 +23,9 @@ def trust(vault: Vault, registry: Registry, connection: str, host: str, key: str
 def forget(
     vault: Vault, registry: Registry, connection: str, host: str | None, access: Access
 ) -> Sequence[ForgottenKey]:
-    """Remove the known keys of ``host``, by default of the first host on the way back from the connection.
+    """Remove the known keys of ``host``, by default of the nearest host that has any on the connection's chain.
 
-    :raises InvalidRequest: no link leads there.
+    :raises InvalidRequest: no link of the connection leads there, or a given key is malformed.
     :raises connmgr.errors.SecretLocked: ``access`` may not open the connection.
     """
     for kind, data in _way(vault, registry, connection, access):

@@ -25,7 +25,7 @@ def holds_others(registry: Registry, name: str) -> bool:
 def children_of(
     vault: Vault, registry: Registry, links: LinkTable, record: Connection, access: Access, timeout: float
 ) -> list[Child]:
-    """Return the systems inside of ``record``, found within ``timeout`` seconds.
+    """Return the systems inside ``record``, found within ``timeout`` seconds.
 
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that this needs.
     :raises connmgr.errors.ConnmgrError: they could not be listed.
@@ -38,7 +38,7 @@ def children_of(
         def unseal(secret: Any) -> str:
             return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
 
-        # The secrets go to the link, which was opened to this data.
+        # The secrets of this data are used on the link that was opened to the same data.
         plain = map_secrets(kind.schema(), lease.link.target.data, unseal)
         found = kind.children(lease.link.transport, plain, timeout=deadline.left(LEAST_SECONDS))
         children = list(islice(found, MAX_CHILDREN + 1))

@@ -10,21 +10,21 @@ from connmgr.links.link import Lease
 
 
 class KeptLinks:
-    """Leases the last used link of each connection until :meth:`let_go`. Safe to use from several threads."""
+    """Keeps a lease of each connection's last used link until :meth:`let_go`. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[Lease, float]] = {}
 
     def keep(self, connection: str, lease: Lease) -> None:
-        """Keep the link of ``lease`` open, and no earlier one of the connection; it has just been used."""
+        """Keep the link of ``lease``, which has just been used, in place of an earlier link of the connection."""
         with self._lock:
             before = self._kept.get(connection)
             same = before is not None and before[0].link is lease.link
             try:
                 kept = before[0] if before is not None and same else lease.link.lease()
             except ShellLost:
-                # It was lost or changed meanwhile; its other lessees notice by themselves.
+                # The link was lost or changed meanwhile; its other lessees notice this themselves.
                 return
             self._kept[connection] = kept, time.monotonic()
         if before is not None and not same:

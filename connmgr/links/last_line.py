@@ -1,4 +1,4 @@
-"""Takes out the line that a wrapping program adds to stderr of the program inside."""
+"""Removes the line that a wrapping program adds to the stderr of the program inside."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class Link:
         self, target: Target, chain: Chain, transport: SpareTransport, helpers: Helpers, admission: Admission
     ) -> None:
         self.target = target
-        """What it was opened to."""
+        """The data to which it was opened."""
         self.first = chain.transport
-        """Carries sessions. Everything beside them goes over ``transport``, which may open a second chain."""
+        """The transport of sessions. Everything else uses ``transport``, which may open a second chain."""
         self.transport = transport
         self.helpers = helpers
         self.admission = admission
@@ -56,12 +56,12 @@ class Link:
 
     @property
     def lessees(self) -> int:
-        """How many use it."""
+        """The number of leases."""
         return len(self._leases)
 
     @property
     def outside(self) -> Outside | None:
-        """The place of its jobs if :meth:`look_for_shell` has found no shell."""
+        """The place of its jobs, if :meth:`look_for_shell` has found no shell."""
         return self._outside
 
     def look_for_shell(self, timeout: float) -> Outside | None:

@@ -41,7 +41,7 @@ _ANNOUNCE_RAW = Source(__package__, "announce_raw")
 
 
 class Login:
-    """One login: the words by which its stages are recognised, and its deadline."""
+    """One login, with the marks of its stages and its deadline."""
 
     def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], deadline: Deadline) -> None:
         self.prompt = f"connmgr-{new_nonce()}:"
@@ -51,10 +51,7 @@ class Login:
         self._deadline = deadline
 
     def announcing(self, argv: Sequence[str], *, raw: bool) -> list[str]:
-        """Return the argv that prints a line that the login is over, and then executes ``argv``.
-
-        With ``raw`` it first turns its terminal into a plain stream of bytes.
-        """
+        """Return the argv that prints the mark of the login's end, makes its terminal ``raw``, and executes ``argv``."""
         return ["/bin/sh", "-c", (_ANNOUNCE_RAW if raw else _ANNOUNCE).one_line, self._mark, *argv]
 
     def hold(self, channel: Channel) -> Channel:
@@ -94,7 +91,7 @@ class _ChannelSpawn(_BytesSpawn):
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(encoding=None, maxread=65536)
-        self.delayafterread = None  # a channel is waited for
+        self.delayafterread = None  # None, because a channel is waited for
         self._channel = channel
         self.out = bytearray()
         self.err = bytearray()
@@ -123,12 +120,12 @@ class _TalksOn(Exception):
 
 
 class _Searcher(_BytesSearcher):
-    """pexpect's search within bounds: for ``ready`` in what came on stdout, for prompts at the end of both streams.
+    """pexpect's search with limits: for ``ready`` in the output on stdout, for prompts at the end of both streams.
 
-    The end of the login is written in two pieces, and what stderr says may be read between them.
+    The line at the login's end arrives in two pieces, and output on stderr may come between them.
     """
 
-    longest_string = WINDOW  # what pexpect keeps in front of what is new
+    longest_string = WINDOW  # the part of earlier output that pexpect keeps in front of new output
 
     def __init__(self, patterns: Sequence[bytes], ready: bytes, stdout: bytearray) -> None:
         self._expressions = [re.compile(pattern, re.DOTALL) for pattern in patterns]
@@ -179,7 +176,7 @@ class ChannelDialogue:
     @property
     def printed(self) -> str:
         before = bytes(self._spawn.before or b"")
-        # The first part after the cut may be the rest of a secret, which nothing would recognise.
+        # The cut may fall within a secret; the rest of the secret could not be recognised and replaced.
         partial = max((len(secret.encode()) for secret in self._secrets), default=0)
         text = before[-KEPT:][partial if len(before) > KEPT else 0 :].decode(errors="replace")
         for secret in self._secrets:
@@ -201,7 +198,7 @@ class ChannelDialogue:
         return index
 
     def await_stderr(self, mark: bytes, deadline: Deadline) -> None:
-        """Read, and keep, output until stderr has ``mark`` or the ``deadline`` is over."""
+        """Read and keep output until stderr contains ``mark`` or the ``deadline`` has passed."""
         with suppress(pexpect.EOF, pexpect.TIMEOUT, _TalksOn):
             while mark not in self._spawn.err:
                 self._spawn.read_nonblocking(timeout=deadline.left())

@@ -14,12 +14,12 @@ class Outside:
 
     def __init__(self, inside: WrappedTransport) -> None:
         self.transport = inside.outer
-        # The link's own helpers are inside the container, and must not be confused with these.
+        # Separate from the link's own helpers, which are inside the container.
         self.helpers = Helpers()
         self._inside = inside
 
     def words(self, argv: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Return the argv with which the host runs ``argv`` in the container."""
+        """Return the argv by which the host runs ``argv`` in the container."""
         return tuple(map(os.fsencode, self._inside.words(list(map(os.fsdecode, argv)))))
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ Open = Callable[[Transport, float], Channel]
 
 
 def answering(links: LinkTable, connection: str, access: Access, deadline: Deadline) -> Lease:
-    """Lease a link whose far side answers; retire a link whose overdue sign of life does not come.
+    """Lease a link whose far side answers; retire links that give no sign of life.
 
     :raises connmgr.errors.ConnmgrError: what leasing raises.
     """

@@ -28,7 +28,7 @@ class ResumedChannel(Channel):
         while self._mark or self._last_line or any(self._early):
             early, self._early = self._early, (b"", b"")
             try:
-                # Even if there is some output: the descriptor may stay readable until the channel is read.
+                # Read even if there is early output: the descriptor may stay readable until the channel is read.
                 stdout, stderr = self._channel.recv(0 if any(early) else deadline.left())
             except (EOFError, OSError) as error:
                 if any(early):
@@ -46,7 +46,7 @@ class ResumedChannel(Channel):
         return self._channel.recv(deadline.left())
 
     def _rest(self) -> bytes:
-        """Return the output of stderr that was held back, at its end."""
+        """Return the held-back output of stderr, at its end."""
         last_line = self._last_line
         if last_line is None:
             return b""

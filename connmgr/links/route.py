@@ -10,12 +10,10 @@ from connmgr.vault import Connection, Vault
 
 
 def dialled(vault: Vault, registry: Registry, connection: Connection) -> list[Dialled]:
-    """Return the hosts on the way to a connection, in the order in which they are dialled; its own is the last.
+    """Return the hosts on the way to a connection in dialling order, its own last; raises as :func:`chain.hops_to`.
 
-    :raises connmgr.errors.OperationError: a file that decides about it, such as ssh_config, cannot be read or used.
+    :raises connmgr.errors.OperationError: a file on which this depends, such as ssh_config, cannot be used.
     :raises connmgr.errors.UnknownType: no plugin offers the type of a link.
-    :raises connmgr.errors.ConnectionCycle: the connection runs over itself.
-    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
     """
     found: list[Dialled] = []
     for hop in reversed(hops_to(vault, registry, Target.stored(connection))):

@@ -12,10 +12,10 @@ from connmgr.links.chain import Chain
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Listener, Pty, Transport
 
 FREE_LINK_SECONDS = 5.0
-"""Time to wait for a channel of the second chain."""
+"""Longest wait for a channel of the second chain."""
 
 CHANNEL_END_SECONDS = 1.0
-"""Time in which the far side should notice that a channel was closed."""
+"""Time within which the far side should notice that a channel was closed."""
 
 RETRY_SECONDS = 0.05
 
@@ -59,7 +59,7 @@ class SpareTransport(Transport):
             try:
                 return self._once_free(self._on_second, argv, pty, FREE_LINK_SECONDS, deadline)
             except RequestError as error:
-                # The client that started the session may have left, and its access to the chain's secrets with it.
+                # The client that started the session may be gone, and with it the access to the chain's secrets.
                 raise refusal from error
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
@@ -73,7 +73,7 @@ class SpareTransport(Transport):
         self._close_second()
 
     def _close_second(self) -> None:
-        # The thread that holds the lock checks afterwards whether the chain is still wanted.
+        # A thread that holds the lock checks afterwards whether the chain is still wanted.
         if self._lock.acquire(blocking=False):
             try:
                 second, self._second = self._second, None
@@ -98,7 +98,7 @@ class SpareTransport(Transport):
             except ChannelRefused:
                 if until.passed:
                     raise
-            # The channel in the way may be idle by now.
+            # The channel that occupies the chain may be idle by now.
             self._give_up()
             time.sleep(RETRY_SECONDS)
 

@@ -11,11 +11,11 @@ from connmgr.plugin import ByteStream, Channel
 
 RECEIVE_BYTES = 128 * 1024
 LOOK_SECONDS = 1.0
-"""Seconds between a waiting write's checks whether its time is over."""
+"""Interval at which a waiting write checks its deadline."""
 
 
 class TcpChannel(Channel):
-    """The channel whose output is what ``stream`` receives; its exit status is 0 once that is at its end."""
+    """A channel whose output is the data received by ``stream``; its exit status is 0 at the stream's end."""
 
     def __init__(self, stream: ByteStream) -> None:
         stream.settimeout(LOOK_SECONDS)
@@ -55,7 +55,7 @@ class TcpChannel(Channel):
         return 0
 
     def close(self) -> None:
-        # Wakes a reading thread; not every stream can end only its input.
+        # Wakes a reading thread; some streams cannot end only their input.
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()

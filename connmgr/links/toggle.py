@@ -25,7 +25,7 @@ def toggle(
 ) -> None:
     """Start or stop the system that ``record`` leads to, within ``timeout`` seconds.
 
-    :raises NotToggleable: its type cannot.
+    :raises NotToggleable: its type does not support this.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that this needs.
     :raises connmgr.errors.ConnmgrError: it failed.
     """
@@ -34,7 +34,7 @@ def toggle(
         raise NotToggleable(f"A connection of type {record.type} leads to nothing that can be started and stopped.")
     deadline = Deadline(timeout)
     via = record.data.get(kind.via) if kind.via else None
-    # The secrets go where the checked row leads.
+    # Checks that the secrets go where the authenticated row leads.
     vault.connections.way([via] if via else [], record.way)
 
     def unseal(secret: Any) -> str:

@@ -10,7 +10,7 @@ from connmgr.links.login import Login
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Pty, TerminalRequired, Transport, Wrapper
 
 _RAW = Pty(raw=True)
-"""The terminal of a login whose program is to have none."""
+"""The terminal of a login, for a program that shall have none."""
 
 
 class WrappedTransport(Transport):

@@ -19,7 +19,7 @@ class Handler(Protocol):
     """Handles a client's frames. All methods are called in the loop's thread."""
 
     def receive(self, data: bytes) -> None:
-        """Take input; call :meth:`Client.acknowledge` when it was passed on."""
+        """Handle input; call :meth:`Client.acknowledge` when it was passed on."""
 
     def end_input(self) -> None:
         """Handle the end of the input."""
@@ -53,7 +53,7 @@ class Client:
         return bool(self._unsent)
 
     def send(self, data: bytes, kind: int = frames.DATA) -> None:
-        """Send output as far as the client's window allows, and the rest after its acknowledgements."""
+        """Send output as far as the client's window allows, and the rest after acknowledgements."""
         lead = bytes((kind,))
         for start in range(0, len(data), frames.WINDOW_BYTES):
             self._unsent.append(lead + data[start : start + frames.WINDOW_BYTES])
@@ -72,7 +72,7 @@ class Client:
             self._untold = 0
 
     def finish(self, status: int) -> None:
-        """After all output send the process's exit status, and close."""
+        """Send the process's exit status after all output, and close."""
         self._last = lambda: self._finish(status)
         self._send_on()
 
@@ -82,7 +82,7 @@ class Client:
         self._websocket.close()
 
     def fail(self, why: ConnmgrError, code: CloseReason = CloseReason.INTERNAL_ERROR) -> None:
-        """After all output send the error that ends the stream, and close; if the daemon stops, at once."""
+        """Send the error that ends the stream after all output, and close; if the daemon stops, at once."""
         self._last = lambda: self._fail(why, code)
         if code is CloseReason.GOING_AWAY:
             self._unsent.clear()

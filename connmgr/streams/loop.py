@@ -39,10 +39,10 @@ class Timer:
 
 
 class Loop:
-    """Makes calls, one at a time, in its own thread, which begins with the first call and ends with :meth:`close`.
+    """Makes calls one at a time in its own thread, which begins with the first call and ends with :meth:`close`.
 
-    These calls must not block. ``call``, ``after`` and ``work`` are safe in any thread, the others belong to the loop's
-    own, which is called ``name``.
+    Calls must not block. ``call``, ``after`` and ``work`` are safe in any thread; the other methods belong to the
+    loop's own thread, which is called ``name``.
     """
 
     def __init__(self, name: str = "streams") -> None:
@@ -169,5 +169,5 @@ def _guarded(call: Call) -> None:
     try:
         call()
     except BaseException:
-        # A plugin may raise anything, and must not end other streams.
+        # A plugin may raise any exception, which must not end other streams.
         logger.exception("A call of a stream failed.")

@@ -33,11 +33,11 @@ class Refused(Exception):
 
 
 class Opening:
-    """The WebSocket that a request asks for; ``early`` are events that came too early for the loop.
+    """A request for a WebSocket; ``early`` are events that came before the loop serves it.
 
     ``header`` returns the value of a header of the request.
 
-    :raises UpgradeRequired: it asks for none, or not as RFC 6455 has it.
+    :raises UpgradeRequired: it does not ask for a WebSocket as RFC 6455 requires.
     """
 
     stream: socket.socket
@@ -47,7 +47,7 @@ class Opening:
     """The id of the client's token, with which the stream ends; None for the owner."""
 
     has_ended: Callable[[], bool]
-    """Tells whether that token has become invalid."""
+    """Returns whether that token has become invalid."""
 
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.connection = WSConnection(ConnectionType.SERVER)
@@ -69,7 +69,7 @@ class Opening:
 
     @property
     def ticket(self) -> str | None:
-        """The ticket among the subprotocols that the client offers, if there is one."""
+        """The ticket among the subprotocols that the client offers, or None."""
         return next(
             (word.removeprefix(frames.TICKET) for word in self._offered if word.startswith(frames.TICKET)), None
         )
@@ -85,9 +85,9 @@ class Opening:
         self._send(self.connection.send(AcceptConnection(subprotocol=chosen)), Deadline(SEND_SECONDS))
 
     def first_message(self, timeout: float) -> bytes:
-        """Return the first message, text or not, which comes within ``timeout`` seconds.
+        """Return the first message, text or binary, which must come within ``timeout`` seconds.
 
-        :raises BadFrame: none came, or it is larger than :data:`FIRST_MESSAGE_BYTES`, or no WebSocket message.
+        :raises BadFrame: none came, it is larger than :data:`FIRST_MESSAGE_BYTES`, or is no WebSocket message.
         """
         deadline, message = Deadline(timeout), bytearray()
         for event in self._events(deadline):

@@ -16,11 +16,11 @@ from connmgr.streams.process import Process
 from connmgr.streams.streams import Streams
 
 GRACE_SECONDS = 2.0
-"""Seconds between HUP and the loss of its streams, in which a process may end."""
+"""Time for a process to end after HUP, before its streams are closed."""
 
 
 class Pipe:
-    """Joins the client of ``opening`` with the process behind ``channel`` on ``connection``.
+    """Connects the client of ``opening`` with the process behind ``channel`` on ``connection``.
 
     ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs; ``when_ended`` once,
     after the process.
@@ -79,7 +79,7 @@ class Pipe:
         self._discard_at_end()
 
     def _discard_at_end(self) -> None:
-        # A stopping daemon waits for the streams that are held, so that the process still gets HUP.
+        # A stopping daemon waits for streams that are held, so the process still gets HUP.
         if self._has_left and self._is_released:
             self._streams.discard(self)
 

@@ -12,27 +12,27 @@ from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop
 
 INPUT_SECONDS = 24 * 3600.0
-"""Seconds after which input that a process does not take is dropped."""
+"""Input that a process does not read is dropped after this time."""
 
 QUEUE_BYTES = 512 * 1024
-"""Bytes of input that are queued, so that client and far side do not wait for each other."""
+"""Most bytes of queued input; the queue lets client and far side work without waiting for each other."""
 
 POLL_SECONDS = 1.0
-"""Seconds between checks whether a process whose channel has no descriptor is still wanted."""
+"""Interval at which a process without a descriptor is checked for being still wanted."""
 
 STATUS_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.25)
-"""Seconds between looks for the exit status of a process that runs on after the end of its output."""
+"""Intervals between checks for the exit status of a process that runs on after the end of its output."""
 
 READS_AT_ONCE = 4
 """Most reads of one process before others get their turn."""
 
 
 class Process:
-    """The process behind ``channel``. All methods belong to the thread of ``loop``, which calls back in it.
+    """The process behind ``channel``. All methods and callbacks belong to the thread of ``loop``.
 
     ``output`` gets stdout and stderr as they come; ``taken`` the number of bytes of input that the far side or a queue
-    has taken; ``ended`` finally the exit status, or None if the link is lost. After :meth:`close` only ``released`` is
-    called, once, in a thread that may block, when the channel is closed.
+    has accepted; ``ended`` finally the exit status, or None if the link is lost. After :meth:`close` only ``released``
+    is called, once, in a thread that may block, when the channel is closed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Process:
             loop.call(self._begin)
 
     def write(self, data: bytes) -> None:
-        """Write ``data`` to the process after all earlier input; drop it if the process takes no more."""
+        """Write ``data`` to the process after all earlier input; drop it if the process reads no more."""
         if not data:
             return
         self._unwritten += len(data)
@@ -93,7 +93,7 @@ class Process:
         try:
             self._channel.resize(columns, rows)
         except (OSError, EOFError):
-            # Reading its output reports its end.
+            # The reader of the output reports the end.
             return
 
     def pause(self) -> None:
@@ -113,7 +113,7 @@ class Process:
                 self._begin()
 
     def close(self, before: Callable[[], object] = lambda: None) -> None:
-        """Read and write no more, and close the channel after calling ``before``. Calling it again does nothing."""
+        """Read and write no more, call ``before``, and close the channel. Calling it again does nothing."""
         if self._over:
             return
         self._over = True
@@ -133,7 +133,7 @@ class Process:
         if self._over or self._paused or self._descriptor is None:
             return
         self._loop.watch(self._descriptor, selectors.EVENT_READ, lambda _: self._read())
-        # The descriptor may not signal data that the channel holds already.
+        # The descriptor may not signal data that the channel has already buffered.
         self._read()
 
     def _read(self) -> None:
@@ -151,8 +151,8 @@ class Process:
             self._output(stdout, stderr)
 
     def _look_at_end(self) -> None:
-        """Check for the end of a terminal's process, whose children may keep the terminal open; others end with their
-        output."""
+        """Check for the end of a terminal's process, whose children may keep the terminal open."""
+        # Without a terminal, a process ends with its output.
         try:
             status = self._channel.exit_status(0)
         except (TimeoutError, EOFError, OSError):
@@ -223,7 +223,7 @@ class Process:
             if ends:
                 self._channel.shutdown_write()
         except (OSError, EOFError):
-            # The process has closed its input, or has ended; the end of its output will tell.
+            # The process has closed its input, or has ended; the end of its output will show which.
             broken = True
         self._loop.call(lambda: self._written(sum(map(len, pieces)), broken=broken))
 
@@ -240,7 +240,7 @@ class Process:
         self._write_on()
 
     def _take(self) -> None:
-        """Report input as taken: written bytes, and those that fit into the queue."""
+        """Report accepted input: bytes that were written, and those that fit into the queue."""
         taken = min(self._untaken, QUEUE_BYTES - self._unwritten + self._untaken)
         if taken > 0:
             self._untaken -= taken

@@ -38,9 +38,9 @@ class Streams:
         self._all_ended = threading.Event()
 
     def require_room(self) -> None:
-        """Check that one more stream may be opened.
+        """Return if one more stream may be opened.
 
-        :raises StreamLimit: as many as may be are open.
+        :raises StreamLimit: the limit is reached.
         :raises Stopping: the daemon is stopping.
         """
         with self._lock:
@@ -59,7 +59,7 @@ class Streams:
     ) -> None:
         """Hold ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
 
-        It ends with ``connection`` and with ``token``, the id of a token, if given. ``has_ended`` tells whether that
+        It ends with ``connection``, and if given with ``token``, the id of a token. ``has_ended`` returns whether that
         token has become invalid; then the stream is stopped too.
         """
         with self._lock:
@@ -92,7 +92,7 @@ class Streams:
             self.loop.call(partial(stream.stop, why))
 
     def stop(self, timeout: float) -> None:
-        """Stop all streams, and return when their clients know, after ``timeout`` seconds at most."""
+        """Stop all streams, and return when their clients know, at most ``timeout`` seconds later."""
         with self._lock:
             self._stopping = True
             streams = list(self._open)

@@ -25,8 +25,7 @@ GOODBYE_SECONDS = 5.0
 
 RECEIVE_BYTES = 256 * 1024
 MAX_PENDING_BYTES = 2 * 1024 * 1024
-"""Most unread bytes of a client: its window limits output, but not answers to pings. Beyond that it is considered
-gone."""
+"""Most unread bytes of a client, beyond which it is considered gone; its window does not limit answers to pings."""
 
 REASON_BYTES = 120
 """Bytes of a reason in a close frame (RFC 6455, section 5.5)."""
@@ -55,18 +54,18 @@ class WebSocket:
         self._message = bytearray()
         self._outgoing: deque[memoryview] = deque()
         self.pending = 0
-        """Bytes that the client's socket has not taken yet."""
+        """Bytes not yet accepted by the client's socket."""
         self._awaits_room = False
         self._heard = True
         self._silences = 0
         self._closed = self._closing = False
         self._socket.setblocking(False)
         self._timer = loop.after(PING_SECONDS, self._tick)
-        # The caller is not ready for frames yet.
+        # Scheduled, because the caller is not ready for frames yet.
         loop.call(lambda: self._begin(opening.early))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, soon if not at once; do nothing after :meth:`close`, or when the client has closed."""
+        """Send a frame, later if not at once; do nothing after :meth:`close`, or if the client has closed."""
         if not self._closing and self._connection.state is ConnectionState.OPEN:
             self._put(self._connection.send(BytesMessage(frame)))
 

@@ -1,4 +1,4 @@
-"""Answers a program's queries to its terminal while no client's terminal is attached that would answer."""
+"""Answers a program's queries to its terminal while no attached client's terminal would answer."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from connmgr.terminals.style import PLAIN, Style
 
 TAB_COLUMNS = 8
 
-# One match for the whole text: asking for the width of each character takes longer than drawing it.
+# One match for the whole text, because looking up each character's width takes longer than drawing it.
 _NARROW = re.compile("[ -~\xa1-\xac\xae-\u02ff\u0400-\u0482\u2500-\u25fc]*")
 _LINE_DRAWING = dict(zip(range(0x60, 0x7F), "◆▒␉␌␍␊°±␤␋┘┐┌└┼⎺⎻─⎼⎽├┤┴┬│≤≥π≠£·", strict=True))
 
@@ -32,7 +32,7 @@ class SavedCursor(NamedTuple):
 class Canvas:
     """The shown characters, the cursor, and the state that decides where and how the next character is put.
 
-    ``x`` is the number of columns where the next character would begin a new line.
+    ``x`` equals the number of columns if the next character begins a new line.
     """
 
     def __init__(self, columns: int, rows: int) -> None:

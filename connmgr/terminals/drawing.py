@@ -1,4 +1,4 @@
-"""Draws a screen as it is on another terminal of the same size."""
+"""Draws a screen on another terminal of the same size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def drawn(screen: Screen) -> bytes:
-    """Return output that makes any xterm-like terminal of the same size show ``screen``, in the same state.
-
-    It first puts the terminal into a known state, and ends with the incomplete sequence that the screen has taken.
-    """
+    """Return output that makes any xterm-like terminal of the same size, in any state, show ``screen`` in its state."""
+    # An incomplete sequence comes last, so that further output can complete it.
     return "".join(_parts(screen)).encode("utf-8", errors="replace") + screen.undecoded
 
 

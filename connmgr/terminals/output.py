@@ -15,11 +15,11 @@ from connmgr.terminals.screen import Screen
 from connmgr.terminals.skipped import Skipped
 
 BACKLOG_BYTES = 256 << 10
-"""Bytes by which a screen may lag behind; beyond that the older half is skipped, except for the modes that it sets."""
+"""Bytes by which a screen may lag behind; beyond that, the older half is skipped, except for the modes that it sets."""
 
 OVERDUE_BYTES = BACKLOG_BYTES // 2
 LOOK_SECONDS = 0.25
-"""Longest processor time of a look; a screen that needs more is shown as it was then."""
+"""Longest processor time of a look; a screen that needs more is yielded incomplete."""
 
 _PIECE_BYTES = 4096
 _RESIZES = 64
@@ -64,7 +64,7 @@ class Output:
         return self._ring.end - self._followed > OVERDUE_BYTES
 
     def append(self, data: bytes) -> None:
-        """Take more output."""
+        """Add output."""
         with self._lock:
             self._ring.append(data)
             behind = self._ring.end - self._followed

@@ -23,7 +23,7 @@ logger = logging.getLogger("connmgr.terminals")
 
 
 class Recordings:
-    """The directory of recordings; each ends after ``limit`` bytes, and is removed after ``days``, 0: never."""
+    """The directory of recordings; each ends after ``limit`` bytes, and is removed after ``days``; 0 keeps it."""
 
     def __init__(self, directory: Path, *, limit: int, days: float) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Recording:
         self._write(json.dumps(header))
 
     def output(self, data: bytes) -> None:
-        """Record output, in whatever pieces it comes."""
+        """Record output, in pieces of any size."""
         text = self._decoder.decode(data)
         if text:
             self._event("o", text)

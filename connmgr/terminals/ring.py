@@ -7,9 +7,9 @@ _TRIM_BYTES = 256 << 10
 
 
 class Ring:
-    """Keeps at least the last ``kept`` appended bytes, and a few more. Not safe to use from several threads.
+    """Keeps at least the last ``kept`` appended bytes. Not safe to use from several threads.
 
-    Offsets count the bytes from the first one that was appended.
+    Offsets count the bytes from the first one ever appended.
     """
 
     def __init__(self, kept: int = KEPT_BYTES) -> None:

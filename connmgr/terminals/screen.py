@@ -31,7 +31,7 @@ class Face(NamedTuple):
 class Screen(Sequences, Canvas):
     """A screen that follows a terminal's output.
 
-    Whatever the output, memory is limited by the size, and a control sequence costs no more than writing all cells. Not
+    The size limits the memory, whatever the output, and a control sequence costs no more than writing all cells. Not
     safe to use from several threads.
     """
 
@@ -56,11 +56,11 @@ class Screen(Sequences, Canvas):
 
     @property
     def undecoded(self) -> bytes:
-        """Bytes of a character or sequence that has begun and not ended."""
+        """Bytes of an incomplete character or sequence."""
         return self.pending.encode("utf-8", errors="replace") + self._decoder.getstate()[0]
 
     def take(self, data: bytes) -> None:
-        """Take output, in whatever pieces it comes."""
+        """Process output, in pieces of any size."""
         self.feed(self._decoder.decode(data))
 
     def forget_pending(self) -> None:
@@ -180,7 +180,7 @@ def _lines_down(screen: Screen, parameters: Parameters) -> None:
 
 
 def _scroll_down(screen: Screen, parameters: Parameters) -> None:
-    # With more parameters it begins to follow the mouse.
+    # With more parameters it is a request to track the mouse.
     if len(parameters) <= 1:
         screen.scroll(-_count(parameters))
 

@@ -6,10 +6,10 @@ import re
 from abc import ABC, abstractmethod
 
 MAX_SEQUENCE = 1024
-"""Characters of a control sequence; a longer one is ignored."""
+"""Longest control sequence, in characters; a longer one is ignored."""
 
 MAX_STRING = 4096
-"""Most characters of a control string, such as a title; the rest is ignored."""
+"""Longest control string, such as a title, in characters; the rest is ignored."""
 
 MAX_NUMBER = 65535
 MAX_PARAMETERS = 32
@@ -35,7 +35,7 @@ class Sequences(ABC):
 
     @property
     def pending(self) -> str:
-        """The incomplete sequence: fed to a terminal in the same state, it brings that into the middle of it too."""
+        """The incomplete sequence, which brings another terminal in the same state to the same point."""
         return f"{ESC}{self._string}" if self._string is not None else self._rest
 
     def forget_pending(self) -> None:
@@ -44,26 +44,26 @@ class Sequences(ABC):
 
     @abstractmethod
     def text(self, text: str) -> None:
-        """Take characters other than controls."""
+        """Handle characters other than controls."""
 
     @abstractmethod
     def control(self, character: str) -> None:
-        """Take a control of one character."""
+        """Handle a control of one character."""
 
     @abstractmethod
     def escape(self, sequence: str) -> None:
-        """Take an escape sequence without its ESC: intermediate characters and a final one."""
+        """Handle an escape sequence without its ESC: intermediate characters and a final one."""
 
     @abstractmethod
     def control_sequence(self, private: str, parameters: Parameters, final: str) -> None:
-        """Take a control sequence; ``final`` has its intermediate characters before it."""
+        """Handle a control sequence; ``final`` begins with its intermediate characters."""
 
     @abstractmethod
     def string(self, kind: str, text: str) -> None:
-        """Take a control string; ``kind`` is ``]`` for OSC, ``P`` for DCS, and so on."""
+        """Handle a control string; ``kind`` is ``]`` for OSC, ``P`` for DCS, and so on."""
 
     def feed(self, data: str) -> None:
-        """Take more output."""
+        """Process more output."""
         data, self._rest = self._rest + data, ""
         position, length = 0, len(data)
         while position < length:
@@ -79,7 +79,7 @@ class Sequences(ABC):
                 position += 1
 
     def _escape(self, data: str, start: int) -> int:
-        """Take the sequence that begins at ``start``, and return where it ends."""
+        """Handle the sequence that begins at ``start``, and return where it ends."""
         introducer = data[start + 1 : start + 2]
         if introducer == "[":
             return self._control_sequence(data, start + 2)
@@ -92,7 +92,7 @@ class Sequences(ABC):
             self._rest = data[start : start + MAX_SEQUENCE]
             return end
         if not "0" <= data[end] <= "~":
-            # Another control cuts it off, and is one itself.
+            # Another control ends the sequence, and is handled itself.
             return end
         self.escape(data[start + 1 : end + 1])
         return end + 1

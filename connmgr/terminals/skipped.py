@@ -9,7 +9,7 @@ from connmgr.terminals.screen import Screen
 from connmgr.terminals.style import PLAIN
 
 OVERLAP_BYTES = 600
-"""The longest sequence that is found where a piece ends within it."""
+"""Longest sequence that is found across the border of two pieces."""
 
 MOST_FOUND = 500
 """Most different findings; a terminal has a tenth as many modes."""
@@ -62,7 +62,7 @@ class Skipped:
                 screen.string("]", f"2{title.decode(errors='replace')}")
             else:
                 _set_margins(screen, margins)
-        # When much is printed, most of it scrolls.
+        # After much output the cursor is usually at the bottom.
         screen.x, screen.y = 0, screen.bottom
 
 

@@ -16,7 +16,7 @@ from connmgr.jobs.launch import Launch
 from connmgr.plugin import Channel, Deadline, Pty, Transport
 
 GREETING_BYTES = 256 << 10
-"""Most bytes that start-up files may print before the terminal is ready for the state of a session."""
+"""Most bytes that start-up files may print before the terminal is ready for a session's state."""
 
 LATE = "The shell did not take the state of the session in time."
 
@@ -27,11 +27,10 @@ _BECOME = 'exec "$@"'
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a terminal: the text or argv ``command``, or an interactive shell. ``id`` marks it in its
-    environment.
+    """The program of a terminal: the text or argv ``command``, or an interactive shell.
 
-    With ``surroundings`` it begins in the state of that session, in its shell; otherwise as after a login, in the shell
-    that the words of ``shell`` start, by default the login shell.
+    ``id`` marks it in its environment. With ``surroundings`` it begins in the state of that session, in its shell;
+    otherwise as after a login, in the shell started by the words of ``shell``, by default the login shell.
     """
 
     id: str

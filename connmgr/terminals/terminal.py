@@ -1,4 +1,4 @@
-"""A program on a terminal of the far side, which goes on with or without clients."""
+"""A program on a terminal of the far side, which runs on with or without clients."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ RUNNING, EXITED, LOST, CLOSED = "running", "exited", "lost", "closed"
 STATES = (RUNNING, EXITED, LOST, CLOSED)
 
 PATIENCE_SECONDS = 5.0
-"""Seconds without an acknowledgement after which the program does not wait for a client."""
+"""The program waits for the leading client, but at most this long for one acknowledgement."""
 
 MAX_INPUT_BYTES = 1 << 20
-"""Most bytes of requests' input that the far side has not taken yet; more is refused."""
+"""Most bytes of input from requests that the far side has not accepted yet; more is refused."""
 
 LOOK_EVERY_SECONDS = 10.0
-"""Seconds between two updates of a screen with much output: output that stays below the backlog in this time is never
-skipped."""
+"""Interval of updates of a screen with much output; no output is skipped if it stays below the backlog in this time."""
 
 MAX_ANSWERS = 16
-"""Most bytes of waiting input when a query of the program is answered."""
+"""Most waiting pieces of input at which the program's queries are answered."""
 
 
 @dataclass(eq=False)
@@ -62,7 +61,7 @@ class Origin:
 class Terminal:
     """The terminal of ``origin``, whose process is behind ``channel`` and has printed ``early``.
 
-    Methods marked so belong to the thread of the streams' loop; the others are safe to use from several threads.
+    Methods marked "in the loop" belong to the thread of the streams' loop; the others are safe in any thread.
     ``when_ended`` is called once, in a thread that may block, when the process has ended or its channel was closed.
     """
 
@@ -117,7 +116,7 @@ class Terminal:
 
     @property
     def clients(self) -> int:
-        """How many clients are attached."""
+        """The number of attached clients."""
         return len(self._viewers)
 
     @property
@@ -126,18 +125,18 @@ class Terminal:
         return 0.0 if self._viewers else time.monotonic() - self.last_used
 
     def use(self) -> None:
-        """Note that a request uses it."""
+        """Note that a request uses the terminal."""
         self.last_used = time.monotonic()
 
     def attach(self, opening: Opening, *, watches: bool) -> None:
-        """Attach a client, which leads size and pace from now on unless it only ``watches``."""
+        """Attach a client; unless it only ``watches``, it sets size and pace from now on."""
         self._streams.loop.call(lambda: self._attach(opening, watches=watches))
 
     def input(self, data: bytes) -> None:
-        """Type ``data``; it is written soon.
+        """Queue ``data`` as typed input.
 
         :raises TerminalEnded: the process has ended.
-        :raises Busy: the program has left too much unread.
+        :raises Busy: the program has left too much input unread.
         """
         self._require_running()
         self.use()
@@ -148,27 +147,24 @@ class Terminal:
         self._streams.loop.call(lambda: self.type(data, self._unqueue))
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size, whoever is attached.
-
-        :raises TerminalEnded: the process has ended.
-        """
+        """Set the size, whoever is attached; raise :class:`TerminalEnded` after the end."""
         self._require_running()
         self._streams.loop.call(lambda: self._resize(columns, rows, by=None))
 
     def close(self) -> None:
-        """End the process, if it runs: it is sent HUP as by a terminal that is switched off."""
+        """End the process, if it runs: it gets HUP, as when a terminal is disconnected."""
         self._streams.loop.call(lambda: self._end(CLOSED, TerminalEnded("The terminal was closed.")))
 
     def drop(self) -> None:
-        """Send everybody away who is still attached."""
+        """Disconnect all clients."""
         self._streams.loop.call(self._drop)
 
     def wait(self, timeout: float) -> bool:
-        """Return whether it has ended, and let go of its link, within ``timeout`` seconds."""
+        """Wait up to ``timeout`` seconds until it has ended and its link is released; return whether that happened."""
         return self._over.wait(timeout)
 
     def subscribe(self, offset: int, state: str, pause: float, subscriber: Callable[[], None]) -> Callable[[], None]:
-        """Have ``subscriber`` called once there is output beyond ``offset`` or another state; return what ends that.
+        """Call ``subscriber`` when there is output after ``offset`` or another state; return a function to cancel it.
 
         It is called ``pause`` seconds after the output came, or soon after the end.
         """
@@ -183,10 +179,10 @@ class Terminal:
         with self._lock:
             self._subscribers.discard(subscription)
 
-    # In the thread of the loop
+    # In the thread of the loop.
 
     def type(self, data: bytes, taken: Callable[[int], None]) -> None:
-        """Write input after what was given before; ``taken`` is told when it went on. In the loop."""
+        """Write input after all earlier input; call ``taken`` with the bytes that were passed on. In the loop."""
         if not data:
             return
         self._waiting.append((taken, len(data)))
@@ -196,17 +192,17 @@ class Terminal:
             self._process.write(data)
 
     def resized_by(self, viewer: Viewer) -> None:
-        """Take the size of a client, if it leads. In the loop."""
+        """Apply the size of a client, if it leads. In the loop."""
         if viewer.size is not None and viewer is self._leader:
             self._resize(*viewer.size, by=viewer)
 
     def has_room(self, viewer: Viewer) -> None:
-        """Go on: ``viewer`` has acknowledged what it was sent. In the loop."""
+        """Continue: ``viewer`` has acknowledged its output. In the loop."""
         if viewer is self._leader:
             self._keep_pace()
 
     def left(self, viewer: Viewer) -> None:
-        """Take note that a client has gone. In the loop."""
+        """Remove a client that has left. In the loop."""
         was_leader = viewer is self._leader
         if viewer in self._viewers:
             self._viewers.remove(viewer)
@@ -233,7 +229,7 @@ class Terminal:
         self.output.resize(columns, rows)
         if self.recording:
             self.recording.resized(columns, rows)
-        # Who turns out to be gone leaves meanwhile.
+        # A copy, because a viewer whose client turns out to be gone is removed meanwhile.
         for viewer in list(self._viewers):
             if viewer is not by:
                 viewer.tell_size(columns, rows)
@@ -259,7 +255,7 @@ class Terminal:
             pass
 
     def _answer(self, data: bytes) -> None:
-        # A program that only asks, and never reads, is answered no more.
+        # A program that only queries, and never reads, gets no more answers.
         if self.state == RUNNING and len(self._waiting) < MAX_ANSWERS:
             self.type(data, lambda _: None)
 
@@ -270,7 +266,7 @@ class Terminal:
             self._streams.loop.after(FLUSH_SECONDS, recording.flush)
 
     def _keep_pace(self) -> None:
-        """Read no more than the client who leads can take, for as long as it takes anything."""
+        """Read no faster than the leading client acknowledges, as long as it acknowledges in time."""
         leader = self._leader
         waits = leader is not None and leader.is_full and not leader.is_behind
         if waits and self._patience is None:
@@ -287,7 +283,7 @@ class Terminal:
         self._keep_pace()
 
     def _taken(self, size: int) -> None:
-        """Tell those whose input went on, in the order in which it came."""
+        """Report input as passed on, in the order in which it came."""
         while size > 0 and self._waiting:
             taken, length = self._waiting.popleft()
             part = min(size, length)
@@ -332,7 +328,7 @@ class Terminal:
             viewer.stop(TerminalEnded("The terminal has ended."))
 
     def _tell(self) -> None:
-        """Tell those who wait, each after its pause: what comes until then is told with it."""
+        """Call the subscribers, each after its pause, so that one call covers all output until then."""
         with self._lock:
             untold = [one for one in self._subscribers if not one.due]
         for one in untold:

@@ -1,4 +1,4 @@
-"""The terminals of all connections: opened, found, and ended."""
+"""The terminals of all connections: opens, finds and ends them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from connmgr.vault import Vault
 from connmgr.vault.admission import Outdated
 
 KEPT_SECONDS = 300.0
-"""Time for which a terminal that has ended can still be asked for."""
+"""Time for which an ended terminal can still be queried."""
 
 MAX_ENDED = 64
-"""Ended terminals that are kept; the one that ended first makes room."""
+"""Most ended terminals that are kept; the one that ended first is dropped."""
 
 TIDY_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
-"""Time in which a terminal that is closed has ended."""
+"""Longest wait for a closed terminal to end."""
 
 
 @dataclass(frozen=True)
 class TerminalLimits:
-    """Most terminals that run on one connection, and in all; after ``unattended`` seconds alone one ends, 0: never."""
+    """Most terminals per connection and in all; one without clients ends after ``unattended`` seconds, 0: never."""
 
     of_connection: int
     in_all: int
@@ -60,9 +60,9 @@ class Wanted:
 
 
 class Terminals:
-    """Opens terminals, and keeps them until they have ended for a while. Safe to use from several threads.
+    """Opens terminals, and keeps them for a while after their end. Safe to use from several threads.
 
-    ``timeout`` is for how many seconds one may take to open.
+    ``timeout`` is the longest time to open one, in seconds.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Terminals:
     def open(self, wanted: Wanted, access: Access) -> Terminal:
         """Open a terminal.
 
-        :raises TerminalLimit: there are as many as may be.
+        :raises TerminalLimit: a limit is reached.
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises connmgr.errors.OperationError: it could not be opened.
@@ -136,14 +136,14 @@ class Terminals:
         try:
             terminal.lease.link.admission.check(access)
         except Outdated:
-            # Another daemon of the same vault changed the connection. What has ended may still be looked at.
+            # Another daemon of the same vault changed the connection. An ended terminal may still be queried.
             if terminal.state == RUNNING:
                 self._forget([terminal])
                 raise UnknownTerminal(id) from None
         return terminal
 
     def origin_of(self, id: str) -> Origin | None:
-        """Return what a terminal was opened as, or None for an unknown one."""
+        """Return the request that opened a terminal, None for an unknown one."""
         with self._lock:
             terminal = self._terminals.get(id)
         return None if terminal is None else terminal.origin
@@ -173,7 +173,7 @@ class Terminals:
     def forget(self, connections: Iterable[str]) -> None:
         """Close the terminals of removed or changed connections; from now on they are not found."""
         changed = set(connections)
-        # Before the terminals, so that one that is being opened on the old link notices.
+        # Before the terminals, so that a terminal that is being opened on the old link notices.
         self._links.forget(changed)
         self._forget([one for one in self.all() if one.origin.connection in changed])
 

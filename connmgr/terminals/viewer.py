@@ -1,4 +1,4 @@
-"""One attached client of a terminal: it gets the screen, and then further output, at its own pace."""
+"""One attached client of a terminal: it gets the screen, and then further output, as fast as it reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connmgr.terminals.output import Output
 from connmgr.terminals.screen import MAX_CELLS
 
 PIECE_BYTES = 16 << 10
-"""Bytes that are taken from the output at once; this much may wait beyond a client's window."""
+"""Bytes taken from the output at once; so many may wait in excess of a client's window."""
 
 
 class Viewed(Protocol):
@@ -36,7 +36,7 @@ class Viewed(Protocol):
         """Handle a client's acknowledgement of its output."""
 
     def left(self, viewer: Viewer) -> None:
-        """Take note that a client has gone."""
+        """Handle that a client has left."""
 
 
 class Viewer:
@@ -49,7 +49,7 @@ class Viewer:
         self.watches = watches
         self.size: tuple[int, int] | None = None
         self.is_behind = False
-        """Whether it was too slow: the screen is redrawn when it has room again."""
+        """Whether it was too slow; then the screen is redrawn when it has room again."""
         self._streams = streams
         self._terminal = terminal
         self._output: Output = terminal.output
@@ -71,7 +71,7 @@ class Viewer:
         self._terminal.type(data, self._client.acknowledge)
 
     def end_input(self) -> None:
-        """Do nothing: the terminal goes on, and others may type."""
+        """Do nothing: the terminal runs on, and others may type."""
 
     def resize(self, columns: int, rows: int) -> None:
         if columns * rows > MAX_CELLS:
@@ -124,7 +124,7 @@ class Viewer:
         if self._drawing or self._over or self.is_behind:
             return
         if self._position < self._output.start:
-            # Drawn now, the screen would be outdated when there is room.
+            # A drawing made now would be outdated when there is room.
             if not self._client.is_full:
                 self.draw()
             return

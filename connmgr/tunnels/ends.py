@@ -17,7 +17,7 @@ from connmgr.streams.process import QUEUE_BYTES, Process
 
 READ_BYTES = 128 * 1024
 BOTH_BLOCKED_SECONDS = 0.02
-"""Seconds between checks of a stream without a descriptor, while neither side takes more."""
+"""Interval at which a stream without a descriptor is checked while neither side accepts more."""
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -40,7 +40,7 @@ class End(Protocol):
         """
 
     def write(self, data: memoryview) -> int:
-        """Write some of ``data``; return how many bytes, 0 if it takes none now.
+        """Write some of ``data``; return how many bytes, 0 if none is accepted now.
 
         :raises OSError: it is broken.
         """
@@ -133,7 +133,7 @@ class NewsEnd:
         self._watched.begin(ready)
 
     def watch(self, *, readable: bool, writable: bool) -> None:
-        # Data that must not be read now would be reported for ever.
+        # Data that must not be read yet would otherwise be signalled again and again.
         self._watched.want(selectors.EVENT_READ if readable else 0)
         if writable and not readable:
             self._loop.after(BOTH_BLOCKED_SECONDS, self._look)

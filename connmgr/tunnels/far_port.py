@@ -1,4 +1,4 @@
-"""Connections to a port of a far side, and the connections on this side that they lead to."""
+"""Connections to a port of a far side, joined with connections on this side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TCP streams through a connection that only runs processes, such as one by sudo: a program there dials."""
+"""TCP streams through a connection that only runs processes, such as sudo: a program there opens them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from connmgr.plugin import Channel, Deadline, Transport
 
 READ_SECONDS = 1.0
 PROGRAMS = ("python3", "bash", "socat", "nc")
-"""Programs that can relay, in the order of the search: the first ones pass on more of how streams end."""
+"""Programs that can relay, the best first: they pass on more about the end of a stream."""
 
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
-"""Names and addresses that none of the programs can mistake for an option or for more than a host."""
+"""Names and addresses that no program can mistake for an option or for more than a host."""
 
 _FIND = Source("connmgr.tunnels", "find_relay")
 _RELAY = Source("connmgr.tunnels", "relay")

@@ -11,7 +11,7 @@ READS_AT_ONCE = 4
 
 
 class Traffic:
-    """How many bytes came from the far side and went to it."""
+    """The number of bytes that came from the far side and went to it."""
 
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = 0
@@ -71,7 +71,7 @@ class _Direction:
                 return
 
     def _flush(self) -> bool:
-        """Write pending data; return whether all of it was taken."""
+        """Write pending data; return whether all of it was accepted."""
         rest = self._pending
         while rest:
             size = self._target.write(rest)
@@ -86,8 +86,8 @@ class _Direction:
 class Splice:
     """Joins ``near`` and ``far`` until both directions have ended. Belongs to the thread of the loop.
 
-    ``early`` was already read from ``near``. ``intact`` says, at the end of ``far``, whether the link still works, so
-    that the end is real. ``ended`` is called once.
+    ``early`` was already read from ``near``. ``intact`` returns, at the end of ``far``, whether the link still works,
+    so that the end is real. ``ended`` is called once.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One tunnel: its door, the port here, stays open while the way behind it is opened, lost, and opened again."""
+"""One tunnel: its local port stays open, while the way behind it is opened, lost and opened again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_DIALS = 32
 """Most streams of one tunnel that are being opened at a time."""
 
 LEAST_DELAY_SECONDS, MOST_DELAY_SECONDS = 1.0, 60.0
-"""Bounds of the pause between attempts to open the way. After a loss the first attempt comes at once."""
+"""Bounds of the pause between attempts to open the way; after a loss the first attempt follows at once."""
 
 FINAL = (
     errors.AuthFailed,
@@ -41,15 +41,14 @@ FINAL = (
     errors.ConnectionCycle,
     errors.IntegrityError,
 )
-"""Errors after which it is not tried again: that could lock an account or help an attacker in between, or a person has
-to change something."""
+"""Errors without another attempt: it could lock an account or help an attacker, or a person must change something."""
 
 
 class Tunnel:
-    """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; both may be called in any thread, once each.
+    """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; each may be called once, in any thread.
 
-    ``open_way`` opens the way, in a thread that may wait. ``make_door`` makes the port here, for a tunnel that has one;
-    ``to`` is where a tunnel from the far side leads.
+    ``open_way`` opens the way, in a thread that may wait. ``make_door`` opens the local port, if the tunnel has one;
+    ``to`` is the destination of a tunnel from the far side.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class Tunnel:
         for stream in list(self._streams):
             stream.close(reset=True)
         self._status = Status(RETRYING, since=_now(), last_error=(error.code, error.message))
-        # Other tunnels may have lost theirs too.
+        # Randomly delayed, because other tunnels may have lost the same link.
         self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
 
     def _retry_after(self, seconds: float) -> None:
@@ -264,7 +263,7 @@ class Tunnel:
             return
         self._waiting.release(client)
         answer = client.answer(True)
-        # The room of a fresh socket is larger than any answer.
+        # The send buffer of a new socket is larger than any answer.
         if answer and client.end.write(memoryview(answer)) < len(answer):
             client.end.close(reset=True)
             far.close()
@@ -301,7 +300,7 @@ class Tunnel:
         for client in self._waiting.take():
             self._turn_away(client)
 
-    # What comes from the far side.
+    # Connections from the far side.
 
     def _take_here(self, way: Way, connected: socket.socket | None, stream: ByteStream, fault: str) -> None:
         """Join a stream of the far side's port with the connection on this side, if there is one."""

@@ -26,7 +26,7 @@ from connmgr.vault.wellknown import LOCAL
 
 MAX_TUNNELS = 1000
 LOOK_SECONDS = 0.5
-"""Seconds between checks for lost links."""
+"""Interval of checks for lost links."""
 
 RELEASE_SECONDS = 10.0
 """Longest wait for a stopped tunnel to release its link."""
@@ -39,8 +39,7 @@ logger = logging.getLogger("connmgr.tunnels")
 
 @dataclass(eq=False)
 class _Entry:
-    """A wanted tunnel, or the error that prevents it; the access that opens its way, and the token with which it
-    ends."""
+    """A wanted tunnel or the error that prevents it, the access that opens its way, and the token that it ends with."""
 
     access: Access
     token: str | None
@@ -56,7 +55,7 @@ class _Entry:
 
 
 class Tunnels:
-    """Keeps the wanted tunnels; opening a way may take ``timeout`` seconds.
+    """Keeps the wanted tunnels open; opening a way may take ``timeout`` seconds.
 
     Safe to use from several threads.
     """
@@ -74,11 +73,11 @@ class Tunnels:
         """Open the tunnel ``id``, and keep it open; return after the first attempt.
 
         An unreachable far side is no error. ``token`` is the id of the token with which the tunnel ends; ``has_ended``
-        tells whether that token has become invalid.
+        returns whether that token has become invalid.
         :raises NotToggleable: the connection is no tunnel.
         :raises connmgr.errors.PortInUse: another program listens on its port.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
-        :raises ConnmgrError: it cannot be opened, and will not be tried again.
+        :raises ConnmgrError: it cannot be opened, and there will be no other attempt.
         """
         record = self._vault.connections.get(id)
         entry, is_new = self._wanted(record, access, token)
@@ -113,15 +112,11 @@ class Tunnels:
         return Status(STOPPED) if entry is None else entry.status
 
     def probe(self, via: str, access: Access) -> None:
-        """Check whether the way of a tunnel through the connection ``via`` can be opened.
-
-        :raises ConnmgrError: it cannot.
-        """
+        """Open the way of a tunnel through the connection ``via`` as a test; raise ConnmgrError if that fails."""
         self._links.lease(via, access, self._timeout).release()
 
     def resume(self) -> None:
-        """Open, in another thread, the tunnels that were wanted when the daemon stopped, and those with
-        ``autoStart``."""
+        """Open, in another thread, the tunnels that were wanted when the daemon stopped or that have ``autoStart``."""
         self._loop.work(self._resume)
 
     def unlocked(self, access: Access) -> None:
@@ -137,8 +132,8 @@ class Tunnels:
     def forget(self, connections: Collection[str], token: str | None = None) -> None:
         """Close the tunnels of removed or changed connections, and open those that still exist again.
 
-        After a change with a ``token`` only the tunnels that it has toggled itself are opened again: nobody has wanted
-        the others with their new data.
+        After a change with a ``token`` only the tunnels that this token has toggled are opened again, because nobody
+        has asked for the others with their new data.
         """
         with self._lock:
             concerned = {id: self._entries[id] for id in connections if id in self._entries}
@@ -171,7 +166,7 @@ class Tunnels:
         with self._lock:
             entry = self._entries.get(record.id)
             if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
-                # A tunnel that the owner wants does not end with a token that wants it too.
+                # A tunnel that the owner wants too does not end with a token.
                 entry.access, entry.token = access, None if None in (entry.token, token) else entry.token
                 entry.tunnel.try_now()
                 return entry, False
@@ -256,7 +251,7 @@ class Tunnels:
             kind = self._kind(record)
             by_token = record.cache.get(BY_TOKEN) is not None
             if by_token and record.cache.get(WANTED):
-                # Tunnels end with their token, and nothing has checked whether it is still valid.
+                # Tunnels end with their token, and nothing has checked whether the token is still valid.
                 self._note(record, wanted=False, token=None)
             wanted = record.cache.get(WANTED) is True and not by_token
             if wanted or kind.forward(map_secrets(kind.schema(), record.data, lambda _: "")).auto_start:
@@ -298,7 +293,7 @@ class Tunnels:
 
 
 def _already_here(forward: Forward) -> tuple[str, int] | None:
-    """Return the address of a tunnel from this machine to the very address on which it would listen, or None."""
+    """Return the tunnel's address if it leads to the very address on which it would listen here, else None."""
     if forward.to is None or forward.port not in (0, forward.to[1]):
         return None
     host, port = forward.to

@@ -1,4 +1,4 @@
-"""Clients of a tunnel that wait for its way to be open."""
+"""Clients of a tunnel that wait until its way is open."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Waiting:
         return taken
 
     def release(self, client: Client) -> None:
-        """End the time of ``client``."""
+        """End the wait of ``client``."""
         self._clients.pop(client, None)
         if client.timer is not None:
             client.timer.cancel()
 
     def _time_is_over(self, client: Client) -> None:
-        # A client that is being dialled for gets its answer from the dial.
+        # A client whose stream is being dialled gets its answer from that.
         if client in self._clients:
             del self._clients[client]
             self._give_up(client)

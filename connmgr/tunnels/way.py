@@ -14,14 +14,14 @@ from connmgr.secrets.principals import Access
 from connmgr.tunnels.relay import Relay, find_relay
 
 DIAL_SECONDS = 10.0
-"""Longest time in which the far side opens a stream."""
+"""Longest time for the far side to open a stream."""
 
 
 class Way(NamedTuple):
     """A leased link, or None if no link is needed, because the tunnel leads to its own machine.
 
-    ``relay`` starts programs there if it carries no streams. ``listener`` is the tunnel's port on the far side, if it
-    has one, and ``address`` then the port's address.
+    If the link carries no streams, ``relay`` starts programs for them. ``listener`` is the tunnel's port on the far
+    side, if it has one, and ``address`` that port's address.
     """
 
     lease: Lease | None
@@ -52,7 +52,7 @@ class Way(NamedTuple):
         return transport.open_tcp(host, port, timeout=deadline.left(LEAST_SECONDS))
 
     def retire(self) -> None:
-        """Let nobody lease the link from now on."""
+        """Refuse further leases of the link."""
         if self.lease is not None:
             self.lease.link.retire()
 
