@@ -69,10 +69,9 @@ class Admission:
 
 
 def admitted(asked: Iterable[tuple[Admission, Connection]], access: Access) -> list[Connection]:
-    """Return the connections to which ``access`` is admitted, by one look at the principals for all of ``asked``.
+    """Return the connections to which ``access`` is admitted, each with its current row; principals are read once.
 
-    Each comes with its current row. For the others :meth:`Admission.check` raises the reason. The result holds for
-    half of :data:`ADMITTED_SECONDS`.
+    For the others :meth:`Admission.check` raises the reason. The result holds for half of :data:`ADMITTED_SECONDS`.
     """
     requirement, found = None, []
     for admission, stored in asked:

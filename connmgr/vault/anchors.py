@@ -1,4 +1,4 @@
-"""Anchors of audit trails: how far each trail had come, stored where an attacker on the files cannot change it."""
+"""Anchors of audit trails: the length of each trail, stored where an attacker on the files cannot change it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAC_BYTES = 32
 
 @dataclass(frozen=True)
 class Anchor:
-    """How far a trail has come."""
+    """The state of a trail at one time."""
 
     trail: str
     place: str
@@ -41,7 +41,7 @@ class Anchor:
     """The hash of that entry's line, or of the trail's beginning."""
 
     time: str
-    """When that was so, in UTC as ISO 8601."""
+    """The time of this state, in UTC as ISO 8601."""
 
 
 class Anchors:
@@ -54,16 +54,13 @@ class Anchors:
         self._database, self._key = database, key
 
     def all(self) -> Mapping[str, Anchor]:
-        """Return the anchors of all trails, by the trail.
-
-        :raises IntegrityError: one was changed outside of connmgr.
-        """
+        """Return the anchors by their trails; raise IntegrityError if one was changed outside of connmgr."""
         rows = sa.select(meta).where(meta.c.name.startswith(_PREFIX, autoescape=True))
         found = self._database.read(lambda tx: tx.execute(rows).all())
         return {anchor.trail: anchor for anchor in (self._read(row.name, row.value) for row in found)}
 
     def put(self, anchor: Anchor) -> None:
-        """Store the anchor of a trail in place of the one before."""
+        """Store the anchor of a trail in place of its last one."""
         text = canonical(asdict(anchor)).encode()
         name, value = _PREFIX + anchor.trail, self._mac(text) + text
         self._database.write(lambda tx: principal_rows.put_meta(tx, name, value), timeout=WRITE_SECONDS)

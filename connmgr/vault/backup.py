@@ -29,7 +29,7 @@ _BATCH_ROWS = 1000
 def backup(database: Database, file: Path) -> None:
     """Write a snapshot of ``database`` into the new ``file``, mode 0600; readers and writers go on.
 
-    It lacks only the vault's key, without which its secrets cannot be read. ``file`` appears once it is whole and
+    It lacks only the vault's key, without which its secrets cannot be read. ``file`` appears once it is complete and
     durable.
     :raises BackupFailed: ``file`` exists, or cannot be written.
     :raises VaultUnavailable: the database does not answer.
@@ -48,9 +48,9 @@ def backup(database: Database, file: Path) -> None:
 def restore(file: Path, directory: Path) -> Path:
     """Make the backup ``file`` the vault of the empty ``directory``, and return the vault's path.
 
-    A missing directory is made, mode 0700. The caller puts the vault's key into it next.
-    :raises BackupFailed: the directory is not empty, or the file is not a whole backup that this program can read;
-        nothing was written then.
+    A missing directory is created, mode 0700. The caller puts the vault's key into it next.
+    :raises BackupFailed: the directory is not empty, or the file is not a complete backup that this program can read;
+        nothing was written.
     """
     vault = directory / FILE_NAME
     with _failing(f"The backup {file} cannot be restored"):
@@ -93,7 +93,7 @@ def _failing(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _appearing(file: Path) -> Iterator[Path]:
-    """Yield the name of a new, empty file, which becomes ``file``, whole and durable, unless the body fails.
+    """Yield the name of a new, empty file, which becomes ``file``, complete and durable, unless the body fails.
 
     :raises FileExistsError: ``file`` exists.
     """
@@ -166,7 +166,7 @@ def _copy_file(file: Path, to: Path) -> None:
 
 
 def _examine(file: Path) -> None:
-    """Check that ``file`` is a whole vault.
+    """Check that ``file`` is a complete vault.
 
     :raises BackupFailed: it is empty or damaged.
     :raises StartupError: it is no vault, or a newer one.

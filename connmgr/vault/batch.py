@@ -21,7 +21,7 @@ Own = TypeVar("Own", bound="Content")
 
 
 class Content(Protocol):
-    """What a connection is to hold, as :meth:`Connections.add` takes it."""
+    """The new content of a connection, as :meth:`Connections.add` accepts it."""
 
     @property
     def sealed(self) -> dict[str, Any]: ...
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Batch:
-    """The changes, in this order: missing ``categories``, and missing ones that the others name, are created first."""
+    """The changes; before them, missing ``categories`` and those that the changes name are created."""
 
     categories: Sequence[Path] = ()
     additions: Sequence[Addition] = ()
@@ -83,14 +83,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Applied:
-    """The changes made: ``added`` has an id for each addition, and whether it is new or belongs to an equivalent
-    connection."""
+    """The changes made: ``added`` has for each addition the id, and whether it is new, not that of an equivalent."""
 
     categories: Mapping[Path, str]
     """The categories that the batch names, and those above them."""
 
     made: Mapping[Path, str]
-    """Those of them that were missing."""
+    """The missing categories among them, which were created."""
 
     added: Sequence[tuple[str, bool]]
     stale: Sequence[str]
@@ -109,11 +108,7 @@ class Batches:
         self._connections = connections
 
     def apply(self, batch: Batch, permits: Permission) -> Applied:
-        """Make all changes of ``batch``, or none.
-
-        ``permits`` is that of :meth:`Connections.update`, whose errors it raises, and those of
-        :meth:`Connections.add` and :meth:`Connections.remove`.
-        """
+        """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`."""
         erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
         return self._database.write(lambda tx: self._apply(tx, batch, permits), erases=erases)
 
@@ -136,7 +131,7 @@ class Batches:
 
 
 def held(content: Content) -> dict[str, Any]:
-    """Return the content of a connection as :meth:`Connections.update` takes it."""
+    """Return the content of a connection as :meth:`Connections.update` accepts it."""
     return {
         "data": content.sealed,
         "fingerprint": content.fingerprint,
@@ -153,7 +148,7 @@ class _Additions:
         self._key = key
         self._additions = additions
         self.folded: dict[str, str] = {}
-        """For an addition that had an equivalent connection, its id and that one's."""
+        """For each addition with an equivalent connection, its id and that connection's."""
 
         own = {one.id for one in additions}
         over = {target for one in additions for target in _targets(one.content) if target not in own}
@@ -175,7 +170,7 @@ class _Additions:
             self._equal |= rows.candidates(self._tx, [content.fingerprint])
         same = self._equal.setdefault(content.fingerprint, [])
         for row in same:
-            # A changed record equals nothing.
+            # A record that was changed outside of connmgr equals none.
             alike = row["type"] == one.type and record.intact(row, self._key)
             if alike and content.equals(record.load(row, self._key).data):
                 self.folded[one.id] = row["id"]

@@ -52,7 +52,7 @@ class Categories:
     def add(self, name: str, parent: str) -> str:
         """Return the id of the category ``name`` below ``parent``; add it if it is missing.
 
-        Names with the same form in a path are the same name: filters could not tell their categories apart.
+        Names with the same form in a path count as the same name, because filters could not distinguish them.
         :raises UnknownCategory: the parent does not exist.
         """
         id, own = str(uuid.uuid4()), segment(name)
@@ -68,13 +68,13 @@ class Categories:
         return self._database.write(work)
 
     def by_path(self, paths: Iterable[Path]) -> dict[Path, str]:
-        """Return the ids of those of ``paths``, without the root, that there are."""
+        """Return the ids of the existing ones of ``paths``, which do not contain the root."""
         return self._database.read(lambda tx: self._existing(tx, paths))
 
     def ensure_within(self, tx: sa.Connection, paths: Iterable[Path]) -> tuple[dict[Path, str], dict[Path, str]]:
-        """Return the ids of ``paths``, without the root, and of those that were made for them, within a larger change.
+        """Return the ids of ``paths``, and of those created for them, within a larger change; paths lack the root.
 
-        What is missing above them is made too. Names with the same form in a path are the same.
+        Missing categories above them are created too. Names with the same form in a path count as the same.
         """
         every = dict.fromkeys(path[:depth] for path in paths for depth in range(len(path) + 1))
         found = self._existing(tx, [(), *every])
@@ -105,18 +105,18 @@ class Categories:
         """Remove the categories ``ids``; return the ids of all that was removed.
 
         With ``children`` the categories below are removed too; otherwise they move to the nearest remaining ancestor.
-        With ``contents`` the connections within are removed too, with those that run over them but without the local
-        machine; other connections move to the default category. A category that was changed outside of connmgr is
-        removed only if named; its children move to the root.
+        With ``contents`` the connections in them are removed, with those that run over them but without the local
+        machine; otherwise they move to the default category. A category that was changed outside of connmgr is removed
+        only if named; its children move to the root.
         :raises UnknownCategory: one does not exist.
         :raises ProtectedEntry: a root or the default category is among them.
-        :raises CategoryExists: a category would move beside one of the same name; nothing was changed then.
+        :raises CategoryExists: a category would move beside one of the same name; nothing was changed.
         """
         named = dict.fromkeys(ids)
 
         def work(tx: sa.Connection) -> Removed:
             going = category_rows.stored(tx, closure(tx, named, table, "id", "parent") if children else named)
-            # The place of a changed category is unknown, so only the caller can say whether it is meant.
+            # The place of a changed category is unknown, so it is removed only if the caller names it.
             for some in chunks(id for id in going if id not in named):
                 category_rows.verify(tx, self._key, table.c.id.in_(some))
             for category in (ALL_CONNECTIONS, DEFAULT):

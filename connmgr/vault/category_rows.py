@@ -1,4 +1,4 @@
-"""Rows of the table ``category``: reading verifies their authentication codes, writing makes them."""
+"""Rows of the table ``category``: reading verifies their authentication codes, writing creates them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connmgr.vault.tables import category as table
 from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks
 
-# Unlike the prefix of connections, so that no code is valid for both.
+# Differs from the prefix of connections, so that no code is valid for both.
 _FORMAT = "category-1"
 _COVERED = (table.c.id, table.c.parent, table.c.name, table.c.segment, table.c.path, table.c.depth, table.c.config)
 _AUTHENTICATED = sa.select(*_COVERED, table.c.mac)
@@ -60,7 +60,7 @@ def intact(row: Row, key: VaultKey) -> bool:
 def verify(tx: sa.Connection, key: VaultKey, matching: sa.ColumnElement[bool] | None = None) -> list[str]:
     """Return the ids of the rows ``matching``, all of them authentic.
 
-    :raises IntegrityError: one is not.
+    :raises IntegrityError: one is not authentic.
     :raises VaultUnavailable: the vault's key was rotated.
     """
     selected = _AUTHENTICATED if matching is None else _AUTHENTICATED.where(matching)

@@ -1,4 +1,4 @@
-"""Stored connections written within a transaction: each row is verified before, and gets a new authentication code."""
+"""Writes stored connections within a transaction: each row is verified first, and gets a new authentication code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Permission = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse to change where any secret goes."""
+    """Refuse changes that affect secrets."""
     if secrets:
         raise SecretLocked("Nothing is unlocked.", principals=[])
 
@@ -43,7 +43,7 @@ def change(
     targets: set[str] | None,
     permits: Permission,
 ) -> None:
-    """Change columns of a row, what it runs over unless ``targets`` is None, and what follows for the rows above it.
+    """Change columns of a row, its targets unless ``targets`` is None, and the rows above accordingly.
 
     :raises connmgr.errors.IntegrityError: a row was changed outside of connmgr.
     """
@@ -68,7 +68,7 @@ def change(
 
 
 def move(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str) -> None:
-    """Move what is in ``categories`` to the category ``to``."""
+    """Move the connections in ``categories`` to the category ``to``."""
     for some in chunks(categories):
         found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
         _store(tx, key, [_checked(key, row) | {"category": to, "last_modified": now()} for row in found])

@@ -1,4 +1,4 @@
-"""Connections: stored, found, changed and removed, each change in one transaction."""
+"""Connections: storing, finding, changing and removing them, each change in one transaction."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from connmgr.vault.tree import carriers, dependents
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
 TOUCH_SECONDS = 60.0
-"""A connection's time of last use is written once in this time: a commit costs an fsync."""
+"""A connection's time of last use is written at most once in this time, because a commit costs an fsync."""
 
 _log = logging.getLogger(__name__)
 
 
 class Unchanged:
-    """The type of :data:`UNCHANGED`, which means "leave it" where None is a value."""
+    """The type of :data:`UNCHANGED`, which means "do not change", where None is a value."""
 
 
 UNCHANGED: Final = Unchanged()
@@ -40,7 +40,7 @@ UNCHANGED: Final = Unchanged()
 
 @dataclass(frozen=True)
 class Removed:
-    """The ids of all that was removed; jobs by the connections that they went with; the paths by the ids."""
+    """The ids of all that was removed; ``jobs`` by the removed connections; ``paths`` by the ids."""
 
     connections: list[str] = field(default_factory=list)
     jobs: Mapping[str, list[str]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Removed:
 
 
 class Connections:
-    """The vault's connections, and those in memory alone (``temporary``); safe to use from several threads.
+    """The vault's connections, and ``temporary`` ones in memory; safe to use from several threads.
 
     Its methods raise :class:`VaultUnavailable` when the database does not answer, and
     :class:`connmgr.errors.IntegrityError` for a record that was changed outside of connmgr, which can only be removed.
@@ -74,10 +74,10 @@ class Connections:
         return [temporary[id] if id in temporary else self._load(found[id]) for id in ids]
 
     def each(self, ids: Collection[str]) -> dict[str, Connection | IntegrityError]:
-        """Return those of ``ids`` that exist; in place of one that was changed outside of connmgr, the error.
+        """Return the existing ones of ``ids``; for one that was changed outside of connmgr, the error.
 
-        To verify and parse a row takes three times as long as to read it. So a row that is the same in all its columns
-        as at the last call stands for the same connection, which nobody changes.
+        Verifying and parsing a row takes three times as long as reading it. So a row that equals the last one read with
+        its id yields the same object, which must not be changed.
         """
         found: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
         before, seen = self._seen, dict[str, tuple[Row, Connection]]()
@@ -114,17 +114,14 @@ class Connections:
     def query(
         self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
     ) -> list[str]:
-        """Return the ids of connections that match all filters (:mod:`connmgr.vault.glob`), ordered by path.
-
-        ``name_filter`` is for the path, or for category and path joined by a separator.
-        """
+        """Return the ids of connections that match all filters, by path; a name is the path, or category and path."""
         search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter)
         return self._database.read(lambda tx: search.run(tx, self._key))
 
     def listed(
         self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
     ) -> list[Listed]:
-        """As :meth:`query`, with what makes the names; records are verified when they are read whole."""
+        """Like :meth:`query`, with the parts of each name; the records are not verified."""
         search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter)
         return self._database.read(lambda tx: search.listed(tx, self._key))
 
@@ -143,10 +140,10 @@ class Connections:
     ) -> tuple[str, bool]:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
-        ``data`` has its secrets sealed. ``same`` compares data with their secrets, and is called while nobody else
-        writes. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
-        (:func:`connmgr.vault.record.fingerprint`) for which it returns True. ``references`` are the connections that
-        this one runs over; the path of ``parent``, one of them, begins its own path, and ``folder`` goes on.
+        The secrets in ``data`` are sealed. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
+        (:func:`connmgr.vault.record.fingerprint`) for which ``same`` returns True; it compares data with their secrets,
+        and is called while other writers wait. ``references`` are the connections that this one runs over; its path
+        begins with the path of ``parent``, one of them, and ``folder``.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
@@ -160,7 +157,7 @@ class Connections:
             found = way.verified(tx, self._key, targets)
             bound = way.digest(found[target] for target in targets)
             for row in rows.candidates(tx, [fingerprint])[fingerprint]:
-                # A changed record equals nothing.
+                # A record that was changed outside of connmgr equals none.
                 alike = row["type"] == type and record.intact(row, self._key)
                 if alike and same(record.load(row, self._key).data):
                     return row["id"], False
@@ -170,7 +167,7 @@ class Connections:
         return self._database.write(work)
 
     def update(self, id: str, **given: Any) -> None:
-        """Change what is given of a connection, as :meth:`update_within` does, in a transaction of its own."""
+        """Change the given fields of a connection, as :meth:`update_within` does, in a transaction of its own."""
         erases = given.get("data") is not None
         self._database.write(lambda tx: self.update_within(tx, id, **given), erases=erases)
 
@@ -187,11 +184,11 @@ class Connections:
         parent: str | Unchanged | None = UNCHANGED,
         permits: Permission = without_access,
     ) -> None:
-        """Change what is given of a connection, and the paths of those below it; its type stays.
+        """Change the given fields of a connection, and the paths of those below it; its type stays.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
-        of each connection above it whose way changes, which are then tied to the new way, and of each that it runs over
-        from now on, whose users would run what it holds.
+        of each connection above it whose way changes, because they are tied to the new way, and of each connection that
+        it newly runs over, because its users can then use them.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
@@ -212,7 +209,7 @@ class Connections:
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
 
-        :raises UnknownConnection: one does not exist; none was removed then.
+        :raises UnknownConnection: one does not exist; nothing was removed.
         :raises ProtectedEntry: the local machine is among them.
         """
         named = list(ids)
@@ -242,9 +239,9 @@ class Connections:
         return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
 
     def touch(self, *ids: str) -> None:
-        """Record that connections and their categories are in use, each at most once a minute, all in one change.
+        """Record that connections and their categories are in use, each at most once a minute, in one change.
 
-        A vault that cannot be written to is only logged: the caller goes on.
+        If the vault cannot be written, this is only logged, because the caller's work can continue.
         """
         with self._touching:
             at = time.monotonic()
@@ -260,7 +257,7 @@ class Connections:
             _log.warning("the time of last use of connections %s is not stored: %s", ", ".join(due), error.message)
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
-        """Store what probing a connection showed, or raise :class:`UnknownConnection`."""
+        """Store the state that a probe found, or raise :class:`UnknownConnection`."""
         if self.temporary.get(id) is not None:
             self.temporary.set_state(id, state)
             return
@@ -269,13 +266,13 @@ class Connections:
             raise UnknownConnection(id)
 
     def set_cache(self, id: str, cache: Mapping[str, Any]) -> None:
-        """Store what is wanted of a connection, or raise :class:`UnknownConnection`."""
+        """Store the ``cache`` of a connection, or raise :class:`UnknownConnection`."""
         change = table.update().where(table.c.id == id).values(cache=canonical(cache))
         if not self._database.write(lambda tx: tx.execute(change).rowcount):
             raise UnknownConnection(id)
 
     def set_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store what was found of stored connections, all in one change; one that was removed meanwhile has none."""
+        """Store the states found of stored connections, in one change; removed ones are ignored."""
         updates = [
             table.update().where(table.c.id == id).values(state=canonical(state)) for id, state in states.items()
         ]
@@ -288,19 +285,19 @@ class Connections:
             self._database.write(work)
 
     def seed(self, tx: sa.Connection) -> None:
-        """Store the connection of a new vault."""
+        """Store the local machine in a new vault."""
         local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
         changes.insert(tx, self._key, local | {"way": way.NOWHERE}, ())
 
     def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> Removed:
-        """As :meth:`remove`, for existing connections within a larger change."""
+        """Like :meth:`remove`, for existing connections within a larger change."""
         removed = dependents(tx, ids)
         if LOCAL in removed:
             raise ProtectedEntry("The local machine cannot be removed.")
         return Removed(removed, *rows.delete(tx, removed))
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
-        """Move what is in ``categories`` to the category ``to``, within a larger change."""
+        """Move the connections in ``categories`` to the category ``to``, within a larger change."""
         changes.move(tx, self._key, categories, to)
 
     def _load(self, row: Row) -> Connection:

@@ -21,13 +21,13 @@ Result = TypeVar("Result")
 
 FILE_NAME = "vault.db"
 WRITE_SECONDS = 10.0
-"""Longest that a change waits for other writers, with its repetitions after conflicts."""
+"""Longest time of a change, with its waits for other writers and its repetitions after conflicts."""
 
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 0.5
 
 
 class Kind(Enum):
-    """How to react to a database error."""
+    """The reaction to a database error."""
 
     CONFLICT = "another writer was in the way: repeat the transaction"
     LOST = "the connection is gone: repeat on a new one"
@@ -51,13 +51,13 @@ class Backend(Protocol):
     writer: sa.Engine
 
     def probe(self) -> schema.Found:
-        """Check the database without changing it, and return what it holds.
+        """Return the content of the database, without changing it.
 
         :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
         """
 
     def prepare(self) -> None:
-        """Make the database's directory or file if it is missing."""
+        """Create the database's directory or file if it is missing."""
 
     def begin(self, connection: sa.Connection) -> None:
         """Begin a transaction that excludes other writers."""
@@ -69,13 +69,13 @@ class Backend(Protocol):
         """Whether the transaction that left ``mark`` was committed; waits until it has ended."""
 
     def scrub(self) -> bool:
-        """Remove what was deleted or overwritten from the disk, as far as the database can; return whether it is done.
+        """Erase deleted and overwritten content from the disk, as far as the database can; return whether that is done.
 
-        A later call removes what a reader or another process holds up.
+        If a reader or another process prevents it, a later call erases the rest.
         """
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
-        """Return the meaning of an error, or None for a fault of connmgr's own."""
+        """Return the meaning of an error, or None if the fault is connmgr's own."""
 
 
 class _Repeat(Exception):
@@ -87,12 +87,12 @@ class Database:
     """A vault's database, made by :func:`open_database`; safe to use from several threads.
 
     Work on it is a function of a connection, called within a transaction that ends with it. After a conflict or a lost
-    connection :meth:`write` calls the function again; the first call left nothing behind.
+    connection :meth:`write` calls the function again; the first transaction was rolled back.
     """
 
     def __init__(self, backend: Backend, found: schema.Found) -> None:
         self._backend = backend
-        # Writers of this process queue here, fairly and without holding a connection each.
+        # Writers of this process queue here, in order and without holding a connection each.
         self._writing = threading.Lock()
         self._unscrubbed = False
         self.empty = found.revision is None
@@ -103,7 +103,7 @@ class Database:
         """Called first in every writing transaction; raises if the vault's key was rotated."""
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Return what ``work`` returns, called on one snapshot of the database.
+        """Return the result of ``work``, called on one snapshot of the database.
 
         :raises VaultUnavailable: the database does not answer.
         """
@@ -120,11 +120,11 @@ class Database:
     def write(
         self, work: Callable[[sa.Connection], Result], *, timeout: float = WRITE_SECONDS, erases: bool = False
     ) -> Result:
-        """Return what ``work`` returns, called while nobody else writes; all its changes are stored durably, or none.
+        """Return the result of ``work``, called while other writers wait; all its changes are stored durably, or none.
 
-        ``erases`` says that ``work`` deletes or overwrites secrets; they are removed from the disk as well.
-        :raises VaultUnavailable: other writers held the database for ``timeout`` seconds, or it cannot be written to;
-            nothing was stored, unless the message says that it is not known.
+        ``erases`` says that ``work`` deletes or overwrites secrets; they are erased from the disk too.
+        :raises VaultUnavailable: other writers held the database for ``timeout`` seconds, or it cannot be written;
+            nothing was stored, unless the message says that this is unknown.
         """
         deadline = time.monotonic() + timeout
         if not self._writing.acquire(timeout=timeout):
@@ -143,7 +143,7 @@ class Database:
         self._backend.prepare()
 
     def close(self) -> None:
-        """Close every connection that is not in use."""
+        """Close all idle connections."""
         self._backend.writer.dispose()
 
     def _attempt_read(self, work: Callable[[sa.Connection], Result]) -> Result:

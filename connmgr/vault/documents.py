@@ -87,14 +87,14 @@ class Documents:
         return [self._document(None, row) for row in rows]
 
     def codes(self, ids: Iterable[str]) -> dict[str, bytes]:
-        """Return the codes of the existing documents among ``ids``: a changed document has a different code."""
+        """Return the codes of the existing documents among ``ids``; a changed document has a different code."""
         wanted = sa.select(table.c.id, table.c.mac).where(table.c.kind == self._kind, table.c.id.in_(list(ids)))
         return {row.id: row.mac for row in self._database.read(lambda tx: tx.execute(wanted).all())}
 
     def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
-        """Replace the document ``id`` by the result of ``change``, and return it.
+        """Replace the document ``id`` by the result of ``change``, and return it; None removes it.
 
-        None removes it; without such a document nothing is done. ``change`` may be called again.
+        If there is no such document, nothing happens. ``change`` may be called again after a conflict.
         """
 
         def work(tx: sa.Connection) -> Document | None:

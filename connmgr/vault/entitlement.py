@@ -23,9 +23,9 @@ def require_unlocked(known: Mapping[str, Principal], access: Access) -> None:
 
 
 def holder(sealed: Envelope, known: Mapping[str, Principal], access: Access) -> Principal:
-    """Return the principal by which ``access`` may open a secret; the unlocked user comes before ``vault``.
+    """Return the principal by which ``access`` may open a secret; the unlocked user is preferred to ``vault``.
 
-    :raises SecretLocked: there is none; ``details["principals"]`` lists those that could.
+    :raises SecretLocked: there is none; ``details["principals"]`` lists those that could open it.
     """
     user = unlocked(known, access)
     if user is not None and user.name in sealed.recipients and sealed.recipients[user.name][0] == user.key_id:

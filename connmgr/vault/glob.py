@@ -1,10 +1,10 @@
 """Filters over paths: compiled once, then matched in SQLite, in PostgreSQL, or here.
 
-A pattern is anchored and knows no letter case. ``*`` stands for any characters of one segment, ``**`` for any
-characters, separators included, ``?`` for one character of a segment, ``[abc]``, ``[a-z]`` and ``[!abc]`` for one of
-(or none of) a set, ``{a,b}`` for either text, nested ones too. A ``**`` between separators may stand for no segment at
-all: ``x/**`` matches ``x``, ``**/x`` as well, and ``x/**/y`` matches ``x/y``. ``*`` alone matches everything.
-A special character stands for itself in brackets: ``[*]``.
+A pattern must match the whole path, and ignores case. ``*`` matches any characters of one segment, ``**`` any
+characters, separators included, ``?`` one character of a segment, ``[abc]``, ``[a-z]`` and ``[!abc]`` one character
+that is in a set or not, ``{a,b}`` either text; braces may be nested. A ``**`` between separators may match no segment
+at all: ``x/**`` matches ``x``, ``**/x`` too, and ``x/**/y`` matches ``x/y``. ``*`` alone matches everything. A special
+character in brackets matches itself: ``[*]``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from connmgr.errors import InvalidRequest
 from connmgr.vault.path import SEPARATOR, fold
 
 MAX_CHARACTERS = 1000
-"""Characters that a pattern may have."""
+"""Longest pattern."""
 
 MAX_ALTERNATIVES = 64
-"""Patterns that one pattern may expand to, through braces and the segments that ``**`` may omit."""
+"""Most patterns that one pattern may expand to, through braces and segments that ``**`` may omit."""
 
 
 MAX_BRACE_DEPTH = 10
@@ -55,10 +55,9 @@ WITHIN, ACROSS = Many(across=False), Many(across=True)
 
 
 def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | None:
-    """Return the alternatives of ``pattern``, of which one must match; None for ``*``, which matches all.
-
+    """Return the alternatives of ``pattern``, one of which must match; None for ``*``, which matches all.
     With ``below_root`` a path matches with and without its first segment.
-    :raises InvalidRequest: an open bracket or brace, or a pattern that is too long or has too many alternatives.
+    :raises InvalidRequest: the pattern is malformed, too long, or has too many alternatives.
     """
     if pattern in ("*", "**"):
         return None
@@ -67,7 +66,7 @@ def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | No
 
 
 def compile_exact(pattern: str) -> list[Alternative]:
-    """Return the alternatives of a ``pattern`` that knows letter case, as paths on a far side do.
+    """Return the alternatives of a case-sensitive ``pattern``, as for paths on a far side.
 
     :raises InvalidRequest: as :func:`compile`.
     """
@@ -78,24 +77,20 @@ def compile_exact(pattern: str) -> list[Alternative]:
 
 
 def beneath_root(alternative: Alternative) -> tuple[Alternative, Alternative]:
-    """Return what matches the paths that ``alternative`` matches, without and with a first segment before them."""
+    """Return alternatives for the paths that ``alternative`` matches, without and with a first segment before them."""
     return alternative, (WITHIN, SEPARATOR, *alternative)
 
 
 def divided(pattern: str) -> list[tuple[Alternative, Alternative]]:
-    """Return the pairs of alternatives of which one must match the two parts of a path that ``pattern`` matches whole.
-
-    The path is divided at one of its separators, whichever; what it is divided by belongs to neither part. None for a
-    pattern that matches no separator, and none for ``*``, which matches all.
-    :raises InvalidRequest: as :func:`compile`.
-    """
+    """Return pairs of patterns; a path matches ``pattern`` if a pair matches the parts around one of its separators."""
+    # Empty for a pattern that matches no separator, and for `*`, which matches all.
     pairs = (pair for alternative in compile(pattern) or [] for pair in _divided(alternative))
     return list(dict.fromkeys(_limited(pairs)))
 
 
 def _divided(tokens: Alternative) -> Iterator[tuple[Alternative, Alternative]]:
     for at, token in enumerate(tokens):
-        # Any characters across separators may be some of either part, with the separator among them.
+        # A token across separators may match the end of one part, the separator, and the beginning of the other.
         kept = token == ACROSS
         if kept or token == SEPARATOR:
             yield tokens[: at + kept], tokens[at + 1 - kept :]
@@ -197,7 +192,7 @@ def _without_segments(tokens: Alternative, start: int = 0) -> Iterator[Alternati
 
 
 class Matcher:
-    """Tells which of several alternatives match a path, in one step a character, however many they are.
+    """Finds which of several alternatives match a path, in one step per character, however many there are.
 
     The positions within all alternatives are the bits of one number, which advance together.
     """
@@ -227,12 +222,12 @@ class Matcher:
         return bool(self._after(path) & self._ends)
 
     def which(self, path: str) -> list[int]:
-        """Return which alternatives match ``path``, by their places in the order in which they were given."""
+        """Return the indices of the alternatives that match ``path``."""
         positions = self._after(path)
         return [place for place, (end, _) in enumerate(self._spans) if positions & end]
 
     def which_go_on(self, beginning: str) -> list[int]:
-        """Return which alternatives may match a path that begins with ``beginning``."""
+        """Return the indices of the alternatives that may match a path that begins with ``beginning``."""
         positions = self._after(beginning)
         return [place for place, (_, span) in enumerate(self._spans) if positions & span]
 
@@ -242,7 +237,7 @@ class Matcher:
         for character in path:
             stays = self._across if character == SEPARATOR else self._many
             positions = (positions & self._passes(character)) << 1 | (positions & stays)
-            # Tokens for any number of characters are never adjacent, so one step reaches the token after.
+            # Tokens for any number of characters are never adjacent, so one step reaches the token after one.
             positions |= (positions & self._many) << 1
         return positions
 

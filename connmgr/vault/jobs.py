@@ -1,4 +1,4 @@
-"""The vault's rows of jobs, by which every daemon of the vault can find them again."""
+"""The vault's rows of jobs, by which every daemon of the vault finds them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COUNTS = sa.select(
 ).where(table.c.state.in_(UNDER_WAY))
 _SET_STATE = (
     table.update()
-    # Whoever saw the end first is right: a later look may find less.
+    # The first recorded end counts: a later check may find less.
     .where(table.c.id == sa.bindparam("job"), table.c.state.in_(UNDER_WAY))
     .values(state=sa.bindparam("now"), exit_code=sa.bindparam("code"), ended=sa.bindparam("at"))
 )
@@ -55,7 +55,7 @@ class StoredJob:
 
 @dataclass(frozen=True)
 class JobFilter:
-    """The jobs to look for; None matches everything. ``connections`` and ``tokens`` are ids, times are aware."""
+    """The jobs to find; None matches everything. ``connections`` and ``tokens`` are ids, times are aware."""
 
     connections: Sequence[str] | None = None
     states: Sequence[str] | None = None
@@ -68,7 +68,7 @@ class JobFilter:
 class StoredJobs:
     """The vault's jobs; safe to use from several threads.
 
-    No code authenticates a row: it decides neither where a command runs nor where a secret goes.
+    Rows have no authentication code, because they decide neither where a command runs nor where a secret goes.
     Its methods raise :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
     """
 
@@ -76,14 +76,14 @@ class StoredJobs:
         self._database = database
 
     def require_room(self, connection: str, *, most_of_connection: int, most: int) -> None:
-        """Raise :class:`JobLimit` if so many jobs are under way, on a connection or in the vault."""
+        """Raise :class:`JobLimit` if that many jobs are under way, on a connection or in the vault."""
         counted = self._database.read(lambda tx: tx.execute(_COUNTS, {"connection": connection}).one())
         for under_way, limit, of in zip(counted, (most_of_connection, most), ("connection", "vault"), strict=True):
             if under_way >= limit:
                 raise JobLimit(f"{limit} jobs are under way on this {of}: wait for one to end, or kill one.")
 
     def add(self, job: StoredJob) -> StoredJob:
-        """Store ``job``, or return the one of its connection that has the same key.
+        """Store ``job``, or return the job of its connection that has the same key.
 
         :raises connmgr.errors.UnknownConnection: its connection was removed.
         """
@@ -130,7 +130,7 @@ class StoredJobs:
         return [StoredJob(**row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
 
     def known(self, ids: Iterable[str]) -> set[str]:
-        """Return those of ``ids`` that are jobs of the vault, of whatever connection."""
+        """Return the ids among ``ids`` that are jobs of the vault, of any connection."""
 
         def work(tx: sa.Connection) -> set[str]:
             return {id for some in chunks(ids) for id in tx.scalars(sa.select(table.c.id).where(table.c.id.in_(some)))}
@@ -138,6 +138,5 @@ class StoredJobs:
         return self._database.read(work)
 
     def remove(self, id: str) -> None:
-        """Remove a job; a missing one is no error. Its command may contain secrets, so it is erased from the disk
-        too."""
+        """Remove a job, if it exists, and erase it from the disk, because its command may contain secrets."""
         self._database.write(lambda tx: tx.execute(table.delete().where(table.c.id == id)), erases=True)

@@ -14,10 +14,9 @@ HOLDER_BYTES = 400
 
 
 class VaultLock:
-    """Holds the lock file ``path`` until :meth:`release`; the file stays, and names its last holder
-    and where that one listened.
+    """Holds the lock file ``path`` until :meth:`release`; the file stays, and names its last holder and its address.
 
-    Daemons share a vault on PostgreSQL, which needs no lock.
+    A vault on PostgreSQL needs no lock, because daemons share it.
     :raises StartupError: another process holds it, or the file cannot be opened.
     """
 

@@ -16,7 +16,7 @@ from connmgr.vault.sqlite import SQLite
 def open_database(url: str) -> Database:
     """Open the database at ``url`` (SQLAlchemy's form) as it is: nothing is created or changed.
 
-    ``sqlite:///`` and a path, or ``postgresql+psycopg://``.
+    The URL is ``sqlite:///`` and a path, or begins with ``postgresql+psycopg://``.
     :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
     """
     try:

@@ -6,11 +6,11 @@ from connmgr.errors import InvalidRequest
 
 SEPARATOR = "/"
 MAX_NAME_CHARACTERS = 255
-"""Characters of a name: PostgreSQL cannot index values of any length."""
+"""Longest name: PostgreSQL cannot index values of any length."""
 
 
 def fold(text: str) -> str:
-    """Return ``text`` in lower case by character: :meth:`str.lower` of a part may differ from that of the whole."""
+    """Return ``text`` in lower case by character; :meth:`str.lower` would depend on neighbouring characters."""
     return text.lower() if text.isascii() else "".join(map(str.lower, text))
 
 

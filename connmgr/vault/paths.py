@@ -10,7 +10,7 @@ from connmgr.vault.database import Database
 from connmgr.vault.tables import category, connection
 from connmgr.vault.tree import chunks
 
-# Built once: building a statement costs more than looking up a row.
+# Built once, because building a statement costs more than looking up a row.
 _PATHS = {
     kind: sa.select(table.c.id, table.c.path).where(table.c.id.in_(sa.bindparam("some", expanding=True)))
     for kind, table in (("connection", connection), ("category", category))
@@ -18,7 +18,7 @@ _PATHS = {
 
 
 def paths_of(database: Database, kind: str, ids: Iterable[str]) -> dict[str, str]:
-    """Return the paths of the stored ones among ``ids``, from the rows, without verification.
+    """Return the paths of the existing ones among ``ids``, from the rows, without verification.
 
     ``kind`` is ``connection`` or ``category``.
     :raises connmgr.errors.VaultUnavailable: the database does not answer.

@@ -20,7 +20,7 @@ def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, 
     """Yield patterns of SQLite's GLOB that together match exactly ``alternative``, for paths down to ``deepest``.
 
     Each comes with the number of segments that a path must have, or None for any number. GLOB's wildcards cross
-    separators; in a path with no more separators than the pattern, none does.
+    separators, but not in a path with no more separators than the pattern.
     """
     if impossible(alternative):
         return
@@ -37,28 +37,25 @@ def globs(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, 
 
 
 def mixed(alternative: Alternative) -> bool:
-    """Whether some of its wildcards cross separators and others must not, which GLOB cannot express."""
+    """Whether some of its wildcards cross separators and others do not, which GLOB cannot express."""
     return ACROSS in alternative and any(not isinstance(token, str) and token != ACROSS for token in alternative)
 
 
 def loose_glob(alternative: Alternative) -> str:
-    """Return a GLOB that matches what ``alternative`` matches, and more if that is :func:`mixed`."""
+    """Return a GLOB that matches everything that ``alternative`` matches, and more if that is :func:`mixed`."""
     return _glob(alternative, [0] * len(alternative))
 
 
 def like(alternative: Alternative) -> str:
-    """Return a pattern of PostgreSQL's LIKE that matches what ``alternative`` matches.
-
-    It matches nothing else in a path with no more separators than the alternative has, unless that has sets.
-    """
+    """Return a LIKE pattern for ``alternative``; exact if it has no sets and the path not more separators than it."""
     return "".join(map(_like_token, alternative))
 
 
 def placed_sets(alternative: Alternative) -> list[tuple[int, OneOf]] | None:
-    """Return its sets of characters, which LIKE cannot express, with their places in a path that it matches.
+    """Return the sets of characters, which LIKE cannot express, with their places in a matching path.
 
-    Places count from 1 at the beginning, and from -1 at the end. None if one is between tokens for any number of
-    characters, and so in no certain place.
+    Places count from 1 at the beginning, and from -1 at the end. Return None if a set is between tokens for any number
+    of characters, because it then has no fixed place.
     """
     many = [at for at, token in enumerate(alternative) if isinstance(token, Many)]
     first, last = (many[0], many[-1]) if many else (len(alternative), -1)
@@ -74,7 +71,7 @@ def regex(alternative: Alternative) -> str:
 
 
 def prefix(alternative: Alternative) -> str:
-    """Return the characters that everything that ``alternative`` matches begins with."""
+    """Return the characters with which every match of ``alternative`` begins."""
     return "".join(takewhile(lambda token: isinstance(token, str), alternative))  # type: ignore[arg-type]
 
 
@@ -84,12 +81,12 @@ def after(prefix: str) -> str | None:
     if not kept:
         return None
     following = chr(ord(kept[-1]) + 1)
-    # A surrogate is no character of UTF-8.
+    # UTF-8 cannot encode a surrogate.
     return kept[:-1] + ("\ue000" if following == "\ud800" else following)
 
 
 def impossible(alternative: Alternative) -> bool:
-    """Whether nothing matches it."""
+    """Whether it matches nothing."""
     return OneOf((), negated=False) in alternative
 
 

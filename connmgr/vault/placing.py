@@ -17,12 +17,12 @@ class Placing(NamedTuple):
 
 
 def placing(kind: AnyConnectionType, data: Mapping[str, Any]) -> Placing:
-    """Return the placing of a connection with ``data``, which name other connections as clients may do."""
+    """Return the placing of a connection with ``data``, in which references are in the clients' form."""
     if not isinstance(kind, Wrapper | Tunnel) or not kind.via:
         return Placing()
     named = data.get(kind.via)
     if isinstance(kind, Wrapper):
         return Placing(named)
-    # Of what is on the local machine everybody knows where it is.
+    # A connection on the local machine needs no path before its name.
     id = named.get("storeId") if isinstance(named, Mapping) else named
     return Placing(None if isinstance(id, str) and id.lower() == LOCAL else named, kind.folder)

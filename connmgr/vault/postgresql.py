@@ -23,7 +23,7 @@ ANSWER_SECONDS = 15.0
 """A server that sends nothing for this long, not even a timeout of a statement, counts as lost."""
 
 MARK_SECONDS = 3600
-"""Age in seconds at which a change deletes marks, which then serve no purpose."""
+"""Age in seconds at which marks are deleted, because no client looks for them any more."""
 
 RECYCLE_SECONDS = 1800
 POOL_SIZE, POOL_OVERFLOW, POOL_SECONDS = 8, 24, 10.0
@@ -131,7 +131,7 @@ class PostgreSQL:
         connection.execute(_BEGIN)
 
     def mark(self, connection: sa.Connection) -> str | None:
-        # A mark of our own: after a crash the server may reuse a transaction's number.
+        # A mark of our own, because after a crash the server may reuse the number of a transaction.
         if not sa.inspect(connection).has_table("commit_mark"):
             # A backup of an older schema is being restored, into an empty database.
             return None

@@ -16,7 +16,7 @@ from connmgr.vault.schema import KEY_VERIFIER, REVISIONS
 from connmgr.vault.tables import meta, principal
 
 PRINCIPALS_MAC = "principals_mac"
-"""The row of ``meta`` that authenticates the set of principals, so that none can be removed or put back."""
+"""The row of ``meta`` that authenticates the set of principals, so that none can be removed or restored."""
 
 # The first byte of the code of all principals. The record of one begins with 1, so no code is valid for both. Each
 # schema with other codes has its own, so no vault can pass for an older one, whose codes an upgrade would renew.
@@ -33,7 +33,7 @@ _VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Principal]:
     """Return all principals by name; ``format`` is the format of their common code.
 
-    :raises IntegrityError: a row was changed, added, removed or put back outside of connmgr.
+    :raises IntegrityError: a row was changed, added, removed or restored outside of connmgr.
     :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
     """
     rows = tx.execute(_ALL).all()
@@ -53,7 +53,7 @@ def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Pr
 
 
 def check_key(tx: sa.Connection, key: VaultKey) -> None:
-    """Raise :class:`VaultUnavailable` if the vault's key was rotated: that is no tampering."""
+    """Raise :class:`VaultUnavailable` if the vault's key was rotated, which is no tampering."""
     if not key.matches(tx.scalar(_VERIFIER) or b""):
         raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
 

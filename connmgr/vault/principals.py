@@ -1,4 +1,4 @@
-"""The vault's principals: they seal and open secrets as far as a client session may."""
+"""The vault's principals: they seal and open secrets within the rights of a client session."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Principals:
         self._throttle = Throttle()
         self._numbers = itertools.count(1)
         self.changes = 0
-        """Changes with every change of the principals by this daemon."""
+        """A number that changes with every change of the principals by this daemon."""
 
         try:
             self._known()
@@ -120,16 +120,12 @@ class Principals:
         return blake2b(key=private, person=purpose, digest_size=32).digest()
 
     def require(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
-        """Check that ``access`` may open all of ``secrets``, without opening them.
-
-        :raises SecretLocked, IntegrityError: as :meth:`unseal`.
-        """
+        """Check that ``access`` may open all of ``secrets``, without opening them; raises as :meth:`unseal`."""
         if secrets:
             self.requirement(access)(secrets)
 
     def requirement(self, access: Access) -> Callable[[Collection[Mapping[str, Any]]], None]:
-        """Return a function that does the same as :meth:`require` many times, after one look at the current
-        principals."""
+        """Return a function that works like :meth:`require`, but reads the current principals only once, now."""
         known = self._known()
         key = sealing_key(self._vault_private(known))
 
@@ -140,7 +136,7 @@ class Principals:
         return require
 
     def permit(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
-        """Check that ``access`` may open those of ``secrets`` that anybody can open.
+        """Check that ``access`` may open each of ``secrets``, except those that nobody can open.
 
         :raises SecretLocked: as :meth:`unseal`.
         """
@@ -191,7 +187,7 @@ class Principals:
         self._change(add)
 
     def change_passphrase(self, user: str, passphrase: str, new_passphrase: str) -> None:
-        """Wrap the private key of ``user`` with another passphrase; the key pair and all sealed to it stay.
+        """Wrap the private key of ``user`` with another passphrase; the key pair and sealed secrets stay.
 
         :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
         :raises InvalidRequest: the new passphrase breaks the rules.
@@ -213,7 +209,7 @@ class Principals:
     def remove_user(self, access: Access, name: str, *, force: bool = False) -> list[str]:
         """Remove a user and return the ids of the connections with secrets that were sealed to it.
 
-        The user may know those secrets: change them where they are used.
+        The user may know those secrets, so they must be changed where they are used.
         :raises VaultLocked: users exist and ``access`` has unlocked none.
         :raises UnknownUser: no user has this name.
         :raises LastPrincipal: nobody else could read some of those secrets, and ``force`` is not set;
@@ -248,7 +244,7 @@ class Principals:
         try:
             return self._database.write(change, erases=True)
         finally:
-            # A new number after two concurrent changes stands for both.
+            # A new number, also after two concurrent changes.
             self.changes = next(self._numbers)
 
     def _vault_private(self, known: Mapping[str, Principal]) -> bytes:
@@ -258,7 +254,7 @@ class Principals:
         """Return a user and its private key."""
         self._throttle.check(name)
         known = self._known()
-        # Deriving a key for an unknown user takes the same time.
+        # For an unknown user a key is derived too, so that the answer takes the same time.
         user = known.get(name) if name != VAULT else None
         user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
         private = user.unwrap(self._derivation.derive(passphrase, user.salt, user.cost or NO_COST))

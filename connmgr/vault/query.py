@@ -20,18 +20,18 @@ from connmgr.vault.tables import connection as connection_table
 Value = TypeVar("Value")
 
 MAX_INDEXED_PATH_BYTES = 1000
-"""Bytes of a path in PostgreSQL's index of short ones, made by the migration 0005."""
+"""Longest path in PostgreSQL's index of short paths, made by the migration 0005."""
 
 MAX_GLOBS = 200
-"""Above this number of GLOBs a filter, SQLite only narrows down and Python decides."""
+"""Above this number of GLOBs per filter, SQLite only narrows the search and Python decides."""
 
-# PostgreSQL cannot index a path of any length. Where all are short, its index of short ones has all of a search.
+# PostgreSQL cannot index paths of any length. If all paths are short, its index of short ones suffices for a search.
 _LONG = sa.func.octet_length(connection_table.c.path) > sa.literal_column(str(MAX_INDEXED_PATH_BYTES))
 _ANY_LONG = sa.select(sa.exists().where(_LONG))
 
 
 class Listed(NamedTuple):
-    """A connection that was found; ``category`` is a uuid. Nobody has verified its record."""
+    """A connection that was found; ``category`` is a uuid. The record is not verified."""
 
     id: str
     path: tuple[str, ...]
@@ -69,15 +69,11 @@ class ConnectionQuery:
         self._names = NameFilter(name_filter)
 
     def run(self, tx: sa.Connection, key: VaultKey) -> list[str]:
-        """Return the ids of the connections that match.
-
-        :raises IntegrityError: a matching category was changed outside of connmgr.
-        :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
-        """
+        """Return the ids of the connections that match; raise as :meth:`_conditions`."""
         return _ids(tx, connection_table, self._conditions(tx, key))
 
     def listed(self, tx: sa.Connection, key: VaultKey) -> list[Listed]:
-        """Return the connections that match, each with as much of it as makes its name; otherwise as :meth:`run`."""
+        """Return the matching connections with the parts of their names; raise as :meth:`run`."""
         path, id = connection_table.c.path, connection_table.c.id
         order: sa.ColumnElement[str] = path
         conditions = _given(self._conditions(tx, key))
@@ -91,7 +87,7 @@ class ConnectionQuery:
     def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
         """Return the conditions on a row.
 
-        The categories compared are verified here, since using a connection does not read its category. Connections
+        The compared categories are verified here, because using a connection does not read its category. Connections
         are verified when they are read.
         :raises IntegrityError: a matching category was changed outside of connmgr.
         :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
@@ -125,7 +121,7 @@ class PathFilter:
 
 
 class NameFilter:
-    """A filter over the names of connections: the path alone, or category and path, the former with or without root."""
+    """A filter over the names of connections: the path, or category (with or without the root) and path."""
 
     def __init__(self, pattern: str) -> None:
         self._paths = PathFilter(connection_table, pattern)
@@ -134,7 +130,7 @@ class NameFilter:
     def condition(self, tx: sa.Connection, key: VaultKey) -> sa.ColumnElement[bool] | None:
         """Return the condition on a row, or None if every row fulfils it.
 
-        :raises IntegrityError: a category that it compares was changed outside of connmgr.
+        :raises IntegrityError: a compared category was changed outside of connmgr.
         """
         alone = self._paths.condition(tx)
         if alone is None:
@@ -191,14 +187,14 @@ def _matches(
 def _liked(
     path: sa.ColumnElement[str], depth: sa.ColumnElement[int], alternative: glob.Alternative
 ) -> sa.ColumnElement[bool]:
-    """Return PostgreSQL's condition: LIKE takes a fourth of the time of a regular expression."""
+    """Return PostgreSQL's condition by LIKE, which takes a fourth of the time of a regular expression."""
     begins = patterns.prefix(alternative)
     if len(begins) == len(alternative):
         return path == begins
     bounds = [path >= begins] if begins else []
     end = patterns.after(begins)
     if end is not None:
-        # A range in the index, also in a plan that is made without knowing the text.
+        # A range in the index, also for a plan that is made without the text.
         bounds.append(path < end)
     if glob.ACROSS not in alternative:
         bounds.append(depth == alternative.count(SEPARATOR) + 1)
@@ -229,9 +225,9 @@ def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Va
 
 
 def _among(tx: sa.Connection, column: sa.ColumnElement[str], values: list[str]) -> sa.ColumnElement[bool]:
-    """Return the condition that ``column`` is one of any number of ``values``, given to the database as one."""
+    """Return the condition that ``column`` is one of ``values``, which are one parameter, whatever their number."""
     if tx.dialect.name == "postgresql":
-        # A daemon with its vault on SQLite starts without it.
+        # Not imported at the top: a daemon with its vault on SQLite does not need it.
         from sqlalchemy.dialects import postgresql
 
         return column == sa.any_(sa.literal(values, postgresql.ARRAY(sa.Text)))
@@ -244,7 +240,7 @@ def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnEleme
         return _split(tx.scalar(_joined(sa.func.group_concat, table, table.c.path, given)))
     join, path = sa.func.string_agg, table.c.path.collate("C")
     if table is connection_table:
-        # Tried first, and told in the same answer whether that was all: a round trip costs more than most searches.
+        # Tried first; the same answer says whether that was all, because a round trip costs more than most searches.
         short = _joined(join, table, path, [*given, sa.not_(_LONG)])
         found, any_long = tx.execute(short.add_columns(_ANY_LONG.scalar_subquery())).one()
         if not any_long:

@@ -20,9 +20,10 @@ Row = Mapping[Any, Any]
 BEFORE_WAYS, FORMAT = "connection-1", "connection-2"
 """Prefixes of the authentication codes of connections, in an older and in the current schema."""
 
-# Covered is what decides where a command and its secrets go: host, the names by which people choose a connection, and
-# what it runs over. Left out: times, state and cache; depth, which follows from the path; fingerprint, whose change can
-# only store an equal connection twice; references, whose change alters the way.
+# The code covers everything that decides where a command and its secrets go: the host, the names by which people choose
+# a connection, and what it runs over. It leaves out times, state and cache; depth, which follows from the path; the
+# fingerprint, because changing it can only store an equal connection twice; and references, because changing them
+# changes the way.
 _AT_FIRST = ("id", "type", "data", "name", "path", "parent", "category")
 AUTHENTICATED = (*_AT_FIRST, "way")
 _COVERED = {BEFORE_WAYS: _AT_FIRST, FORMAT: AUTHENTICATED}
@@ -55,12 +56,12 @@ def canonical(value: Any) -> str:
 
 
 def fingerprint(data: Mapping[str, Any]) -> bytes:
-    """Return the SHA-256 of ``data``, equal for equal data; the caller blanks secrets, so none can be guessed."""
+    """Return the SHA-256 of ``data``, equal for equal data; the caller blanks secrets, so that none can be guessed."""
     return hashlib.sha256(canonical(without_nulls(data)).encode()).digest()
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a value of JSON without the members of its objects that are null: a field given as null is none."""
+    """Return a JSON value without null members of its objects, which count as not given."""
     if isinstance(value, Mapping):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

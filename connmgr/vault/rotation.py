@@ -15,7 +15,7 @@ from connmgr.vault.tree import chunks
 from connmgr.vault.upgrade import upgrade
 
 WRITE_SECONDS = 300.0
-"""Longest that the transaction waits for other writers."""
+"""Longest wait of the transaction for other writers."""
 
 _SET_MAC = sa.update(connection).where(connection.c.id == sa.bindparam("uuid")).values(mac=sa.bindparam("code"))
 
@@ -23,7 +23,7 @@ _SET_MAC = sa.update(connection).where(connection.c.id == sa.bindparam("uuid")).
 def rotate(database: Database, store: KeyStore) -> None:
     """Give the vault another key, and rewrap and authenticate all rows with it; sealed secrets stay.
 
-    If it is killed, the next start finds the key that the vault accepts. The caller holds the vault's lock.
+    If the process is killed, the next start finds the key that the vault accepts. The caller holds the vault's lock.
     :raises StartupError, IntegrityError, VaultUnavailable: nothing was changed.
     """
     old = load_from(store, create=False, verifier=database.key_verifier)

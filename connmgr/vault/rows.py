@@ -1,4 +1,4 @@
-"""Rows of the table ``connection``: made, found, placed in the tree, written, deleted."""
+"""Rows of the table ``connection``: creating, finding, placing, writing and deleting them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_FINGERPRINTS = (
 _UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
 
 
-# Building a statement costs more than looking up a row.
+# Built once, because building a statement costs more than looking up a row.
 _BY_IDS = table.c.id.in_(sa.bindparam("ids", expanding=True))
 _WHOLE = sa.select(table).where(_BY_IDS)
 _IDS = sa.select(table.c.id).where(_BY_IDS)
@@ -58,7 +58,7 @@ def new(
 
 
 def insert(tx: sa.Connection, rows: Sequence[Row], references: Mapping[str, Iterable[str]]) -> None:
-    """Store new rows, each after its parent, and what they run over, by their ids."""
+    """Store new rows, each after its parent, and their references by their ids."""
     if rows:
         tx.execute(table.insert(), rows)
     pairs = [{"source": id, "target": target} for id, targets in references.items() for target in targets]
@@ -92,12 +92,12 @@ def by_id(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
 
 
 def existing(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
-    """Return those of the rows ``ids`` that there are."""
+    """Return the existing ones of the rows ``ids``."""
     return _existing(tx, ids, _WHOLE)
 
 
 def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
-    """Return data and way of the row ``id``, which change with whatever it runs over, or None."""
+    """Return data and way of the row ``id``, or None; the way changes with every connection that it runs over."""
     row = tx.execute(_BASIS, {"id": id}).one_or_none()
     return None if row is None else (row.data, row.way)
 
@@ -114,27 +114,27 @@ def require_category(tx: sa.Connection, id: str) -> None:
 
 
 def place(tx: sa.Connection, row: Row, folder: str | None = None) -> dict[str, Any]:
-    """Return path and depth of a row, which follow from its name, its existing parent and the folder within that."""
+    """Return path and depth of a row, which follow from its name, its existing parent and the folder there."""
     parent = row["parent"]
     return placed(row["name"], None if parent is None else _by_id(tx, [parent], _PLACES)[parent], folder)
 
 
 def placed(name: str, parent: Row | None, folder: str | None = None) -> dict[str, Any]:
-    """Return path and depth of what has this name below ``parent``, in a ``folder`` there if one is named."""
+    """Return path and depth of a connection ``name`` below ``parent``, in a ``folder`` there if one is given."""
     above = [] if parent is None else [parent["path"]]
     path = SEPARATOR.join((*above, *([folder] if folder else []), segment(name)))
     return {"path": path, "depth": path.count(SEPARATOR) + 1}
 
 
 def folder_of(tx: sa.Connection, row: Row) -> str | None:
-    """Return what stands in the path of an existing row between that of its parent and its own name."""
+    """Return the folder in the path of an existing row, between its parent's path and its own name."""
     parent = row["parent"]
     above = 0 if parent is None else _by_id(tx, [parent], _PLACES)[parent]["depth"]
     return SEPARATOR.join(row["path"].split(SEPARATOR)[above:-1]) or None
 
 
 def run_over(tx: sa.Connection, id: str, targets: set[str]) -> None:
-    """Record that ``id`` runs over ``targets`` and nothing else.
+    """Record that ``id`` runs over exactly ``targets``.
 
     :raises ConnectionCycle: one of them runs over it, or is it.
     """
@@ -164,7 +164,7 @@ def use(tx: sa.Connection, ids: Iterable[str]) -> None:
 def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Delete rows; the caller includes all that run over them.
 
-    Return the jobs that went with them, by connection, and their paths.
+    Return their jobs, by connection, and their paths.
     """
     jobs: dict[str, list[str]] = {}
     for some in chunks(ids):
@@ -174,7 +174,7 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]],
             jobs.setdefault(connection, []).append(job)
         tx.execute(job_table.delete().where(of_these))
     places = _by_id(tx, ids, _PLACES)
-    # Parents are referred to by their children, so children go first.
+    # Children refer to their parents, so children are deleted first.
     for some in chunks(sorted(ids, key=lambda id: places[id]["depth"], reverse=True)):
         tx.execute(table.delete().where(table.c.id.in_(some)))
     return jobs, {id: str(row["path"]) for id, row in places.items()}

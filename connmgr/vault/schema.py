@@ -14,7 +14,7 @@ VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
-"""Revisions under ``migrations/versions``, oldest first; a start without migration does not load Alembic."""
+"""Revisions under ``migrations/versions``, oldest first; a start without migration does not import Alembic."""
 
 KEY_VERIFIER = "key_verifier"
 """The row of ``meta`` by which a vault recognises its key."""
@@ -24,16 +24,16 @@ _VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 
 @dataclass(frozen=True)
 class Found:
-    """What a database holds: the schema's revision and the key's verifier, both None if it is empty."""
+    """The content of a database: the schema's revision and the key's verifier, both None if it is empty."""
 
     revision: str | None = None
     verifier: bytes | None = None
 
 
 def look(connection: sa.Connection) -> Found:
-    """Find out what the database holds, by reading alone.
+    """Return the content of the database, without writing.
 
-    :raises StartupError: tables of another program, or a vault of a newer connmgr.
+    :raises StartupError: it has tables of another program, or is the vault of a newer connmgr.
     """
     tables = sa.inspect(connection).get_table_names()
     if VERSION_TABLE not in tables:
@@ -48,9 +48,9 @@ def look(connection: sa.Connection) -> Found:
 
 
 def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
-    """Upgrade the schema to the revision ``to`` within the connection's transaction; return the revision before.
+    """Upgrade the schema to the revision ``to`` within the connection's transaction; return the earlier revision.
 
-    It was None for an empty database. The caller excludes other writers.
+    It is None for an empty database. The caller excludes other writers.
     :raises StartupError: as :func:`look`.
     """
     found = look(connection)

@@ -19,7 +19,8 @@ def sealed_to(
 ) -> tuple[list[str], list[str]]:
     """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
 
-    A connection with a secret that was changed outside of connmgr is among the former: its principals are unknown.
+    The former include a connection with a secret that was changed outside of connmgr, because its principals are
+    unknown.
     """
     alive = {each.key_id for each in others.values()}
     affected, lost = [], []

@@ -19,14 +19,14 @@ BUSY_SECONDS = 5.0
 """Longest wait for another process that holds the file, such as a running backup."""
 
 SCRUB_SECONDS = 0.2
-"""Longest wait for readers before emptying the log is left to a later change."""
+"""Longest wait for readers; then a later change empties the log."""
 
 POOL_SIZE, POOL_OVERFLOW, POOL_SECONDS = 8, 56, 10.0
 
 _PRAGMAS = (
     f"busy_timeout = {int(BUSY_SECONDS * 1000)}",
     "journal_mode = WAL",
-    # An acknowledged change must survive a power cut, not only a crash.
+    # An acknowledged change must survive a power failure, not only a crash.
     "synchronous = FULL",
     "foreign_keys = ON",
     # Nothing of the vault goes into a temporary directory.
@@ -123,7 +123,7 @@ class SQLite:
         return None
 
     def _connect(self) -> sqlite3.Connection:
-        # We begin transactions ourselves: Python's module begins none before a change of the schema.
+        # Transactions are begun explicitly: Python's module begins none before a change of the schema.
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
         )
@@ -137,7 +137,7 @@ class SQLite:
 
 
 def inspect(path: Path) -> schema.Found:
-    """Check the vault in the file ``path`` without writing to it, and return what it holds.
+    """Return the content of the vault in the file ``path``, without writing to it.
 
     :raises sqlite3.Error, DBAPIError: it is damaged.
     :raises StartupError: it is no vault, or a newer one.
@@ -155,12 +155,12 @@ def _connect_to_look(path: Path) -> sqlite3.Connection:
     with path.open("rb"):
         pass
     if _holds(path, "-journal"):
-        # Killed while the journal mode was set: only a writer can recover it.
+        # A process was killed while it set the journal mode: only a writer can recover the file.
         mode = "mode=rw"
     elif _holds(path, "-wal"):
         mode = "mode=ro"
     else:
-        # Otherwise SQLite would make files for sharing with other processes.
+        # Otherwise SQLite would create files for sharing with other processes.
         mode = "immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None)
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")

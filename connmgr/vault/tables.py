@@ -101,7 +101,7 @@ connection = sa.Table(
     sa.Column("data", sa.Text, nullable=False),
     # Of the data without its secrets, to find equivalent connections.
     sa.Column("fingerprint", sa.LargeBinary, nullable=False, index=True),
-    # The digest of all that it runs over.
+    # The digest of all connections that it runs over.
     sa.Column("way", sa.Text, nullable=False, server_default=""),
     sa.Column("mac", sa.LargeBinary, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
@@ -111,7 +111,7 @@ connection = sa.Table(
     sa.Column("last_modified", Timestamp, nullable=False),
 )
 
-# A change leaves its mark on the server for a while; a client that lost the answer to its commit looks for it.
+# A commit leaves its mark on the server for a while; a client that lost the answer to the commit looks for it.
 commit_mark = sa.Table(
     "commit_mark",
     metadata,
@@ -119,7 +119,7 @@ commit_mark = sa.Table(
     sa.Column("made", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
-# What is known of a job; its output is on the far side. The states of connmgr.jobs.state, of which the last four last.
+# Jobs; their output is on the far side. The states are those of connmgr.jobs.state; the last four are final.
 job = sa.Table(
     "job",
     metadata,
@@ -127,7 +127,7 @@ job = sa.Table(
     sa.Column("connection", sa.Text, sa.ForeignKey("connection.id"), nullable=False),
     sa.Column("session", sa.Text),
     sa.Column("name", sa.Text),
-    # A start that names it again finds this job.
+    # A start with the same key finds this job.
     sa.Column("key", sa.Text),
     # The command's text, or its words as JSON.
     sa.Column("command", sa.Text, nullable=False),
@@ -143,13 +143,13 @@ job = sa.Table(
     sa.UniqueConstraint("connection", "key"),
 )
 
-# What has no table of its own: tokens, approvals, saved commands.
+# Records without a table of their own: tokens, approvals, saved commands.
 document = sa.Table(
     "document",
     metadata,
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("id", sa.Text, primary_key=True),
-    # What it is found by beside its id, as the digest of a token, or a name.
+    # A second key besides its id, such as the digest of a token, or a name.
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("created", Timestamp, nullable=False),
@@ -160,7 +160,7 @@ document = sa.Table(
     sa.UniqueConstraint("kind", "key"),
 )
 
-# Which connections a connection runs over, its parent among them.
+# The connections that a connection runs over, its parent among them.
 connection_reference = sa.Table(
     "connection_reference",
     metadata,

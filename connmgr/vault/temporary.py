@@ -1,4 +1,4 @@
-"""Connections that are kept in memory alone, for as long as somebody uses them."""
+"""Connections that are kept only in memory, while they are in use."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from connmgr.vault.tables import now
 from connmgr.vault.wellknown import ALL_CONNECTIONS
 
 MAX_TEMPORARY = 1000
-"""Connections at a time."""
+"""Most temporary connections at a time."""
 
 UNUSED_SECONDS = 60.0
-"""A connection without a link is gone after this time, which its client has to open one."""
+"""A connection without a link is dropped after this time; a client must open a link within it."""
 
 
 @dataclass
 class _Kept:
-    """A connection, and until when it is kept; None while a link to it is open, or is being opened."""
+    """A connection, and the time until which it is kept; None while a link to it is open, or is being opened."""
 
     connection: Connection
     fingerprint: bytes
@@ -35,7 +35,7 @@ class _Kept:
 class TemporaryConnections:
     """Connections that are never written to the vault. They end with their links. Safe to use from several threads.
 
-    They run over no other connection, none runs over them, they have no jobs, and no query finds them.
+    They run over no other connection, no other runs over them, they have no jobs, and no query finds them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class TemporaryConnections:
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
     ) -> str:
-        """Keep a connection and return its id, or the id of an equivalent one; as :meth:`Connections.add` otherwise.
+        """Keep a connection and return its id, or the id of an equivalent one; otherwise as :meth:`Connections.add`.
 
         :raises TemporaryLimit: there are too many.
         """
@@ -76,21 +76,21 @@ class TemporaryConnections:
             return None if one is None or _is_over(one) else one.connection
 
     def those_of(self, ids: Iterable[str]) -> dict[str, Connection]:
-        """Return those of the connections ``ids`` that are kept."""
+        """Return the connections among ``ids`` that are kept."""
         return {id: one for id in ids if (one := self.get(id)) is not None} if self._kept else {}
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
-        """Keep what was seen of a connection; nothing happens if it is gone."""
+        """Store the state of a connection, if it is still kept."""
         with self._lock:
             if id in self._kept:
                 self._kept[id].connection = replace(self._kept[id].connection, state=dict(state))
 
     def hold(self, id: str) -> None:
-        """Keep the connection until :meth:`leave`: a link to it is being opened."""
+        """Keep the connection until :meth:`leave`, because a link to it is being opened."""
         self._keep(id, lambda: None)
 
     def leave(self, id: str) -> None:
-        """Keep the connection for a while only: no link to it is left."""
+        """Keep the connection for :data:`UNUSED_SECONDS`, because it has no link left."""
         self._keep(id, _soon)
 
     def remove(self, ids: Iterable[str]) -> None:

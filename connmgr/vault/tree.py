@@ -14,7 +14,7 @@ from connmgr.vault.tables import connection_reference
 Value = TypeVar("Value")
 
 _CHUNK_VALUES = 500
-"""Values in one ``IN``, well under the limit of either database."""
+"""Values in one ``IN``, far below the limit of either database."""
 
 
 def chunks(values: Iterable[Value]) -> Iterator[list[Value]]:
@@ -38,15 +38,15 @@ def closure(tx: sa.Connection, ids: Iterable[str], edges: sa.Table, source: str,
 
 @cache
 def _one_step(edges: sa.Table, source: str, target: str) -> sa.Select[Any]:
-    # Building a statement costs more than running it.
+    # Cached, because building a statement costs more than running it.
     return sa.select(edges.c[source]).where(edges.c[target].in_(sa.bindparam("some", expanding=True)))
 
 
 def dependents(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
-    """Return connections ``ids`` and all that run over them."""
+    """Return the connections ``ids`` and all that run over them."""
     return closure(tx, ids, connection_reference, "source", "target")
 
 
 def carriers(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
-    """Return connections ``ids`` and all that they run over."""
+    """Return the connections ``ids`` and all that they run over."""
     return closure(tx, ids, connection_reference, "target", "source")

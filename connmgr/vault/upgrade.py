@@ -13,12 +13,12 @@ def upgrade(tx: sa.Connection, key: VaultKey) -> bool:
 
     :raises StartupError: it is no vault, or a newer one.
     :raises IntegrityError: the principals were changed outside of connmgr.
-    :raises VaultUnavailable: the vault's key is another one.
+    :raises VaultUnavailable: the vault has another key.
     """
     before = schema.upgrade(tx)
     if before is not None and principal_rows.FORMATS[before] != principal_rows.FORMAT:
-        # Only for a vault that never had these codes, which the code of its principals proves. Otherwise, an attacker
-        # who can write to the database could remove the codes and have forged rows authenticated.
+        # Only if the vault never had these codes, which the code of its principals proves. Otherwise an attacker with
+        # access to the database could remove the codes and have forged rows authenticated.
         principals = principal_rows.load(tx, key, principal_rows.FORMATS[before])
         if before == schema.REVISIONS[0]:
             category_rows.authenticate(tx, key)

@@ -21,18 +21,18 @@ _WRONG_KEY = "The vault key does not belong to this vault: put back the key that
 
 
 class Vault:
-    """Categories, connections, jobs, documents and principals; its maker closes it and its database.
+    """Categories, connections, jobs, documents and principals; its creator closes it and its database.
 
-    One transaction migrates the database and adds a new vault's entries: killed at any moment, it leaves the old state
-    or the new one.
-    :raises StartupError: the key is not this vault's (nothing was changed then), or the database cannot be written to.
-        The database is closed then.
+    One transaction migrates the database and adds a new vault's entries: if the process is killed, the old or the new
+    state remains.
+    :raises StartupError: the key is not this vault's (nothing was changed), or the database cannot be written. The
+        database is then closed.
     """
 
     def __init__(self, database: Database, key: VaultKey) -> None:
         self.database = database
         self.audit_mac = key.audit_mac
-        """Stands for a text that may hold secrets; equal texts give equal codes."""
+        """Returns a code in place of a text that may contain secrets; equal texts have equal codes."""
         self.connections = Connections(database, key)
         self.jobs = StoredJobs(database)
         self.tokens = Documents(database, key, "token")
@@ -69,7 +69,7 @@ class Vault:
             self.connections.seed(tx)
             principal_rows.seed(tx, key)
             return
-        # Checked again: another daemon may have made the vault since this one opened the database.
+        # Checked again, because another daemon may have created the vault since this one opened the database.
         _check(schema.look(tx).verifier, key)
 
 

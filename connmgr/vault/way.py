@@ -1,7 +1,7 @@
-"""The way of a connection: a digest that ties it to all that it runs over, so that its secrets reach nothing else.
+"""The way of a connection: a digest of all that it runs over, so that its secrets reach nothing else.
 
 The ``way`` of a row in the table ``connection`` is a digest of the rows that it runs over, with their ways. The row's
-authentication code covers it. If a row is exchanged, put back to an earlier state, removed or added, every connection
+authentication code covers it. If a row is exchanged, restored to an earlier state, removed or added, every connection
 above it is refused.
 """
 
@@ -37,7 +37,7 @@ def verified(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[s
     """Return the rows ``targets`` and all that they run over.
 
     :raises UnknownConnection: one does not exist.
-    :raises IntegrityError: one was changed outside of connmgr, or what it runs over was.
+    :raises IntegrityError: one, or what it runs over, was changed outside of connmgr.
     """
     ids = carriers(tx, targets)
     found, over = rows.by_id(tx, ids), targets_of(tx, ids)
@@ -49,10 +49,9 @@ def verified(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[s
 
 
 def new_digest(tx: sa.Connection, row: Row, targets: set[str], over: Mapping[str, Row]) -> str:
-    """Return the digest for the stored connection ``row`` once it runs over ``targets``, which ``over`` has.
+    """Return the digest for the stored connection ``row`` when it runs over ``targets``, which are in ``over``.
 
-    :raises IntegrityError: ``row`` keeps targets that do not match its digest: a change of something else does not
-        confirm them.
+    :raises IntegrityError: ``row`` keeps its targets, and they do not match its digest.
     """
     anew = digest(over[id] for id in targets)
     if anew != row["way"] and targets == set(targets_of(tx, [row["id"]])[row["id"]]):
@@ -61,7 +60,7 @@ def new_digest(tx: sa.Connection, row: Row, targets: set[str], over: Mapping[str
 
 
 def tampered(id: str) -> IntegrityError:
-    """Return the error of a connection whose way does not match its digest."""
+    """Return the error for a connection whose way does not match its digest."""
     return IntegrityError(
         f"The connections under {id} were changed outside of connmgr: give it others, remove it, or restore the "
         "vault from a backup.",
@@ -83,7 +82,7 @@ def retied_dependents(tx: sa.Connection, key: VaultKey, before: Row, after: Row)
 
 
 def tie_all(tx: sa.Connection, key: VaultKey) -> None:
-    """Tie every connection of a vault of an older schema to what it runs over, and authenticate it.
+    """Tie every connection of a vault with an older schema to those that it runs over, and authenticate it.
 
     Rows that were changed outside of connmgr stay refused.
     """
@@ -94,7 +93,7 @@ def tie_all(tx: sa.Connection, key: VaultKey) -> None:
 
 
 def faults(tx: sa.Connection, key: VaultKey) -> Iterator[IntegrityError]:
-    """Yield what is wrong with the connections of an up-to-date vault."""
+    """Yield the faults of the connections of an up-to-date vault."""
     known: dict[str, Row] = {row["id"]: row for row in tx.execute(sa.select(table)).mappings()}
     over = targets_of(tx, known)
     for id, row in known.items():
@@ -118,7 +117,7 @@ def _leads(row: Row, known: Mapping[str, Row], over: Mapping[str, list[str]]) ->
 
 
 def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each of ``ids`` what it runs over directly."""
+    """Return for each of ``ids`` the connections that it runs over directly."""
     found: dict[str, list[str]] = {id: [] for id in ids}
     for some in chunks(found):
         for source, target in tx.execute(_OVER, {"some": some}):
@@ -127,9 +126,9 @@ def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _in_order(ids: Iterable[str], over: Mapping[str, list[str]]) -> list[str]:
-    """Return ``ids`` in an order in which each follows those of them that it runs over."""
+    """Return ``ids``, each after those of them that it runs over."""
     wanted, ordered = set(ids), dict[str, None]()
-    # Iterative: a chain may be longer than Python's stack.
+    # Iterative, because a chain may be longer than Python's stack.
     for start in wanted:
         pending = [(start, iter(over[start]))]
         entered = {start}

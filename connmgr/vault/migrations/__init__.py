@@ -1,1 +1,1 @@
-"""The vault's schema, one file a revision under ``versions``, in Alembic's form."""
+"""The vault's schema, one file per revision under ``versions``, in Alembic's form."""

@@ -1,4 +1,4 @@
-"""Adds PostgreSQL's index for queries: all columns of a search in the order of its answer, where a path is short."""
+"""Adds PostgreSQL's index for queries: all columns of a search in the order of its answer, for short paths."""
 
 import sqlalchemy as sa
 from alembic import op
