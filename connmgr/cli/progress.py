@@ -14,7 +14,7 @@ import click
 from connmgr.client import Client, ClientError, Progress
 from connmgr.printable import visible
 
-PATIENCE_SECONDS = 1.0
+QUIET_SECONDS = 1.0
 """Shorter waits are not shown."""
 
 LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
@@ -78,7 +78,7 @@ class Waiting:
         shown, ran, looked, pause = False, None, 0.0, LOOK_SECONDS
         # The terminal may be gone.
         with contextlib.suppress(OSError, ValueError):
-            while not self._over.wait(PATIENCE_SECONDS):
+            while not self._over.wait(QUIET_SECONDS):
                 waited = time.monotonic() - self._began
                 if self._ahead is not None and waited >= looked + pause:
                     looked, ran, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)

@@ -30,7 +30,7 @@ WAIT_SECONDS = 25.0
 ANSWER_SECONDS = 120.0
 """Seconds for an answer, in addition to the request's own wait: the daemon may have to open a link first."""
 
-PATIENCE_SECONDS = 60.0
+SILENCE_SECONDS = 60.0
 """Default limit for silence; a restart of the daemon is shorter."""
 
 PIECE_BYTES = 1 << 20
@@ -155,7 +155,7 @@ class Job:
         return JobOutput.read(self._post("/job/output", wait, wait=wait, until=until, **fields))
 
     def stream(
-        self, stdout: int = 0, stderr: int = 0, *, patience: float = PATIENCE_SECONDS, silence: Silence | None = None
+        self, stdout: int = 0, stderr: int = 0, *, patience: float = SILENCE_SECONDS, silence: Silence | None = None
     ) -> Iterator[JobOutput]:
         """Yield the output from two offsets on as it comes, until the end; nothing is lost or repeated.
 
@@ -179,7 +179,7 @@ class Job:
                 time.sleep(RETRY_SECONDS)
 
     def wait(
-        self, timeout: float | None = None, *, patience: float = PATIENCE_SECONDS, silence: Silence | None = None
+        self, timeout: float | None = None, *, patience: float = SILENCE_SECONDS, silence: Silence | None = None
     ) -> JobInfo:
         """Wait for the end, at most ``timeout`` seconds, and describe the job."""
         end = math.inf if timeout is None else time.monotonic() + timeout

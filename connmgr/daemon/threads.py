@@ -38,7 +38,9 @@ class Threads(ThreadedTaskDispatcher):
         try:
             super().start_new_thread(target, thread_no)
         except RuntimeError:
-            _log.error("The system allows no further thread: requests wait for the %d there are.", len(self.threads) - 1)
+            _log.error(
+                "The system allows no further thread: requests wait for the %d there are.", len(self.threads) - 1
+            )
             self.threads.discard(thread_no)
             # The caller adds one, because it counts the thread as started.
             self.active_count -= 1

@@ -14,15 +14,15 @@ from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel, Deadline
 from connmgr.printable import in_one_line
 
-NUDGES = (1.0, 2.0, 4.0)
-"""Seconds of silence after which a shell also gets its command on standard input: its start-up files may wait for a
-line, or may have replaced it with another shell."""
+NUDGE_SECONDS = (1.0, 2.0, 4.0)
+"""Times at which a silent shell gets its command on standard input too: its start-up files may wait for a line, or may
+have replaced it with another shell."""
 
-PATIENCE = 0.5
-"""Seconds between questions whether the shell reads, which may have lost its input to an earlier nudge."""
+ECHO_SECONDS = 0.5
+"""Interval at which a nudged shell is asked for an echo; it may have lost its input to an earlier nudge."""
 
-KEPT = 64 << 10
-"""Bytes of output kept, to find the announcement in it and to quote from it."""
+OUTPUT_BYTES = 64 << 10
+"""Bytes of output that are kept, to find the announcement and to quote in an error."""
 
 
 LINE_LIMIT = 4200
@@ -88,11 +88,11 @@ class _Output:
         self._stdout += stdout
         self._stderr += stderr
         # Dropping some bytes at every piece would copy the whole buffer each time.
-        if len(self._stdout) > 2 * KEPT:
-            self._looked = max(0, self._looked - len(self._stdout) + KEPT)
-            del self._stdout[:-KEPT]
-        if len(self._stderr) > 2 * KEPT:
-            del self._stderr[:-KEPT]
+        if len(self._stdout) > 2 * OUTPUT_BYTES:
+            self._looked = max(0, self._looked - len(self._stdout) + OUTPUT_BYTES)
+            del self._stdout[:-OUTPUT_BYTES]
+        if len(self._stderr) > 2 * OUTPUT_BYTES:
+            del self._stderr[:-OUTPUT_BYTES]
 
     def quoted(self) -> str:
         text = in_one_line((self._stdout + self._stderr).decode(errors="replace"))[:200]
@@ -105,7 +105,7 @@ def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadli
     :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline``.
     """
     output, mark = _Output(channel), nonce.encode() + b" "
-    nudges = [Deadline(seconds) for seconds in NUDGES]
+    nudges = [Deadline(seconds) for seconds in NUDGE_SECONDS]
     try:
         while (line := output.line(mark)) is None:
             if deadline.passed:
@@ -119,7 +119,7 @@ def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadli
         reason = "the far side's shell ended without running a command"
         raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
     name, _, path = line.partition(" ")
-    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGES))
+    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGE_SECONDS))
 
 
 def await_reader(channel: Channel, deadline: Deadline) -> None:
@@ -129,5 +129,5 @@ def await_reader(channel: Channel, deadline: Deadline) -> None:
     """
     output, mark = _Output(channel), new_nonce().encode()
     while output.line(mark) is None and not deadline.passed:
-        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", PATIENCE)
-        output.read(deadline.within(PATIENCE).left())
+        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", ECHO_SECONDS)
+        output.read(deadline.within(ECHO_SECONDS).left())

@@ -18,16 +18,16 @@ from connmgr.links.resumed import ResumedChannel
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper
 from connmgr.printable import in_one_line
 
-PRINTED_LIMIT = 300
-"""Most characters of a program's output that an error message quotes."""
+QUOTED_CHARACTERS = 300
+"""Longest quotation of a program's output in an error."""
 
-WINDOW = 1024
+PROMPT_BYTES = 1024
 """Bytes at the end of the output that are searched for prompts: a program waits after its prompt."""
 
-LOGIN_LIMIT = 256 << 10
-"""Bytes that a program may print until its login is over."""
+LOGIN_BYTES = 256 << 10
+"""Most bytes that a program may print until its login is over."""
 
-KEPT = 8 << 10
+REASON_BYTES = 8 << 10
 """Bytes at the end of a program's output that are searched for the reason of its end."""
 
 STDERR_SECONDS = 0.5
@@ -51,7 +51,7 @@ class Login:
         self._deadline = deadline
 
     def announcing(self, argv: Sequence[str], *, raw: bool) -> list[str]:
-        """Return the argv that prints the mark of the login's end, makes its terminal ``raw``, and executes ``argv``."""
+        """Return the argv that makes its terminal ``raw``, prints the mark of a login's end, and runs ``argv``."""
         return ["/bin/sh", "-c", (_ANNOUNCE_RAW if raw else _ANNOUNCE).one_line, self._mark, *argv]
 
     def hold(self, channel: Channel) -> Channel:
@@ -98,7 +98,7 @@ class _ChannelSpawn(_BytesSpawn):
         self.closed = False
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
-        if len(self.out) + len(self.err) > LOGIN_LIMIT:
+        if len(self.out) + len(self.err) > LOGIN_BYTES:
             raise _TalksOn
         deadline = Deadline(timeout or 0.0)
         while True:
@@ -125,7 +125,7 @@ class _Searcher(_BytesSearcher):
     The line at the login's end arrives in two pieces, and output on stderr may come between them.
     """
 
-    longest_string = WINDOW  # the part of earlier output that pexpect keeps in front of new output
+    longest_string = PROMPT_BYTES  # the part of earlier output that pexpect keeps in front of new output
 
     def __init__(self, patterns: Sequence[bytes], ready: bytes, stdout: bytearray) -> None:
         self._expressions = [re.compile(pattern, re.DOTALL) for pattern in patterns]
@@ -135,12 +135,12 @@ class _Searcher(_BytesSearcher):
 
     def search(self, buffer: bytes, freshlen: int, searchwindowsize: int | None = None) -> int:
         if self._ready is not None:
-            start = max(0, len(self._stdout) - freshlen - WINDOW)
+            start = max(0, len(self._stdout) - freshlen - PROMPT_BYTES)
             end = self._expressions[self._ready].search(self._stdout, start)
             if end is not None:
                 self.match, self.start, self.end = end, len(buffer), len(buffer)
                 return self._ready
-        start = max(0, len(buffer) - WINDOW)
+        start = max(0, len(buffer) - PROMPT_BYTES)
         matches = [(index, pattern.search(buffer, start)) for index, pattern in enumerate(self._expressions)]
         found = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
         if not found:
@@ -178,7 +178,7 @@ class ChannelDialogue:
         before = bytes(self._spawn.before or b"")
         # The cut may fall within a secret; the rest of the secret could not be recognised and replaced.
         partial = max((len(secret.encode()) for secret in self._secrets), default=0)
-        text = before[-KEPT:][partial if len(before) > KEPT else 0 :].decode(errors="replace")
+        text = before[-REASON_BYTES:][partial if len(before) > REASON_BYTES else 0 :].decode(errors="replace")
         for secret in self._secrets:
             text = text.replace(secret, "***")  # a program that asks with echo on repeats the answer
         return in_one_line(text)
@@ -192,7 +192,7 @@ class ChannelDialogue:
         except pexpect.EOF:
             raise ElevationFailed(self._failure(ENDED)) from None
         except _TalksOn:
-            size = f"{LOGIN_LIMIT >> 10} KiB"
+            size = f"{LOGIN_BYTES >> 10} KiB"
             raise ElevationFailed(self._failure(f"The login printed more than {size} and was given up.")) from None
         self.matched = patterns[index]
         return index
@@ -213,4 +213,4 @@ class ChannelDialogue:
             raise ElevationFailed(self._failure(ENDED)) from None
 
     def _failure(self, reason: str) -> str:
-        return f"{reason} It printed: {self.printed[-PRINTED_LIMIT:]}" if self.printed else reason
+        return f"{reason} It printed: {self.printed[-QUOTED_CHARACTERS:]}" if self.printed else reason

@@ -1,4 +1,4 @@
-"""What an endpoint does, as far as it decides which tokens may use it."""
+"""The declaration of an endpoint's action, by which it is decided which tokens may use it."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from connmgr.rights.grant import Grant
 from connmgr.rights.sight import Sight
 
 Limit = Callable[[Sight, Grant, Mapping[str, Any]], None]
-"""Raises :class:`connmgr.errors.ScopeDenied` or PolicyDenied where a token may not have a loaded request carried out.
+"""Raises :class:`connmgr.errors.ScopeDenied` or PolicyDenied if a token may not have a loaded request carried out.
 
-It is asked when the token has the scopes of the action, and sees all that the request names.
+Called when the token has the scopes of the action, and sees everything that the request names.
 """
 
 
 @dataclass(frozen=True)
 class Action:
-    """An action, as the endpoint declares it that does it."""
+    """An action, as its endpoint declares it."""
 
     name: str
-    """As ``shell.exec``: in the audit trail, for plugins, and on the page of scopes (:mod:`connmgr.rights.scopes`)."""
+    """Such as ``shell.exec``; used in the audit trail, for plugins, and in :mod:`connmgr.rights.scopes`."""
 
     runs: bool = False
-    """Whether a request tells what is to be run: that needs a scope too, and the rules over commands hold for it."""
+    """Whether the request says what to run, which needs a scope too and is subject to the rules over commands."""
 
     takes_input: bool = False
-    """Whether what is run reads what the caller sends it afterwards."""
+    """Whether the program that runs reads input that the caller sends later."""
 
     limits: Sequence[Limit] = ()
-    """What else has to hold for a request, in this order."""
+    """Further conditions of a request, in this order."""
 
     paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The fields of a request that are paths, and as what (``fs.read``, ``fs.write``) rules over paths look at each.
+    """The fields of a request that are paths, each with the rules that apply to it: ``fs.read``, ``fs.write``.
 
-    It is for what is foretold: when a request is carried out, the far side tells what it is about.
+    Used for dry runs only: when a request is carried out, the far side reports the real paths.
     """
 
     whole: Callable[[Mapping[str, Any]], bool] = lambda _: False
-    """Whether a request is about all that is below its paths, where these are directories; see :func:`always`."""
+    """Whether a request covers everything below its paths that are directories; see :func:`always`."""
 
 
 def always(_request: Mapping[str, Any]) -> bool:
-    """Return True, whatever is asked."""
+    """Return True for any request."""
     return True

@@ -1,4 +1,4 @@
-"""An approval: what a token asks for, or was given, as the vault keeps it and as clients see it."""
+"""An approval: the request of a token and the decision about it, as the vault stores it and as clients see it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ VERDICTS = ("once", "grant", "deny")
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """What a token asks for, or was given. Times are aware and in UTC."""
+    """The request of a token and the decision about it. Times are aware and in UTC."""
 
     id: str
     state: str
     token: str
     token_name: str
     asked: Mapping[str, Any]
-    """What would be done, whole; empty once it is over."""
+    """The whole request; empty once the approval is over."""
 
     created: datetime
     expires: datetime
     askers: tuple[str, ...] = ()
-    """The ids of the tokens whose rules ask: the one that asks, or some that it was created with."""
+    """The ids of the tokens whose rules ask: the requesting token, or some of its ancestors."""
 
     root: str = ""
-    """The id of the token that the owner made, from which the one that asks comes; it may be itself."""
+    """The id of the token made by the owner from which the requesting token descends; they may be the same."""
 
     decided_by: str | None = None
-    """The id of the token that decided; None for the owner, and where nobody has."""
+    """The id of the token that decided; None for the owner, or without a decision."""
 
 
 def shown(approval: Approval) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def written(moment: datetime) -> str:
 
 
 def approval_of(document: Document) -> Approval:
-    """Return the approval that a document of the vault is."""
+    """Return the approval in a document of the vault."""
     body = document.body
     return Approval(
         id=document.id,

@@ -1,4 +1,4 @@
-"""Who waits for somebody to decide about an approval, by whatever daemon of the vault."""
+"""The requests that wait for a decision about an approval, which any daemon of the vault may receive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from connmgr.errors import ConnmgrError
 logger = logging.getLogger("connmgr.rights")
 
 LOOK_SECONDS = 0.5
-"""How often it is looked whether another daemon of the vault was told a decision that somebody waits for here."""
+"""Interval of checks for decisions that another daemon of the vault received."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class ApprovalWaiters:
-    """Tells those who wait. Safe to use from several threads.
+    """Notifies the waiting requests. Safe to use from several threads.
 
-    ``is_decided`` tells of an approval, by its id, whether there is a decision about it, or it is gone.
+    ``is_decided`` returns whether the approval with an id is decided or gone.
     """
 
     def __init__(self, is_decided: Callable[[str], bool]) -> None:
@@ -30,7 +30,7 @@ class ApprovalWaiters:
         self._closing = threading.Event()
 
     def subscribe(self, id: str, told: Callable[[], None]) -> Callable[[], None]:
-        """Have ``told`` called once an approval is decided, by whatever daemon; return what takes that back."""
+        """Call ``told`` once when an approval is decided, by any daemon; return a function that cancels this."""
         with self._lock:
             self._callbacks.setdefault(id, []).append(told)
             if self._thread is None and not self._closing.is_set():
@@ -50,7 +50,7 @@ class ApprovalWaiters:
         return cancel
 
     def close(self) -> None:
-        """End the thread; whoever waits is told."""
+        """Notify all who wait, and end the thread."""
         self._closing.set()
         with self._lock:
             thread, waiting = self._thread, list(self._callbacks)
@@ -59,7 +59,7 @@ class ApprovalWaiters:
             thread.join()
 
     def tell(self, ids: Collection[str]) -> None:
-        """Tell those who wait for the approvals ``ids``: there is a decision, or nothing to wait for any more."""
+        """Notify those who wait for the approvals ``ids``: each is decided or gone."""
         with self._lock:
             callbacks = [told for id in ids for told in self._callbacks.pop(id, [])]
         for told in callbacks:
@@ -75,5 +75,5 @@ class ApprovalWaiters:
             try:
                 self.tell([id for id in waited if self._is_decided(id)])
             except ConnmgrError as error:
-                # The vault is out of reach; whoever waits has a deadline.
+                # The vault is out of reach; waiting requests have deadlines.
                 logger.warning("Approvals cannot be read: %s", error.message)

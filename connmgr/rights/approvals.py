@@ -1,4 +1,4 @@
-"""What a token may do once somebody has approved it: kept in the vault, so that all its daemons know of it."""
+"""Requests of tokens that need an approval, stored in the vault, so that all its daemons know the decisions."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from connmgr.vault.tables import now
 logger = logging.getLogger("connmgr.rights")
 
 MINUTES = 10
-"""Minutes for which a request waits for a decision, and for which a decision waits for the request."""
+"""Minutes that a request waits for a decision, and a decision for the repeated request."""
 
 MAX_GRANT_SECONDS = 86400
 MAX_PENDING = 20
-"""Approvals that may be pending of one token, with those that come from it and that it comes from."""
+"""Most pending approvals of one token, its ancestors and its descendants."""
 
 MAX_KEPT = 2000
-"""Approvals that the vault keeps."""
+"""Most approvals that the vault stores."""
 
 MAX_BYTES = 256 * 1024
-"""Bytes of JSON of what is asked about: a person is shown all of it."""
+"""Largest request in bytes of JSON, because a person is shown all of it."""
 
 _USED = "used approvals"
-"""Where a request keeps those that it has used up."""
+"""The key under which a request keeps the approvals that it has used up."""
 
 
 class Holder(Protocol):
-    """A token: what it is called, and from which it comes."""
+    """A token: its name, and the token with which it was created."""
 
     @property
     def id(self) -> str: ...
@@ -60,7 +60,7 @@ class Holder(Protocol):
 
     @property
     def lineage(self) -> Sequence[Holder]:
-        """This one, the one that it was created with, and so on."""
+        """This token, the one with which it was created, and so on."""
 
 
 class Turns(Protocol):
@@ -68,18 +68,18 @@ class Turns(Protocol):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What stays with the request from one turn to the next."""
+        """Data that the request keeps from turn to turn."""
 
     def wait(self, subscribe: Subscribe, seconds: float) -> None:
-        """Return only when the request came ``seconds`` ago; before, have it wait for what ``subscribe`` tells of."""
+        """Return if the request is ``seconds`` old; otherwise park it until the event of ``subscribe``."""
 
 
 class Approvals:
     """The approvals of a vault. Safe to use from several threads.
 
-    ``key`` has 32 bytes, and keys the digests by which an approval is found. ``turns`` returns those of the request
-    that is being answered. ``requested`` is called with each new approval, as clients see it; what it raises is logged.
-    ``waiters`` are told of decisions.
+    ``key`` has 32 bytes, and keys the digests by which an approval is found. ``turns`` returns the turns of the current
+    request. ``requested`` is called with each new approval, as clients see it; its exceptions are logged. ``waiters``
+    are notified of decisions.
     """
 
     def __init__(
@@ -94,17 +94,14 @@ class Approvals:
         self.waiters = ApprovalWaiters(self._is_decided)
 
     def require(self, holder: Holder, asked: Mapping[str, Any], wait: float = 0, askers: Collection[str] = ()) -> str:
-        """Return the id of the approval by which a token may do, now, just what is ``asked``.
+        """Return the id of an approval of exactly what is ``asked``; wait up to ``wait`` seconds for a decision.
 
-        ``asked`` is JSON and tells all that decides what is done. The request waits up to ``wait`` seconds for a
-        decision. An approval that was given once is used up, unless :meth:`give_back` follows. ``askers`` are the ids
-        of the tokens whose rules ask.
-
-        :raises ApprovalRequired: nobody has decided yet; ``details`` have the id of the ``approval``, and ``expires``.
-        :raises ApprovalDenied: somebody has decided against it.
-        :raises PolicyDenied: it is too long to be decided about.
-        :raises QuotaExceeded: too much waits for a decision.
+        :raises ApprovalRequired: nobody has decided; ``details`` have ``approval``, its id, and ``expires``.
+        :raises ApprovalDenied: a person has refused it.
+        :raises PolicyDenied, QuotaExceeded: it is too long to be shown, or too many requests wait.
         """
+        # `asked` is JSON with everything that decides what is done; `askers` are the ids of the tokens whose rules ask.
+        # An approval given once is used up, unless give_back() follows.
         kept = self._turns().kept.setdefault("approvals", {})
         digest = self._digest(holder, asked)
         if digest not in kept:
@@ -118,10 +115,10 @@ class Approvals:
         found = self._current(digest) or self._ask(holder, asked, digest, askers)
         if found.state == PENDING:
             self._turns().wait(lambda told: self.waiters.subscribe(found.id, told), wait)
-            # It may have been decided in this moment.
+            # It may have been decided just now.
             found = self._current(digest) or found
         if found.state == ONCE and not self._use(found.id):
-            # Another request for the same was quicker.
+            # Another request for the same was faster.
             found = self._current(digest) or self._ask(holder, asked, digest, askers)
         if found.state in (ONCE, GRANTED):
             return found.id
@@ -131,18 +128,18 @@ class Approvals:
         raise ApprovalRequired(text, approval=found.id, expires=written(found.expires))
 
     def begun(self) -> None:
-        """Take note that something of this request may be carried out: what it has used up stays so."""
+        """Note that a part of this request may be carried out, so that its approvals stay used up."""
         self._turns().kept.pop(_USED, None)
 
     def give_back(self) -> None:
-        """Let approvals count again that this request has used up, unless it has :meth:`begun`."""
+        """Restore the approvals that this request has used up, unless it has :meth:`begun`."""
         for before in self._turns().kept.pop(_USED, ()):
             self._stored.remove([before.id])
-            # Nothing is added where somebody has asked for the same meanwhile.
+            # If the same was asked again meanwhile, nothing is added.
             self._stored.add(before)
 
     def query(self, states: Collection[str] = STATES) -> list[Approval]:
-        """Return the approvals that are in one of ``states`` and not over, oldest first."""
+        """Return the approvals in one of ``states`` that are not over, oldest first."""
         found = map(approval_of, self._stored.all())
         return [one for one in found if one.state in states and one.expires > now()]
 
@@ -155,16 +152,16 @@ class Approvals:
         return found
 
     def decide(self, id: str, verdict: Verdict, decider: Holder | None, seconds: float = 0) -> Approval:
-        """Decide about an approval, or decide otherwise while it is not over; ``decider`` is None for the owner.
+        """Decide about an approval, or change the decision while it is not over; ``decider`` is None for the owner.
 
-        ``grant`` lets the same pass for ``seconds``, ``once`` the next time within ten minutes; ``deny`` refuses it
-        for ten minutes.
+        ``grant`` approves the same request for ``seconds``, ``once`` its next repetition within ten minutes; ``deny``
+        refuses it for ten minutes.
 
         :raises UnknownApproval: it is over, or there is none.
-        :raises PolicyDenied: the token asks itself, or the one that it comes from does, or a rule of one of these asks.
+        :raises PolicyDenied: the decider or one of its ancestors requested it, or has a rule that asks about it.
         """
         found = self.get(id)
-        # A token whose rule asks could else create one that asks, and one that decides.
+        # Otherwise a token whose rule asks could create one token that requests and one that decides.
         if decider is not None and any(one.id in (found.token, *found.askers) for one in decider.lineage):
             raise PolicyDenied("A token does not decide about itself, nor about those that it was created with.")
         lasts = timedelta(seconds=seconds) if verdict == "grant" else timedelta(minutes=MINUTES)
@@ -190,7 +187,7 @@ class Approvals:
         return blake2b(text.encode(), key=self._key, digest_size=32).hexdigest()
 
     def _current(self, digest: str) -> Approval | None:
-        """Return the approval of this digest that is not over."""
+        """Return the approval with this digest, unless it is over."""
         document = self._stored.by_key(digest)
         if document is None:
             return None
@@ -214,7 +211,7 @@ class Approvals:
             self._require_room(holder)
             added = self._stored.add(document, most=MAX_KEPT)
         if not added:
-            # Another daemon may have been asked the same in this moment.
+            # Another daemon may have received the same request just now.
             found = self._current(digest)
             if found is None:
                 raise QuotaExceeded(f"{MAX_KEPT} approvals are kept: wait until some are over.")
@@ -223,7 +220,7 @@ class Approvals:
         try:
             self._requested(shown(approval))
         except Exception:
-            # A plugin may raise anything, and whoever lists what is pending sees it anyway.
+            # A plugin may raise any exception; the approval is listed as pending anyway.
             logger.exception("A plugin failed to take note of the approval %s.", approval.id)
         return approval
 
@@ -231,14 +228,14 @@ class Approvals:
         stored = list(map(approval_of, self._stored.all()))
         if over := [one.id for one in stored if one.expires <= now()]:
             self._stored.remove(over)
-        # A token could else create others, and fill what is kept by these.
+        # Otherwise a token could create others and fill the store through them.
         root = holder.lineage[-1].id
         pending = [one for one in stored if one.state == PENDING and one.root == root and one.id not in over]
         if len(pending) >= MAX_PENDING:
             raise QuotaExceeded(f"{MAX_PENDING} requests of the token and its kin wait for approval; no more may.")
 
     def _use(self, id: str) -> bool:
-        """Use up what was approved once; return whether this use was the one."""
+        """Use up an approval given once; return whether this call did."""
         use = str(uuid.uuid4())
         before: Document | None = None
 
@@ -247,7 +244,7 @@ class Approvals:
             before, current = one, approval_of(one)
             if current.state != ONCE or current.expires <= now():
                 return one
-            # The next request for the same is a new one.
+            # With a new key, so that the next request for the same asks again.
             return replace(one, key=f"used-{id}", body={**one.body, "state": USED, "use": use, "asked": {}})
 
         changed = self._stored.change(id, change)

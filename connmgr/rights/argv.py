@@ -1,17 +1,17 @@
-"""The strict reading of a command's text as an argv.
+"""Reads a command's text strictly as an argv.
 
-Rules over argvs must not be deceived by a text that a shell would read in another way. So a text counts as an argv only
-if every shell that a session may have (sh, bash, dash, ash, zsh, ksh, fish, csh) executes exactly these words.
+A text that a shell reads differently must not deceive rules over argvs. So a text counts as an argv only if every
+shell of a session (sh, bash, dash, ash, zsh, ksh, fish, csh) executes exactly these words.
 """
 
 from __future__ import annotations
 
 import re
 
-# An unquoted tilde is literal behind a letter, as in `HEAD~1`, and expanded at a beginning, behind `=` and behind `:`.
+# An unquoted tilde is literal after a letter, as in `HEAD~1`, but expanded at a beginning, after `=` and after `:`.
 _PLAIN = re.compile(r"(?:[\w./:@%+,=-]|(?<=\w)~)+", re.ASCII)
 _ESCAPED = re.compile(r"""\\([ *?\[\](){};&|<>$"'#])""")
-# fish takes `\\` and `\'` for one character, and zsh may take two quotes in a row for one.
+# fish reads `\\` and `\'` as one character, and zsh may read two quotes in a row as one.
 _SINGLE = re.compile(r"'((?:[^'\\!]|\\(?![\\'!]))*)'(?!')")
 _DOUBLE = re.compile(r'"([^"\\$`!]*)"')
 _PIECES = (_PLAIN, _ESCAPED, _SINGLE, _DOUBLE)
@@ -21,7 +21,7 @@ _EXPANDED_AT_A_BEGINNING = ("=", "%")
 """``=ls`` is a path for zsh, ``=1`` a directory for tcsh, ``%self`` a number for fish."""
 
 _NAME = re.compile(r"\w[\w.+-]*", re.ASCII)
-# csh takes what ends in a colon for a label.
+# csh reads a word that ends in a colon as a label.
 _PATH = re.compile(r"[\w./][^=]*(?<!:)", re.ASCII)
 
 _SHELLS_OWN = b"""
@@ -41,13 +41,13 @@ alloc breaksw builtins default endif endsw filetest glob goto hashstat hup ls-F 
 setspath settc setty telltc termname unsetenv ver warp watchlog
 """
 SHELLS_OWN = frozenset(_SHELLS_OWN.decode().split())
-"""Words that are a shell's own, and no program that does the same: those of sh to zsh, of fish alone, of csh alone."""
+"""Words that a shell handles itself, without a program that does the same: of sh to zsh, of fish, of csh."""
 
 
 def as_argv(text: str) -> tuple[str, ...] | None:
-    """Return the program and its words that ``text`` is in every shell; None if it is anything else, or may be.
+    """Return the program and words that every shell would execute for ``text``; None for anything else, or in doubt.
 
-    It is one simple command of literal words. Quotes are taken off. In doubt the answer is None.
+    The text is one simple command of literal words; their quotes are removed.
     """
     words: list[str] = []
     position = _past_blanks(text, 0)

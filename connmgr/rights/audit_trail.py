@@ -1,4 +1,4 @@
-"""The audit trail: who has done what to which machine, in files that are only ever appended to."""
+"""The audit trail: who did what to which machine, in files to which entries are only appended."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from connmgr.vault.sqlite import sync_directory
 logger = logging.getLogger("connmgr.audit")
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Beyond so many bytes a file is put aside."""
+"""Largest file; then the next one begins."""
 
 ANCHOR_SECONDS = 1.0
-"""The trail's end is anchored in the vault so long after an entry."""
+"""The end of the trail is anchored in the vault this long after an entry."""
 
 MAX_DROPPED = 1000
-"""Bytes of half a line that are kept."""
+"""Most bytes of an incomplete line that are kept for the entry about it."""
 
 _NOTHING_DONE = "The audit trail cannot be written, so nothing was done."
 
-# Made once: making it takes longer than encoding.
+# Made once, because making an encoder takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _COMMANDS = {"command", "argv"}
-# Of a request; the names that they would have are those of facts.
+# Members of a request whose names are those of facts.
 _MEMBERS = {"path": "file", "session": "shell", "id": "subject"}
 
 
 class AuditTrail:
-    """Appends entries to ``path``, one JSON object a line. Safe to use from several threads.
+    """Appends entries to ``path``, one JSON object per line. Safe to use from several threads.
 
-    ``mac`` is the keyed hash that stands for a command's text; with ``commands`` the text is kept too. ``names`` tells
-    what the subjects of a request are called. Entries are numbered and chained from one daemon to the next. One that
-    cannot be written is ``lost``: the log says so, and its number is missing from the trail. ``ship`` is given each
-    entry afterwards.
+    ``mac`` is the keyed hash recorded in place of a command's text; with ``commands`` the text is recorded too.
+    ``names`` returns the names of a request's subjects. Entries are numbered and chained, also across restarts. An
+    entry that cannot be written is ``lost``: the log says so, and its number is missing in the trail. ``ship`` is
+    called with each written entry.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AuditTrail:
         self.lost = 0
         self._descriptor = open_for_writing(path)
         remarks = self._resume()
-        # Before the first entry: without an anchor a trail was tampered with.
+        # Before the first entry, because a trail without an anchor counts as tampered with.
         self.anchor()
         if remarks:
             self._remark(remarks)
@@ -91,16 +91,13 @@ class AuditTrail:
     def record(
         self, facts: Mapping[str, Any], about: Mapping[str, Any], details: Mapping[str, Any], begun: int | None = None
     ) -> None:
-        """Append an entry on the request that ``facts`` tell of: what it was ``about``, and how it went.
-
-        ``begun`` is the number of the entry that said that it begins.
-        """
+        """Append an entry about a request and its result; ``begun`` is the number of the entry about its beginning."""
         entry = self._entry(facts, about, details)
         with suppress(AuditUnavailable):
             self._append(entry if begun is None else {**entry, "begun": begun})
 
     def begin(self, facts: Mapping[str, Any], about: Mapping[str, Any]) -> int:
-        """Append an entry on a request that begins, and return its number when it is on the disk.
+        """Append an entry about the beginning of a request, and return its number when it is on the disk.
 
         :raises AuditUnavailable: that failed.
         """
@@ -112,14 +109,14 @@ class AuditTrail:
         return number
 
     def anchor(self) -> None:
-        """Put into the vault how far the trail has come; one that cannot be stored is logged, and left to the next."""
-        # An older end must not be stored after a newer one.
+        """Store the end of the trail in the vault; if that fails, it is logged, and the next anchor replaces it."""
+        # An earlier end must not be stored after a later one.
         with self._anchoring:
             self._news.clear()
             with self._lock:
                 now, descriptor = self._now(), os.dup(self._descriptor)
             try:
-                # What is anchored must outlast a power failure.
+                # An anchored entry must survive a power failure.
                 os.fsync(descriptor)
                 self.anchors.put(now)
                 self._remove_oldest(now.first)
@@ -158,7 +155,7 @@ class AuditTrail:
     def _append(self, entry: Mapping[str, Any]) -> int:
         """Write an entry, ship it, and return its number.
 
-        :raises AuditUnavailable: it is lost, but for whoever it was shipped to.
+        :raises AuditUnavailable: it could not be written; it was shipped all the same.
         """
         lost: Exception | None = None
         with self._lock:
@@ -178,7 +175,7 @@ class AuditTrail:
         try:
             self._ship(entry=numbered)
         except Exception:
-            # A plugin may raise anything, and the trail itself is whole.
+            # A plugin may raise any exception; the trail itself is intact.
             logger.exception("A plugin failed to take note of entry %d.", numbered["seq"])
         if lost is not None:
             raise AuditUnavailable(_NOTHING_DONE) from lost
@@ -189,19 +186,19 @@ class AuditTrail:
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         if not self._size:
-            # Each file tells whose it is.
+            # Each file names its trail.
             link = {"seq": numbered["seq"], "previous": numbered["previous"], "trail": self._trail}
             line = _ENCODER.encode({**link, **numbered}).encode() + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
-            # Half a line must not stand before the next one.
+            # An incomplete line must not stand before the next one.
             os.ftruncate(self._descriptor, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
         self._last, self._hash = numbered["seq"], self.chain.hash(line)
 
     def _sync(self, number: int) -> None:
-        """Return when the entry ``number`` is on the disk; threads that wait here are served by one flush."""
+        """Return when the entry ``number`` is on the disk; one flush serves all waiting threads."""
         with self._syncing:
             if self._synced >= number:
                 return
@@ -215,7 +212,7 @@ class AuditTrail:
 
     def _rotate(self) -> None:
         os.fsync(self._descriptor)
-        # Made before anything is renamed: where that fails, all stays as it is.
+        # Created before anything is renamed: if that fails, all stays as it is.
         next_one = self.path.with_name(f"{self.path.name}.next")
         fresh = open_for_writing(next_one)
         for number in range(FILES, 0, -1):
@@ -229,7 +226,7 @@ class AuditTrail:
             self._first = max(self._first, first_number(older(self.path, FILES - 1)))
 
     def _remove_oldest(self, first: int) -> None:
-        """Remove the file beyond those that are kept, if the vault knows that the trail begins at ``first`` now."""
+        """Remove the oldest file if it is one too many, and the vault knows that the trail now begins at ``first``."""
         surplus = older(self.path, FILES)
         with self._lock:
             if first_number(surplus) < first:
@@ -243,7 +240,7 @@ class AuditTrail:
             self.anchor()
 
     def _resume(self) -> Mapping[str, Any]:
-        """Go on where the trail ends, or begin one; return what is to be remarked about that."""
+        """Continue at the end of the trail, or begin one; return remarks on its state."""
         dropped = drop_half_a_line(self._descriptor)
         remarks = {"dropped": dropped[:MAX_DROPPED].decode(errors="backslashreplace")} if dropped else {}
         self._size = os.fstat(self._descriptor).st_size
@@ -251,7 +248,7 @@ class AuditTrail:
         self._trail, self._first, self._hash = found.trail, found.first, found.hash
         self._number = self._last = found.last
         if found.is_new and self._size:
-            # Entries of a time before chains.
+            # The file has entries of an older version, without a chain.
             self._rotate()
         return {**remarks, **found.remarks}
 
@@ -263,9 +260,9 @@ class AuditTrail:
             return {}
 
     def _remark(self, remarks: Mapping[str, Any]) -> None:
-        """Record what was found at the start, where it was not as the last daemon left it."""
+        """Record the differences found at the start from the state that the last daemon left."""
         logger.warning("The audit trail is not as it was left; `connmgr audit verify` tells more.")
-        # Where this fails, the next start finds the same.
+        # If this fails, the next start finds the same.
         with suppress(AuditUnavailable, VaultUnavailable):
             self._append({"time": moment(), "event": RESUMED, **remarks})
             for one in remarks.get("gone", ()):
@@ -273,7 +270,7 @@ class AuditTrail:
 
 
 def moment() -> str:
-    """Return the time, as entries have it."""
+    """Return the current time in the form of entries."""
     return text_of(datetime.now(timezone.utc))
 
 

@@ -1,4 +1,4 @@
-"""The one place that decides, before a request is carried out, whether its caller may do what it asks."""
+"""Decides, before a request is carried out, whether its caller may do it; nothing else decides that."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "termin
 
 
 class Caller(PluginCaller, Protocol):
-    """Who sent a request; ``grant`` is None for the owner."""
+    """The sender of a request; ``grant`` is None for the owner."""
 
     @property
     def grant(self) -> Grant | None: ...
 
 
 class Authorisation:
-    """Lets tokens do what they are for, and each plugin with the hook ``connmgr_authorise`` refuse a request."""
+    """Applies the rights of tokens, and lets each plugin with the hook ``connmgr_authorise`` refuse a request."""
 
     def __init__(self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals) -> None:
         self.subjects = subjects
@@ -40,16 +40,16 @@ class Authorisation:
         self._has_plugins = bool(self._hook.get_hookimpls())
 
     def concerns(self, caller: Caller) -> bool:
-        """Whether anything decides about ``caller``; otherwise there is no need to find out what a request is about."""
+        """Whether anything decides about ``caller``; if not, the subjects of a request need not be found."""
         return self._has_plugins or caller.grant is not None
 
     def check(self, caller: Caller, action: Action, request: Any, names: Collection[str] = NAMES) -> Permitted:
-        """Return how ``caller`` may carry out the loaded ``request``, of which the fields ``names`` name subjects.
+        """Return how ``caller`` may carry out the loaded ``request``, whose fields ``names`` name its subjects.
 
-        :raises ScopeDenied: its token is not for this.
-        :raises PolicyDenied: a rule of its token, or a plugin, refuses it. What else a plugin raises refuses it too.
-        :raises connmgr.errors.UnknownConnection, connmgr.errors.UnknownCategory, UnknownJob, UnknownTerminal: it names
-            what is out of its token's sight.
+        :raises ScopeDenied: its token lacks a scope.
+        :raises PolicyDenied: a rule of its token or a plugin refuses it, or a plugin raised another exception.
+        :raises connmgr.errors.UnknownConnection, connmgr.errors.UnknownCategory, UnknownJob, UnknownTerminal: a subject
+            is out of its token's sight.
         """
         permitted = Permitted(request, {})
         about = {name: request[name] for name in names if name in request} if request else {}
@@ -89,7 +89,7 @@ class Authorisation:
         yield from (one for one, of in pairs if of.connection in seen and _is_open(caller.grant, of))
 
     def sees(self, caller: Caller, entry: Mapping[str, Any]) -> bool:
-        """Whether ``caller`` may see an entry of the audit trail: its token's own, or on what is in its sight."""
+        """Whether ``caller`` may see an entry of the audit trail: its token's own, or one about visible subjects."""
         grant = caller.grant
         if grant is None or entry.get("token") == grant.id:
             return True
@@ -101,13 +101,10 @@ class Authorisation:
     def foretold(
         self, grant: Grant, action: Action, request: Mapping[str, Any], names: Collection[str]
     ) -> Decision | None:
-        """Return what would be decided for a token, without asking anybody; plugins are not asked either.
-
-        Paths are taken as they are in the request; the far side may find that they lead elsewhere. None says that it
-        depends on what is there.
-
-        :raises ConnmgrError: as :meth:`check`, but for what a rule denies or asks about.
+        """Return the decision about a request, without asking a person or plugin; None if the far side decides.
+        :raises ConnmgrError: as :meth:`check`, except for decisions of rules.
         """
+        # Paths count as they are written; the far side may resolve them to others.
         about = {name: request[name] for name in names if name in request}
         seen = self._admitted(grant, action, request, about)
         if action.runs:
@@ -125,12 +122,12 @@ class Authorisation:
     def _admitted(
         self, grant: Grant, action: Action, request: Mapping[str, Any], about: Mapping[str, Any]
     ) -> list[Seen]:
-        """Return the connections that a request is about, where nothing but a rule may keep the token from it."""
+        """Return the connections of a request that only a rule may refuse; raise as :meth:`check`."""
         grant.require_scope(action.name)
         if action.runs:
             grant.require_one(scope_to_run(request))
         if "data" in about and "secret.decrypt" not in grant.scopes and next(within(about["data"]), None):
-            # Else a sealed secret could be sent to a machine of the caller's.
+            # Otherwise the caller could have a sealed secret sent to a machine of its own.
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
         seen = self._seen(grant, about)
         for limit in action.limits:
@@ -138,7 +135,7 @@ class Authorisation:
         return seen
 
     def _seen(self, grant: Grant, about: Mapping[str, Any]) -> list[Seen]:
-        """Return the connections that a request is about, those of jobs and terminals last; all has to be in sight."""
+        """Return the connections of a request, those of jobs and terminals last; all must be in sight."""
         seen = self.sight.require(grant, self.subjects.connections(about))
         self.sight.require_categories(grant, self.subjects.categories(about))
         for name, work in self.subjects.works(about):

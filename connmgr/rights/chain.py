@@ -1,4 +1,4 @@
-"""The chain of an audit trail: each entry carries the keyed hash of the line before it."""
+"""The chain of an audit trail: each entry contains the keyed hash of the line before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Link:
-    """What the chain needs of an entry: its number, the hash of the line before it, and the trail where it says so."""
+    """The part of an entry that the chain needs: its number, the hash of the line before it, and the trail if named."""
 
     seq: int
     previous: str
@@ -33,12 +33,12 @@ class Chain:
         self._key = key
 
     def hash(self, line: bytes) -> str:
-        """Return the hash of an entry as it stands in its file, with the line feed, in 64 hexadecimal digits."""
+        """Return the hash of an entry's line, including its line feed, in 64 hexadecimal digits."""
         return blake2b(line, key=self._key, digest_size=HASH_BYTES).hexdigest()
 
     def beginning(self, trail: str) -> str:
-        """Return what stands in place of a hash in the first entry of ``trail``."""
-        # No line begins like this.
+        """Return the value in place of a hash in the first entry of ``trail``."""
+        # No line of a trail begins like this.
         return self.hash(b"beginning of " + trail.encode())
 
 
@@ -49,6 +49,6 @@ def open_chain(principals: Principals, database: Database) -> tuple[Chain, Ancho
 
 
 def link_of(line: bytes) -> Link | None:
-    """Return the link of a whole line of a trail; None for anything else, also for entries of a time before chains."""
+    """Return the link of a complete line of a trail; None for anything else, including entries without a chain."""
     found = _HEAD.fullmatch(line)
     return found and Link(int(found[1]), found[2].decode(), found[3].decode() if found[3] else None)

@@ -1,4 +1,4 @@
-"""A token's rules over commands, for one request."""
+"""Applies a token's rules over commands to one request."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from connmgr.rights.rules import Decision, Wanted, combined, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
 _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fresh")
-"""The fields of a request that an approval is bound to, beside its connections."""
+"""The fields of a request to which an approval is bound, besides its connections."""
 
 
 @dataclass(frozen=True)
 class Permitted:
-    """A request that may be carried out: as it came, or with what is run in place of what was asked for."""
+    """A request that may be carried out, unchanged or with another command in place of the requested one."""
 
     request: Any
     reasons: Mapping[str, Any]
-    """What decided, for the audit trail: ``rule`` and ``approval`` where there are."""
+    """The deciding ``rule`` and ``approval``, if any, for the audit trail."""
 
 
 class CommandRules:
-    """Decides about a request to have something run on the connections ``seen``."""
+    """Decides about a request to run something on the connections ``seen``."""
 
     def __init__(self, grant: Grant, action: Action, request: Mapping[str, Any], seen: list[Seen]) -> None:
         self._grant, self._action, self._seen = grant, action, seen
@@ -37,7 +37,7 @@ class CommandRules:
         self._wanted = [_wanted(request, on, has_stdin=action.takes_input) for on in seen if self._ruled]
 
     def decision(self) -> Decision | None:
-        """Return what is to become of the request, or None where no rule is over it."""
+        """Return the decision about the request, or None if no rule applies to commands."""
         if not self._wanted:
             return None
         return combined([one.rules.decide_command(wanted) for one in self._ruled for wanted in self._wanted])
@@ -65,7 +65,7 @@ class CommandRules:
     def _asked(self, decided: Mapping[str, Any]) -> dict[str, Any]:
         asked: dict[str, Any] = {name: decided[name] for name in _BOUND if decided.get(name)}
         if "stdin" not in asked:
-            # It tells how input is read, and the answer is written, which decides nothing.
+            # Only the encoding of input and answer, which is irrelevant to the decision.
             asked.pop("encoding", None)
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
         return {**asked, "action": self._action.name, **seen}
@@ -79,7 +79,7 @@ class CommandRules:
 
 
 def scope_to_run(request: Mapping[str, Any]) -> frozenset[str]:
-    """Return scopes one of which a token needs for what a request tells to run."""
+    """Return scopes, one of which a token needs for the command of a request."""
     if "tcp" in request:
         return frozenset({"tunnel"})
     is_argv = "argv" in request or "saved" in request or as_argv(request.get("command", "")) is not None
@@ -87,7 +87,7 @@ def scope_to_run(request: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _as_scoped(grant: Grant, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the request with an argv in place of a text, where a token may run argvs alone."""
+    """Return the request, with an argv in place of a text if the token may run only argvs."""
     argv = as_argv(request.get("command", ""))
     if argv is None or not TEXT.isdisjoint(grant.scopes):
         return request
@@ -108,7 +108,7 @@ def _wanted(request: Mapping[str, Any], on: Seen, *, has_stdin: bool) -> Wanted:
 
 
 def _decided(request: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
-    """Return the request with what was decided about in place of what was asked for."""
+    """Return the request with the approved command in place of the requested one."""
     changed = dict(request)
     if decision.argv is not None:
         changed.pop("command", None)

@@ -1,7 +1,7 @@
-"""Elements: what a rule or a parameter says of one word.
+"""Elements: the conditions of a rule or a parameter on one word.
 
-Each answers two questions. What an *allow* rule matches is run, so there a word must fit exactly (``permits``). What a
-*deny* rule misses may be run, so there a word in doubt counts as one that fits (``catches``).
+Each answers two questions. A command that an *allow* rule matches is run, so the word must match exactly there
+(``permits``). A command that a *deny* rule misses may be run, so a doubtful word counts as a match there (``catches``).
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from connmgr.errors import InvalidRequest
 from connmgr.vault import glob
 
 MAX_WORD = 4096
-"""Characters of a text that a rule has, and of a word that a regular expression permits."""
+"""Longest text in a rule, and longest word that a regular expression permits, in characters."""
 
 MAX_PATTERN = 500
-"""Characters of a regular expression."""
+"""Longest regular expression, in characters."""
 
 MAX_TEXTS = 500
-"""Texts of one ``in``."""
+"""Most texts of one ``in``."""
 
 MAX_DIGITS = 18
 
 
 class Element(Protocol):
-    """What a rule says of one word."""
+    """The condition of a rule on one word."""
 
     @property
     def fixed(self) -> bool:
-        """Whether all words that it permits stand in the rule."""
+        """Whether the rule lists all words that it permits."""
 
     def permits(self, word: str) -> bool:
-        """Whether ``word`` surely is one that the rule means."""
+        """Whether the rule certainly means ``word``."""
 
     def catches(self, word: str) -> bool:
-        """Whether ``word`` may be one that the rule means."""
+        """Whether the rule may mean ``word``."""
 
 
 def refuse(place: str, message: str) -> InvalidRequest:
-    """Return the error for what stands at ``place``, as ``rules[3].argv[2].re``."""
+    """Return the error for the value at ``place``, such as ``rules[3].argv[2].re``."""
     return InvalidRequest(f"{place}: {message}")
 
 
 @dataclass(frozen=True)
 class OneOfTexts:
-    """One of these texts, to the letter."""
+    """One of these texts, exactly."""
 
     texts: frozenset[str]
     fixed = True
@@ -60,9 +60,9 @@ class OneOfTexts:
 
 
 class Expression:
-    """A regular expression that matches a whole word, in time that is linear in the word (RE2).
+    """A regular expression that matches a whole word, in time linear in the word (RE2).
 
-    It permits no word with a newline, so that neither ``.`` nor ``[^a]`` lets a second line in.
+    It permits no word with a newline, because ``.`` or ``[^a]`` would otherwise allow a second line.
     """
 
     fixed = False
@@ -83,11 +83,11 @@ class Expression:
 
 
 def compiled(pattern: str, place: str, *, dot_newline: bool = False) -> Any:
-    """Return ``pattern`` as an expression of RE2 over UTF-8.
+    """Return ``pattern`` as an RE2 expression over UTF-8.
 
-    :raises InvalidRequest: RE2 does not have it, as lookaround and backreferences, or it needs too much memory.
+    :raises InvalidRequest: RE2 does not support it (lookaround, backreferences), or it needs too much memory.
     """
-    # It is loaded for the rules that need it.
+    # Imported here, because only some rules need it.
     import re2
 
     if len(pattern) > MAX_PATTERN:
@@ -132,7 +132,7 @@ _LOOSE_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
 class PathWord:
-    """An absolute path that a pattern matches, as a text alone: what is a link on the way is not looked at."""
+    """An absolute path that a pattern matches as a text; symbolic links on it are not resolved."""
 
     fixed = False
 
@@ -152,14 +152,14 @@ _UNCLEAN = re.compile(r"//|/\.{1,2}(?:/|\Z)|./\Z", re.DOTALL)
 
 
 def is_clean(path: str) -> bool:
-    """Whether ``path`` is absolute, and has neither ``.``, ``..`` nor empty segments."""
+    """Whether ``path`` is absolute, without ``.``, ``..`` and empty segments."""
     return path[:1] == "/" and _UNCLEAN.search(path) is None
 
 
 def path_alternatives(pattern: str, place: str) -> list[glob.Alternative]:
     """Return the alternatives of a pattern over absolute paths.
 
-    :raises InvalidRequest: it is none, or matches no path without ``.``, ``..`` and empty segments.
+    :raises InvalidRequest: it is malformed, or matches only paths with ``.``, ``..`` or empty segments.
     """
     if not is_clean(pattern):
         raise refuse(place, "Not an absolute path without `.`, `..` and empty segments.")
@@ -170,9 +170,9 @@ def path_alternatives(pattern: str, place: str) -> list[glob.Alternative]:
 
 
 def read_element(raw: object, place: str) -> Element:
-    """Return the element that a rule has at ``place``.
+    """Return the element of a rule at ``place``.
 
-    :raises InvalidRequest: it is none.
+    :raises InvalidRequest: it is malformed.
     """
     if isinstance(raw, str):
         return OneOfTexts(frozenset({read_text(raw, place)}))
@@ -183,7 +183,7 @@ def read_element(raw: object, place: str) -> Element:
 
 
 def read_text(raw: object, place: str, most: int = MAX_WORD) -> str:
-    """Return ``raw``, a text of at most ``most`` characters that a word of an argv can be; raise InvalidRequest."""
+    """Return ``raw`` if it is a text of at most ``most`` characters that can be a word; else raise InvalidRequest."""
     if not isinstance(raw, str):
         raise refuse(place, "Not a text.")
     if len(raw) > most:
@@ -194,7 +194,7 @@ def read_text(raw: object, place: str, most: int = MAX_WORD) -> str:
 
 
 def can_be_words(texts: Sequence[str]) -> bool:
-    """Whether a program can be given ``texts`` as they are: without NUL, and encodable."""
+    """Whether ``texts`` can be passed to a program unchanged: encodable, and without NUL."""
     joined = "".join(texts)
     try:
         joined.encode()
@@ -204,7 +204,7 @@ def can_be_words(texts: Sequence[str]) -> bool:
 
 
 def read_list(raw: object, place: str, most: int) -> list[Any]:
-    """Return ``raw``, a list of 1 to ``most`` members; raise InvalidRequest."""
+    """Return ``raw`` if it is a list of 1 to ``most`` members; else raise InvalidRequest."""
     if not isinstance(raw, list) or not raw:
         raise refuse(place, "Not a list with members.")
     if len(raw) > most:
@@ -227,7 +227,7 @@ def _read_span(raw: object, place: str) -> Element:
     for name, bound in raw.items():
         if isinstance(bound, bool) or not isinstance(bound, int) or abs(bound) >= 10**MAX_DIGITS:
             raise refuse(f"{place}.{name}", f"Not an integer of at most {MAX_DIGITS} digits.")
-    # A word with a minus might be read as an option.
+    # A program may read a word with a minus as an option.
     low, high = raw.get("min", 0), raw.get("max")
     if high is not None and high < low:
         raise refuse(place, f"No integer is between {low} and {high}.")

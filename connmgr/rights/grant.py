@@ -1,4 +1,4 @@
-"""What one token may do: its scopes, what it sees, its rules and its limits, within those of the token that made it."""
+"""The rights of one token: its scopes, sight, rules and limits, within those of the token that created it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from connmgr.vault.tables import now
 MAX_DAYS = 90
 LOOPBACK = "127.0.0.1"
 GRACE = timedelta(minutes=1)
-"""By so much a request may be late that asks for the longest time that there is."""
+"""Tolerance for a request for the longest time, which arrives a moment later."""
 
 MAX_FILTERS = 100
-"""Filters of each kind that a token may have."""
+"""Most filters of each kind per token."""
 
 
 class Paths:
-    """Tells by filters (:mod:`connmgr.vault.glob`) whether a path is in sight.
+    """Decides by filters (:mod:`connmgr.vault.glob`) whether a path is in sight.
 
     :raises InvalidRequest: a malformed filter; the message names its place within ``member``.
     """
@@ -51,7 +51,7 @@ class Paths:
 
 @dataclass(frozen=True)
 class Seen:
-    """A connection as rights look at it: its path, the path of its category, and the user that it logs in as."""
+    """A connection as rights see it: its path, the path of its category, and its user."""
 
     id: str
     path: str
@@ -60,13 +60,13 @@ class Seen:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By what filters may find it."""
+        """The names by which filters may find it."""
         return self.path, f"{self.category.partition(SEPARATOR)[2]}{SEPARATOR}{self.path}"
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A token as it was last read. A token never has more than ``parent``, the one that it was created with."""
+    """A token as it was last read. Its rights never exceed those of ``parent``, with which it was created."""
 
     id: str
     name: str
@@ -81,7 +81,7 @@ class Grant:
     networks: tuple[IPv4Network | IPv6Network, ...]
     parent: Grant | None
     lineage: tuple[Grant, ...] = field(init=False)
-    """This one, its parent, and so on."""
+    """This token, its parent, and so on."""
 
     scopes: frozenset[str] = field(init=False)
 
@@ -113,18 +113,18 @@ class Grant:
         )
 
     def require_valid(self, at: datetime) -> None:
-        """Raise :class:`TokenRevoked` or :class:`TokenExpired` unless it, and all that it comes from, is valid."""
+        """Raise :class:`TokenRevoked` or :class:`TokenExpired` unless it and all its ancestors are valid."""
         if why := self.invalid(at):
             raise why
 
     def invalid(self, at: datetime) -> ConnmgrError | None:
-        """Return why it is not valid, or None."""
+        """Return the error of an invalid token, or None."""
         return why_invalid(((one.revoked, one.expires) for one in self.lineage), at)
 
     def require_address(self, address: str | None) -> None:
         """Raise :class:`ScopeDenied` unless the token may be used from ``address``.
 
-        What is no IP address is the Unix socket of this machine, which counts as 127.0.0.1.
+        Anything but an IP address means this machine's Unix socket, which counts as 127.0.0.1.
         """
         if not any(one.networks for one in self.lineage):
             return
@@ -165,7 +165,7 @@ class Grant:
 
     @property
     def is_unbound(self) -> bool:
-        """Whether it may run whatever it likes where it may run anything: others' work there is open to it anyway."""
+        """Whether no rule limits what it runs; it then can affect the work of others there anyway."""
         return "shell.any" in self.scopes and not any(grant.rules.closes_commands for grant in self.lineage)
 
 
@@ -175,7 +175,7 @@ def _lacks(scopes: frozenset[str]) -> ScopeDenied:
 
 
 def why_invalid(line: Iterable[tuple[bool, datetime]], at: datetime) -> ConnmgrError | None:
-    """Return why a token is not valid of whose line each was revoked or not, and expires at a time; None if it is."""
+    """Return the error of an invalid token, or None; ``line`` has (revoked, expiry) of it and its ancestors."""
     ends = list(line)
     if any(revoked for revoked, _ in ends):
         return TokenRevoked("The token was revoked.")
@@ -187,7 +187,7 @@ def why_invalid(line: Iterable[tuple[bool, datetime]], at: datetime) -> ConnmgrE
 def networks(texts: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
     """Yield the networks of addresses in CIDR notation.
 
-    :raises InvalidRequest: one is none.
+    :raises InvalidRequest: one is malformed.
     """
     for place, text in enumerate(texts):
         try:
@@ -197,9 +197,9 @@ def networks(texts: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
 
 
 def check_wanted(wanted: Mapping[str, Any], creator: Grant | None) -> None:
-    """Refuse a token that has unknown scopes, or more than its ``creator``.
+    """Refuse unknown scopes, and rights that exceed those of the ``creator``.
 
-    :raises InvalidRequest, ScopeDenied: with what is wrong.
+    :raises InvalidRequest, ScopeDenied: the message says which.
     """
     for place, scope in enumerate(wanted["scopes"]):
         if scope not in SCOPES:
@@ -209,10 +209,10 @@ def check_wanted(wanted: Mapping[str, Any], creator: Grant | None) -> None:
 
 
 def end_of(expires: datetime, creator: Grant | None) -> datetime:
-    """Return when a token of a ``creator`` expires that is to do so at ``expires``.
+    """Return when a token of a ``creator`` expires, if ``expires`` was requested.
 
-    What is as long from now as the creator's own time was, when that began, ends with the creator.
-    :raises InvalidRequest: that is past, or more than 90 days away.
+    A request for the creator's own full lifetime ends with the creator.
+    :raises InvalidRequest: the time is past, or more than 90 days away.
     :raises ScopeDenied: it is after the creator's own end.
     """
     at = now()
@@ -225,5 +225,5 @@ def end_of(expires: datetime, creator: Grant | None) -> datetime:
 
 
 def joined(path: Iterable[str]) -> str:
-    """Return a path as filters match it."""
+    """Return a path in the form that filters match."""
     return SEPARATOR.join(path)

@@ -1,4 +1,4 @@
-"""The tokens of the vault: created, found by their secret, revoked and renewed."""
+"""The tokens of the vault: creating, finding, revoking and renewing them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from connmgr.vault.documents import Document, Documents
 from connmgr.vault.tables import now
 
 PREFIX = "cmgr_"
-"""What every token begins with, so that people and scanners of code recognise one."""
+"""The beginning of every token, by which people and scanners of code recognise one."""
 
 MAX_TOKENS = 1000
 MAX_BELOW = 100
-"""Tokens that one token may have made, and are kept."""
+"""Most tokens created with one token that are stored."""
 
 
 class Grants:
-    """The tokens, and those that are ``in_use``. Safe to use from several threads.
+    """All tokens, and those that are ``in_use``. Safe to use from several threads.
 
-    ``key`` has 32 bytes and is for the digests that the vault keeps. ``ended`` is called, from any thread, when tokens
+    ``key`` has 32 bytes and keys the digests that the vault stores. ``ended`` is called, from any thread, when tokens
     in use were revoked or have expired.
     """
 
@@ -36,11 +36,11 @@ class Grants:
         self.in_use = TokensInUse(stored, ended)
 
     def create(self, wanted: Mapping[str, Any], creator: Grant | None) -> tuple[str, Document, Grant]:
-        """Make a token of ``wanted``, the members of ``/token/create``.
+        """Create a token by ``wanted``, the members of ``/token/create``.
 
-        :returns: its text, which nobody keeps, and it as it is stored.
+        :returns: its text, which is not stored, the stored document, and the grant.
         :raises InvalidRequest: a member is malformed; the message names its place.
-        :raises ScopeDenied: it would have more than its ``creator``.
+        :raises ScopeDenied: it would exceed the rights of its ``creator``.
         :raises TokenLimit: there are too many.
         """
         check_wanted(wanted, creator)
@@ -57,7 +57,7 @@ class Grants:
         return secret, document, grant
 
     def find(self, secret: str) -> Live:
-        """Return the token whose text is ``secret``, valid or not.
+        """Return the token with the text ``secret``, valid or not.
 
         :raises InvalidToken: there is none.
         """
@@ -67,21 +67,18 @@ class Grants:
         return self.in_use.keep(document)
 
     def all(self, creator: Grant | None) -> list[KeptToken]:
-        """Return all tokens to the owner, and to a ``creator`` those that were made with it."""
+        """Return all tokens for the owner, or those created with ``creator``."""
         found = kept_tokens(self._stored.all())
         return found if creator is None else [one for one in found if one.comes_from(creator.id)]
 
     def get(self, id: str, creator: Grant | None) -> Grant:
-        """Return a token that ``creator`` has made, or is; raise :class:`UnknownToken` if there is none.
-
-        It need not be valid any more.
-        """
+        """Return a token, valid or not, that ``creator`` has created or is; raise :class:`UnknownToken`."""
         return creator if creator is not None and creator.id == id else self._require(id, creator)
 
     def revoke(self, id: str, creator: Grant | None) -> None:
-        """Make a token, and all that were made with it, invalid from now on; end what runs by them here.
+        """Make a token and all its descendants invalid from now on; end what they run here.
 
-        :raises UnknownToken: there is none, or ``creator`` has not made it.
+        :raises UnknownToken: there is none, or ``creator`` has not created it.
         """
         self._require(id, creator)
         self._stored.change(id, lambda one: replace(one, body={**one.body, "revoked": now().isoformat()}))
@@ -90,9 +87,9 @@ class Grants:
         self._ended([id, *(one.document.id for one in self.all(None) if one.comes_from(id))], True)
 
     def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
-        """Let a token expire at another time; None is as long from now as it was to last when it was created.
+        """Change the expiry of a token; None means its original lifetime, from now.
 
-        :raises UnknownToken: there is none, or ``creator`` has not made it.
+        :raises UnknownToken: there is none, or ``creator`` has not created it.
         :raises TokenRevoked: it was revoked.
         :raises InvalidRequest, ScopeDenied: as :meth:`create`.
         """
@@ -119,9 +116,9 @@ class Grants:
         return grant
 
     def _make_room(self, creator: Grant | None) -> None:
-        """Remove tokens that ended 30 days ago or, where there are too many, at all, with those made with them.
+        """Remove tokens that ended long ago, or if there are too many, all ended ones, with their descendants.
 
-        :raises TokenLimit: ``creator`` has made too many.
+        :raises TokenLimit: ``creator`` has created too many.
         """
         kept = self.all(None)
         if creator is not None and sum(one.comes_from(creator.id) for one in kept) >= MAX_BELOW:

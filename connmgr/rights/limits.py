@@ -1,6 +1,6 @@
-"""What tokens may not do although they have the scope for it, and see all that it is about.
+"""Reasons to refuse a token's request although it has the scope for it, and sees all its subjects.
 
-Each function is one reason, and named by what it refuses. Endpoints declare which hold for them
+Each function is one reason, and is named by what it refuses. Endpoints declare their reasons
 (:class:`connmgr.rights.action.Action`).
 """
 
@@ -20,23 +20,23 @@ Request = Mapping[str, Any]
 
 _TUNNEL = frozenset({"tunnel"})
 _RUNS = ("shell", "commands")
-"""Members of a connection's data that tell what is run when it is opened."""
+"""Members of a connection's data that name programs to run when it is opened."""
 
 
 def stops_others(_sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse to stop all that runs on a connection to who may not run anything there: it may be others'."""
+    """Refuse to stop everything on a connection unless the token may run anything there: it may be others' work."""
     if request.get("all") and not grant.is_unbound:
         raise ScopeDenied("The token may not stop what others use: it may not run anything it likes.")
 
 
 def puts_programs(_sight: Sight, grant: Grant, _request: Request) -> None:
-    """Refuse to put a program on the machine to who has rules over paths: none would hold for what is run from it."""
+    """Refuse to put a program on the machine if the token has rules over paths, which would not bind the program."""
     if grant.has_rules_over_paths:
         raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
 
 
 def toggles(sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse to toggle a tunnel, or what a far side runs, without the scope that either needs."""
+    """Refuse to toggle a tunnel or a system without the scope for it."""
     data = sight.data_of(request["connection"])
     is_tunnel = sight.is_tunnel(data)
     grant.require_one(_TUNNEL if is_tunnel else TEXT)
@@ -47,13 +47,13 @@ def toggles(sight: Sight, grant: Grant, request: Request) -> None:
 
 
 def escapes_rules(_sight: Sight, grant: Grant, _request: Request) -> None:
-    """Refuse to make or change connections to who has rules for certain ones: another name would lead around them."""
+    """Refuse to create or change connections if rules apply only to some, because a new name could evade them."""
     if any(one.rules.go_by_connections for one in grant.lineage):
         raise ScopeDenied("The token has rules for certain connections, and may neither make nor change any.")
 
 
 def chooses_data(sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse data by which a token would reach or run more than it may."""
+    """Refuse data by which a token could reach or run more than it may."""
     if not isinstance(data := request.get("data"), Mapping):
         return
     if "connection" in request:
@@ -68,7 +68,7 @@ def chooses_data(sight: Sight, grant: Grant, request: Request) -> None:
 
 
 def _makes_tunnel(sight: Sight, grant: Grant, data: Mapping[str, Any]) -> None:
-    """Refuse a tunnel that would be opened without the token, or let other machines into the daemon's."""
+    """Refuse a tunnel that would open without the token, or let other machines into the daemon's machine."""
     if _TUNNEL.isdisjoint(grant.scopes):
         raise ScopeDenied("The token lacks the scope tunnel, and may not make a tunnel that others would open.")
     forward = sight.forward(data)
@@ -81,7 +81,7 @@ def _makes_tunnel(sight: Sight, grant: Grant, data: Mapping[str, Any]) -> None:
 
 
 def changes_what_others_need(sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse to remove or change what connections out of sight run over."""
+    """Refuse to remove or change connections over which connections out of sight run."""
     named = [request["connection"]] if "connection" in request else request["connections"]
     if not grant.sees_all and not sight.sees_dependents(grant, named):
         raise ScopeDenied("The token may neither remove nor change what other connections run over.")
@@ -95,7 +95,7 @@ def puts_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
 
 
 def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse to give a connection a name, data or a category by which the token would not see it any more."""
+    """Refuse a name, data or a category by which a connection would leave the token's sight."""
     if grant.sees_all:
         return
     stored = sight.stored(request["connection"])
@@ -108,6 +108,6 @@ def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
 
 
 def changes_categories(_sight: Sight, grant: Grant, _request: Request) -> None:
-    """Refuse to change categories: what is below one, and what a new one is called, filters cannot tell."""
+    """Refuse to change categories: filters cannot tell what is below one, or how a new one is called."""
     if not grant.sees_all:
         raise ScopeDenied("The token sees certain connections alone, and may not change categories.")

@@ -1,4 +1,4 @@
-"""A token's rules over paths, for the moment in which the far side uses them."""
+"""Applies a token's rules over paths when the far side has resolved the real paths."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from connmgr.rights.rules import Decision, Rules, combined, rule_of
 
 
 class PathRules:
-    """Decides for one request about the real paths on ``seen`` that it turns out to be about.
+    """Decides for one request about its real paths on ``seen``.
 
-    ``asked`` is what an approval of the request is bound to beside its path; None where nothing can be approved,
-    because what it brings is not known before. The request waits ``wait`` seconds for a decision.
+    ``asked`` is what an approval is bound to besides the path; None if approvals are impossible, because the content is
+    not known in advance. The request waits ``wait`` seconds for a decision.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class PathRules:
         self._grant, self._seen, self._approvals, self._asked, self._wait = grant, seen, approvals, asked, wait
         self._approved = False
         self.reasons: dict[str, Any] = {}
-        """What decided, for the audit trail."""
+        """The deciding rule and approval, for the audit trail."""
 
     def check(self, action: str, path: bytes) -> None:
-        """Return if ``action`` may be done to a real, absolute ``path``.
+        """Return if ``action`` is allowed on a real, absolute ``path``.
 
         :raises PolicyDenied: a rule denies it, or none allows it.
         :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
@@ -45,7 +45,7 @@ class PathRules:
             self._ask(action, path)
 
     def covers(self, action: str, directory: bytes) -> None:
-        """Return if ``action`` may be done to a real, absolute ``directory`` and to all that is below it.
+        """Return if ``action`` is allowed on a real, absolute ``directory`` and on everything below it.
 
         :raises PolicyDenied: something below it is denied, asked about, or not allowed.
         """
@@ -84,9 +84,9 @@ class PathRules:
 def foretold_of_paths(
     grant: Grant, seen: Sequence[Seen], action: Action, request: Mapping[str, Any]
 ) -> Decision | None:
-    """Return what rules over paths would decide about a request, as its paths are written.
+    """Return the decision of rules over paths about a request, by the paths as written.
 
-    None says that this depends on the far side: where a relative path begins, or whether there is a directory.
+    None means that the far side decides: where a relative path begins, or whether a path is a directory.
     """
     whole = action.whole(request)
     decisions = [
@@ -110,7 +110,7 @@ def _foretold(rules: Rules, action: str, path: bytes, on: Seen, *, whole: bool) 
 
 
 def told(path: bytes) -> str | dict[str, str]:
-    """Return a path as an approval is bound to it: no two paths are told alike."""
+    """Return a path in the form to which an approval is bound; different paths have different forms."""
     try:
         return path.decode()
     except UnicodeDecodeError:

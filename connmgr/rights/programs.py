@@ -1,4 +1,4 @@
-"""What a rule must know of programs: where they are looked up, which of them run others, which variables steer them."""
+"""Facts about programs for rules: where they are found, which of them run others, which variables affect them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 FIXED_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 FIXED_PATH = ":".join(FIXED_DIRECTORIES)
-"""Where the program of a rule is looked up that names it without a directory; PATH of the session plays no role."""
+"""The PATH for programs that a rule names without a directory; the session's PATH is not used."""
 
-# By what they are: what becomes of their words or their input is a program of the caller's choice.
+# By kind. Their words or their input can name another program of the caller's choice.
 _SHELLS = """
     ash bash busybox csh dash elvish es fish ksh mksh nu oksh pdksh posh pwsh rbash rc sh tcsh toybox xonsh yash zsh
 """
@@ -57,21 +57,21 @@ _OTHERS = """
 _KINDS = (_SHELLS, _LANGUAGES, _ELEVATION, _STARTERS, _EDITORS_AND_PAGERS, _FAR, _ARCHIVES, _BUILDERS, _CONTAINERS)
 
 RUN_OTHERS = frozenset(name for kind in (*_KINDS, _PACKAGES, _OTHERS) for name in kind.split())
-"""Programs that run a program of the caller's choice: by their words, their input, or a key that is pressed."""
+"""Programs that can run a program of the caller's choice: by their words, their input, or a key press."""
 
 _VERSION = re.compile(r"(?<=[^\d-])[-\d]+\Z")
 _LOADER = re.compile(r"(?:rt)?ld(?:-[\w.-]+)?\.so(?:\.\d+)*\Z|ld-musl-.*")
 
 
 def last_segment(program: str) -> str:
-    """Return what a program is called, without its directory."""
+    """Return the name of a program, without its directory."""
     return program.rpartition("/")[2]
 
 
 def runs_others(program: str) -> bool:
     """Whether ``program``, with or without a directory and a version as in ``python3.12``, is known to run others."""
     name = last_segment(program).lower()
-    # As vim.tiny and python3.12 are.
+    # For names such as vim.tiny and python3.12.
     kind = _VERSION.sub("", name.partition(".")[0])
     return name in RUN_OTHERS or kind in RUN_OTHERS or _LOADER.match(name) is not None
 
@@ -95,10 +95,10 @@ _FAMILIES = re.compile(
 )
 
 STEERING = frozenset(_STEERING.split())
-"""Variables that have programs run, load, read or trust something; those of :data:`_FAMILIES` do too."""
+"""Variables that make programs run, load, read or trust something; those of :data:`_FAMILIES` do too."""
 
 
 def steers(variable: str) -> bool:
-    """Whether an environment variable is known to have programs run, load, read or trust what its value names."""
+    """Whether an environment variable is known to make programs run, load, read or trust what its value names."""
     name = variable.upper()
     return name in STEERING or _FAMILIES.match(name) is not None

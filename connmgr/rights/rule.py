@@ -1,4 +1,4 @@
-"""The rules of a token, as they are read from JSON."""
+"""The rules of a token, parsed from JSON."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from connmgr.vault import glob
 Effect = Literal["allow", "ask", "deny"]
 
 MAX_ELEMENTS = 100
-"""Elements of an ``argv``, variables of an ``env``, names of a ``user`` and filters of ``connections``."""
+"""Most elements of an ``argv``, variables of an ``env``, names of a ``user`` or filters of ``connections``."""
 
 MAX_GUARDED = 1 << 17
-"""Characters of a command's text that a rule searches; longer ones count as found."""
+"""Most characters of a command's text that a rule searches; a longer text counts as a match."""
 
 READ, WRITE = "fs.read", "fs.write"
 FS_ACTIONS = (READ, WRITE)
-"""What rules over paths are about."""
+"""The actions of rules over paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What rules of every kind have."""
+    """The members of rules of every kind."""
 
     index: int
     effect: Effect
     name: str | None
     connections: tuple[glob.Alternative, ...] | None
-    """One of them matches the connection; None for every connection."""
+    """One of them must match the connection; None for every connection."""
 
     users: frozenset[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRule(Rule):
-    """What rules over commands have: what may come with a command beside its words."""
+    """The members of rules over commands: what may accompany the words of a command."""
 
     env: Mapping[str, Element]
     cwd: Element | None
@@ -72,13 +72,13 @@ class ArgvRule(RunRule):
 
     program: str
     elements: tuple[Element, ...]
-    """What the words after the program are, one each."""
+    """The conditions on the words after the program, one each."""
 
     rest: Element | None
-    """What each further word is; None: there are none."""
+    """The condition on each further word; None allows none."""
 
     def permits(self, words: tuple[str, ...]) -> bool:
-        """Whether the rule surely means these words, which follow the program."""
+        """Whether the rule certainly means these words, which follow the program."""
         count = len(self.elements)
         if len(words) < count or (len(words) > count and self.rest is None):
             return False
@@ -87,7 +87,7 @@ class ArgvRule(RunRule):
         return self.rest is None or all(map(self.rest.permits, words[count:]))
 
     def catches(self, words: tuple[str, ...]) -> bool:
-        """Whether the rule may mean words that begin with these: further words make no other command of it."""
+        """Whether the rule may mean words that begin with these; further words do not evade it."""
         count = len(self.elements)
         if len(words) < count:
             return False
@@ -96,7 +96,7 @@ class ArgvRule(RunRule):
         return self.rest is None or len(words) == count or any(map(self.rest.catches, words[count:]))
 
     def run_as(self, program: str) -> tuple[str, str | None] | None:
-        """Return what is run for a request's ``program``, and in which PATH it is looked up; None if it is another."""
+        """Return the program to run for a request's ``program``, and the PATH to find it in; None if it is another."""
         name = programs.last_segment(self.program)
         if self.program != name:
             return (self.program, None) if program in (self.program, name) else None
@@ -117,7 +117,7 @@ class SavedRule(RunRule):
     arguments: Mapping[str, Element]
 
     def permits(self, name: str, arguments: Mapping[str, str]) -> bool:
-        """Whether the rule surely means this command with these arguments."""
+        """Whether the rule certainly means this command with these arguments."""
         return name == self.command and all(
             argument in arguments and element.permits(arguments[argument])
             for argument, element in self.arguments.items()
@@ -133,12 +133,12 @@ class SavedRule(RunRule):
 
 @dataclass(frozen=True, kw_only=True)
 class TextRule(Rule):
-    """A rule that looks for something in the text of a command."""
+    """A rule that searches the text of a command."""
 
     expression: Any
 
     def catches(self, text: str) -> bool:
-        """Whether it is there, or the text is too long to look."""
+        """Whether the text is found, or the command is too long to search."""
         return len(text) > MAX_GUARDED or self.expression.search(text.encode()) is not None
 
 
@@ -151,9 +151,9 @@ class PathRule(Rule):
 
 
 def read_rule(raw: object, index: int) -> Rule:
-    """Return the rule that stands at ``index``.
+    """Return the rule at ``index``.
 
-    :raises InvalidRequest: it is none; the message names the place.
+    :raises InvalidRequest: it is malformed; the message names the place.
     """
     place = f"rules[{index}]"
     if not isinstance(raw, Mapping):

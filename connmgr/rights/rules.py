@@ -1,8 +1,8 @@
-"""The rules of a token: what a command is to be run as, and which paths are open.
+"""The rules of a token: how a command is run, and which paths are accessible.
 
-Rules that deny are looked at first, then those that ask, then those that allow. Where a rule allows or asks about a
-kind of thing (commands; paths that are read; paths that are written), what no rule matches is denied. Otherwise it is
-allowed: the scope decides.
+Rules that deny are checked first, then those that ask, then those that allow. If any rule allows or asks about a kind
+of thing (commands; paths that are read; paths that are written), things of this kind without a matching rule are
+denied. Otherwise they are allowed: the scope decides.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from connmgr.vault.path import SEPARATOR, fold
 
 MAX_RULES = 200
 MAX_TOKENS = 20_000
-"""Characters and wildcards of all patterns over connections or paths, after their braces are multiplied out."""
+"""Most characters and wildcards of all patterns over connections or paths, after their braces are expanded."""
 
 MAX_KNOWN = 1000
-"""Connections of which it is known which rules apply to them."""
+"""Most connections whose applying rules are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A command that a request asks for."""
+    """A command that a request wants to run."""
 
     names: tuple[str, ...]
-    """By what filters may find its connection: its path, and that behind its category's path."""
+    """The names by which filters find its connection: its path, and category and path."""
 
     user: str | None = None
-    """Who the connection runs commands as; None where that is not known."""
+    """The user of the connection; None if unknown."""
 
     argv: tuple[str, ...] | None = None
     text: str | None = None
-    """This or ``argv``; neither stands for a shell of the caller's own."""
+    """Either this or ``argv``; neither means an interactive shell."""
 
     saved: tuple[str, Mapping[str, str]] | None = None
-    """The saved command that ``argv`` comes from, and its arguments."""
+    """The saved command of ``argv`` and its arguments, if it is one."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
@@ -52,23 +52,23 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to become of a request."""
+    """The decision about a request."""
 
     effect: Effect
     rule: int | None = None
-    """The place of the rule that decided; None where no rule matched."""
+    """The index of the deciding rule; None if no rule matched."""
 
     name: str | None = None
-    """The name of that rule, where it has one."""
+    """The name of that rule, if it has one."""
 
     argv: tuple[str, ...] | None = None
-    """What is to be run in place of a text; None where the text runs as a text."""
+    """The argv to run in place of a text; None to run the text."""
 
     path: str | None = None
-    """PATH in which the program is looked up; None for the session's."""
+    """The PATH in which the program is found; None for the session's."""
 
     exact: bool = False
-    """Whether just this ``argv``, looked up in just this ``path``, may be run."""
+    """Whether only this ``argv``, with its program found in this ``path``, may be run."""
 
 
 class Rules:
@@ -91,25 +91,25 @@ class Rules:
 
     @property
     def closes_commands(self) -> bool:
-        """Whether a command that no rule matches is denied."""
+        """Whether a command without a matching rule is denied."""
         return self._commands_closed
 
     @property
     def go_by_connections(self) -> bool:
-        """Whether any rule holds for certain connections, or users, alone."""
+        """Whether a rule applies only to certain connections or users."""
         return any(rule.connections is not None or rule.users is not None for rule in self._all)
 
     @property
     def over_commands(self) -> bool:
-        """Whether any rule is over commands; where one is over argvs, a text that is an argv is run as that."""
+        """Whether a rule applies to commands; with rules over argvs, a text that is an argv is run as one."""
         return bool(self._run or self._texts)
 
     def over_paths(self, action: str) -> bool:
-        """Whether any rule is over the paths of ``fs.read`` or ``fs.write``."""
+        """Whether a rule applies to the paths of ``fs.read`` or ``fs.write``."""
         return any(action in rule.actions for rule in self._paths)
 
     def decide_command(self, wanted: Wanted) -> Decision:
-        """Return what is to become of a command, and what it is to be run as."""
+        """Return the decision about a command, and how to run it."""
         if wanted.argv is None and wanted.text is not None and self._run:
             wanted = replace(wanted, argv=as_argv(wanted.text))
         applying = self._applying.to(wanted.names)
@@ -124,7 +124,7 @@ class Rules:
         return decision
 
     def decide_path(self, action: str, path: bytes, names: tuple[str, ...], user: str | None = None) -> Decision:
-        """Return what is to become of ``action`` (``fs.read`` or ``fs.write``) on a real, absolute path."""
+        """Return the decision about ``action`` (``fs.read`` or ``fs.write``) on a real, absolute path."""
         text = _decoded(path)
         if not is_clean(text):
             return Decision("deny")
@@ -136,7 +136,7 @@ class Rules:
         return Decision("deny" if self._is_closed(action) else "allow")
 
     def covers(self, action: str, directory: bytes, names: tuple[str, ...], user: str | None = None) -> bool:
-        """Whether ``action`` is allowed on a real, absolute directory and on all that may be below it."""
+        """Whether ``action`` is allowed on a real, absolute directory and everything below it."""
         text = _decoded(directory)
         if not is_clean(text):
             return False
@@ -150,7 +150,7 @@ class Rules:
         return any(self._among(self._heads.which(ancestor), action, names, user) for ancestor in above)
 
     def _guard(self, wanted: Wanted, applying: Collection[int]) -> Rule | None:
-        """Return the rule over texts that holds for a command, one that denies first."""
+        """Return the matching rule over texts, preferably one that denies."""
         if not self._texts:
             return None
         texts = [text for text in (wanted.text, None if wanted.argv is None else " ".join(wanted.argv)) if text]
@@ -169,7 +169,7 @@ class Rules:
                 return Decision("deny", rule.index, rule.name)
         for rule in concerned:
             if rule.effect == "ask" and _may_concern(rule, wanted.user):
-                # What is like that, and not just that, passes no other rule unasked.
+                # A command that is only similar to the rule's must not pass other rules without an approval.
                 return _permitted(rule, wanted) or Decision("deny", rule.index, rule.name)
         for rule in concerned:
             if rule.effect == "allow" and (decision := _permitted(rule, wanted)) is not None:
@@ -177,7 +177,7 @@ class Rules:
         return Decision("deny") if self._commands_closed else Decision("allow", argv=wanted.argv)
 
     def _concerned(self, wanted: Wanted) -> Iterator[RunRule]:
-        """Yield the rules that may mean a command, those that allow in any case."""
+        """Yield the rules that may mean a command, including all that allow."""
         if wanted.saved is not None:
             yield from (rule for rule in self._saved if rule.catches(*wanted.saved))
         if wanted.argv:
@@ -186,7 +186,7 @@ class Rules:
                     yield rule
 
     def _among(self, rules: Iterable[Rule], action: str, names: tuple[str, ...], user: str | None) -> list[PathRule]:
-        """Return the rules over paths that hold for an action on a connection."""
+        """Return the rules over paths that apply to an action on a connection."""
         applying = self._applying.to(names)
         return [
             rule
@@ -202,9 +202,9 @@ class Rules:
 
 
 def combined(decisions: Sequence[Decision]) -> Decision:
-    """Return what becomes of a request about which several ``decisions`` were made: by connections, and by tokens.
+    """Return the common decision of ``decisions`` by several connections and tokens.
 
-    The strictest holds. Where two would have different programs run, the request is denied: it can run one alone.
+    The strictest counts. If two would run different programs, the request is denied, because it can run only one.
     Without any decision it is denied too.
     """
     if not decisions:
@@ -220,14 +220,14 @@ def combined(decisions: Sequence[Decision]) -> Decision:
 
 
 def rule_of(decision: Decision) -> int | str | None:
-    """Return what a rule is called that decided: its name, or its place among the token's rules."""
+    """Return the name of the deciding rule, or its index among the token's rules."""
     return decision.rule if decision.name is None else decision.name
 
 
 def load_rules(raw: object) -> Rules:
-    """Return the rules that a token is given as JSON.
+    """Return the rules of a token from JSON.
 
-    :raises InvalidRequest: one cannot be read, or grants more than it seems to; the message begins with its place.
+    :raises InvalidRequest: one is malformed, or grants more than it seems to; the message begins with its place.
     """
     if not isinstance(raw, list):
         raise InvalidRequest("rules: Not a list.")
@@ -241,7 +241,7 @@ def load_rules(raw: object) -> Rules:
 
 
 def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:
-    """Return the decision of a rule that allows or asks, or None where it does not mean all of what is wanted."""
+    """Return the decision of a rule that allows or asks, or None if it does not mean the whole command."""
     argv = wanted.argv
     if not argv or (rule.users is not None and wanted.user not in rule.users):
         return None
@@ -269,7 +269,7 @@ def _closes(rules: Iterable[Rule]) -> bool:
 
 
 def _folded(program: str) -> str:
-    """Return what a program is called in the form that file systems without letter case compare."""
+    """Return the name of a program as case-insensitive file systems compare it."""
     name = programs.last_segment(program.rstrip("/"))
     return name.lower() if name.isascii() else unicodedata.normalize("NFKC", name).casefold()
 
@@ -279,13 +279,13 @@ def _decoded(path: bytes) -> str:
 
 
 def _heads(alternatives: Iterable[glob.Alternative]) -> list[glob.Alternative]:
-    """Return what matches directories of which all that is below them matches one of ``alternatives``."""
+    """Return alternatives for the directories below which everything matches one of ``alternatives``."""
     ends = (SEPARATOR, glob.ACROSS)
     return [one[:-2] for one in alternatives if one[-2:] == ends]
 
 
 class _Patterns:
-    """Finds the rules of which one pattern matches, in one pass over a path for all of them."""
+    """Finds the rules with a matching pattern, in one pass over a path for all rules."""
 
     def __init__(self, rules: Iterable[tuple[Rule, Iterable[glob.Alternative]]]) -> None:
         self._rules: list[Rule] = []
@@ -306,7 +306,7 @@ class _Patterns:
 
 
 class _Applying:
-    """Finds the rules that hold for a connection, and keeps what it has found."""
+    """Finds the rules that apply to a connection, and caches the result."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._everywhere = frozenset(rule.index for rule in rules if rule.connections is None)
@@ -314,7 +314,7 @@ class _Applying:
         self._known: dict[tuple[str, ...], frozenset[int]] = {}
 
     def to(self, names: tuple[str, ...]) -> frozenset[int]:
-        """Return the places of the rules that hold for the connection of these names."""
+        """Return the indices of the rules that apply to the connection of these names."""
         known = self._known.get(names)
         if known is None:
             found = (rule.index for name in names for rule in self._patterns.which(fold(name)))

@@ -1,4 +1,4 @@
-"""Saved commands: argvs with parameters, which the vault keeps and whoever may run them calls by name."""
+"""Saved commands: argvs with parameters, stored in the vault and called by name."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])|([^{}]+)")
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a saved command: texts, and between them names of parameters."""
+    """One word of a saved command: texts and names of parameters."""
 
     pieces: tuple[tuple[str, bool], ...]
-    """Each is a text, or (True) the name of a parameter."""
+    """Each is a text, or with True the name of a parameter."""
 
     @property
     def parameters(self) -> set[str]:
         return {piece for piece, is_parameter in self.pieces if is_parameter}
 
     def filled(self, arguments: Mapping[str, str]) -> str:
-        """Return the word with an argument in the place of each parameter."""
+        """Return the word with arguments in place of its parameters."""
         return "".join(arguments[piece] if is_parameter else piece for piece, is_parameter in self.pieces)
 
 
 @dataclass(frozen=True)
 class SavedCommand:
-    """A saved command: ``body`` is what it was saved as."""
+    """A saved command; ``body`` is the saved form."""
 
     name: str
     words: tuple[Word, ...]
@@ -48,9 +48,9 @@ class SavedCommand:
 
     @classmethod
     def read(cls, name: str, body: Mapping[str, Any]) -> SavedCommand:
-        """Return the command of which ``body`` has ``argv``, ``parameters`` and ``description``.
+        """Return the command with the ``argv``, ``parameters`` and ``description`` of ``body``.
 
-        :raises InvalidRequest: it cannot be read; the message begins with the place.
+        :raises InvalidRequest: it is malformed; the message begins with the place.
         """
         if not _NAME.fullmatch(name):
             raise refuse("name", "Not 1 to 64 letters, digits, `_`, `.` and `-`, with `.` and `-` not first.")
@@ -72,9 +72,9 @@ class SavedCommand:
         return cls(name, words, parameters, body)
 
     def expand(self, arguments: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the argv that the command is with ``arguments``, and these as texts.
+        """Return the argv of the command with ``arguments``, and these as texts.
 
-        :raises InvalidRequest: one is missing, unknown or not what the parameter takes; the message names it.
+        :raises InvalidRequest: one is missing, unknown or not accepted by its parameter; the message names it.
         """
         for name in (*self.parameters, *arguments):
             if name not in arguments:
@@ -103,7 +103,7 @@ class SavedCommands:
         self._stored = stored
 
     def save(self, command: SavedCommand, *, replaces: bool) -> None:
-        """Keep ``command``, in place of one of its name if it ``replaces`` that.
+        """Store ``command``; if it ``replaces``, in place of one of its name.
 
         :raises CommandExists: there is one of the name.
         :raises InvalidRequest: there are too many.
@@ -118,14 +118,12 @@ class SavedCommands:
         self._stored.change(before.id, lambda one: replace(one, body=command.body))
 
     def all(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return name and body of all commands, by name."""
+        """Return name and body of all commands, ordered by name."""
         return sorted((one.key, one.body) for one in self._stored.all())
 
     def expand(self, name: str, arguments: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the argv that a command is with ``arguments``, and these as texts.
-
-        :raises UnknownCommand: there is none of the name.
-        :raises InvalidRequest: as :meth:`SavedCommand.expand`.
+        """Return the argv of a command with ``arguments``, and these as texts.
+        :raises UnknownCommand | InvalidRequest: there is no such command, or as :meth:`SavedCommand.expand`.
         """
         found = self._stored.by_key(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""Scopes: what kinds of action a token may have, and which of them each action needs. This page is the whole policy."""
+"""Scopes: the kinds of action that a token may have, and those that each action needs. This is the whole policy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SCOPES: Mapping[str, str] = {
 }
 
 _Needed = tuple[frozenset[str], ...]
-"""Of each of these sets a token needs one scope."""
+"""A token needs one scope of each of these sets."""
 
 ARGV = frozenset({"shell.argv", "shell.any"})
 TEXT = frozenset({"shell.any"})
-"""What running a command needs beyond its action, by how it is given."""
+"""The scopes for running a command besides its action, by the form of the command."""
 
 _USES_A_SHELL = (ARGV | {"fs.read", "fs.write", "job", "terminal"},)
 
@@ -79,7 +79,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "job.info": _one("job"),
     "job.input": _one("job"),
     "job.kill": _one("job"),
-    # Nothing tells whose the jobs are that it lists and removes.
+    # It lists and removes jobs whose owners are unknown.
     "job.orphans": (frozenset({"job"}), TEXT),
     "job.output": _one("job"),
     "job.query": _one("job"),
@@ -123,15 +123,12 @@ ACTIONS = frozenset(_NEEDED)
 
 
 def missing(action: str, scopes: Collection[str]) -> frozenset[str] | None:
-    """Return scopes one of which ``action`` lacks where there are ``scopes``; None where nothing is missing.
-
-    An action that is not on this page is missing for every token.
-    """
+    """Return scopes, one of which ``action`` needs besides ``scopes``; None if it needs none; empty if unknown."""
     return next((needed for needed in _NEEDED.get(action, (frozenset(),)) if needed.isdisjoint(scopes)), None)
 
 
 def allowed(scopes: Collection[str]) -> tuple[frozenset[str], str | None]:
-    """Return the actions for which ``scopes`` suffice, and what may be run by them: ``text``, ``argv`` or None."""
+    """Return the actions that ``scopes`` allow, and the form of commands: ``text``, ``argv`` or None."""
     runs = "text" if not TEXT.isdisjoint(scopes) else "argv" if not ARGV.isdisjoint(scopes) else None
     actions = frozenset(action for action in ACTIONS if missing(action, scopes) is None)
     return actions, runs

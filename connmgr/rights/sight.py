@@ -1,4 +1,4 @@
-"""What a token sees of the vault: connections and categories that its filters let through, and nothing else."""
+"""The part of the vault that a token sees: connections and categories that its filters match."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from connmgr.vault.placing import Placing, placing
 from connmgr.vault.wellknown import DEFAULT, LOCAL
 
 KNOWN_SECONDS = 0.5
-"""Time for which the name and category of a connection are not read again."""
+"""Time for which the name and category of a connection are cached."""
 
 MAX_KNOWN = 10_000
 
 
 class Sight:
-    """Looks at connections and categories for tokens. Safe to use from several threads."""
+    """Applies the filters of tokens to connections and categories. Safe to use from several threads."""
 
     def __init__(self, vault: Vault, registry: Registry) -> None:
         self._vault = vault
@@ -32,7 +32,7 @@ class Sight:
         self._known: dict[str, tuple[float, Seen]] = {}
 
     def of(self, ids: Collection[str]) -> dict[str, Seen]:
-        """Return those of the connections ``ids`` that exist, authentic, by their ids."""
+        """Return the existing, authentic ones of the connections ``ids``, by their ids."""
         at = time.monotonic()
         known = {id: entry[1] for id in ids if (entry := self._known.get(id)) and at - entry[0] < KNOWN_SECONDS}
         if len(known) < len(ids):
@@ -58,7 +58,7 @@ class Sight:
             try:
                 [category] = self._vault.categories.infos([id])
             except (UnknownCategory, IntegrityError):
-                # What no filter matches but `*`.
+                # Only `*` matches it.
                 continue
             paths[id] = joined(category.path)
         return paths
@@ -66,7 +66,7 @@ class Sight:
     def require(self, grant: Grant, ids: Collection[str]) -> list[Seen]:
         """Return the connections ``ids``.
 
-        :raises UnknownConnection: one is not in sight, or does not exist; nobody can tell which.
+        :raises UnknownConnection: one is not in sight, or does not exist; the error does not tell which.
         """
         found = self.of(ids)
         for id in ids:
@@ -83,7 +83,7 @@ class Sight:
     def visible_categories(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of the categories ``ids`` that are in sight.
 
-        For a token that sees certain connections alone, those are the categories that hold one, and those above them.
+        If a token sees only certain connections, these are the categories that contain one, and those above them.
         """
         try:
             found = self._vault.categories.infos(list(dict.fromkeys(ids)))
@@ -103,12 +103,12 @@ class Sight:
                 raise UnknownCategory(id)
 
     def stored(self, id: str) -> Connection:
-        """Return a connection as it is stored, whoever may see it."""
+        """Return a stored connection, without a check of the sight."""
         [found] = self._vault.connections.infos([id])
         return found
 
     def data_of(self, id: str) -> dict[str, Any]:
-        """Return the data of a connection as it is stored, with its type."""
+        """Return the stored data of a connection, with its type."""
         found = self.stored(id)
         return {"type": found.type, **found.data}
 
@@ -118,18 +118,15 @@ class Sight:
         return len(self.visible(grant, dependents)) == len(dependents)
 
     def require_place(self, grant: Grant, path: str, category: str | None) -> None:
-        """Refuse to give a connection a ``path`` in the category of a uuid, None for the default one, out of sight.
-
-        :raises ScopeDenied: it would be out of sight.
-        """
+        """Raise ScopeDenied if a connection ``path`` in ``category``, None for the default, would be out of sight."""
         categories = self._category_paths([category or DEFAULT])
         if not grant.sees(Seen("", path, categories.get(category or DEFAULT, ""))):
             raise ScopeDenied("The token may have no connection of this name in this category.")
 
     def place(self, name: str, data: Mapping[str, Any], places: Mapping[str, str]) -> str:
-        """Return the path that a connection has by its name and its data: that of a wrapper begins with another's.
+        """Return the path of a connection by its name and data; a wrapper's path begins with another connection's.
 
-        ``places`` has the paths of connections that are made with it, by their labels.
+        ``places`` has the paths of connections that are created with it, by their labels.
         """
         kind = self._kind(data)
         place = Placing() if kind is None else placing(kind, data)
@@ -137,23 +134,23 @@ class Sight:
         return SEPARATOR.join((*(part for part in above if part is not None), segment(name)))
 
     def ways_of(self, data: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Return whether ``data`` are those of a wrapper, and whether they lead to another host than this machine."""
+        """Return whether ``data`` belong to a wrapper, and whether they lead to another host than this machine."""
         kind = self._kind(data)
         if isinstance(kind, Tunnel):
             return False, not kind.listens_far
         return isinstance(kind, Wrapper), kind is not None and "host" in kind.schema().fields
 
     def is_tunnel(self, data: Mapping[str, Any]) -> bool:
-        """Return whether ``data`` are those of a tunnel."""
+        """Return whether ``data`` belong to a tunnel."""
         return isinstance(self._kind(data), Tunnel)
 
     def forward(self, data: Mapping[str, Any]) -> Forward | None:
-        """Return what a tunnel with ``data`` listens on; None where they are not those of a tunnel, or not valid."""
+        """Return where a tunnel with ``data`` listens; None if they are invalid or belong to no tunnel."""
         kind = self._kind(data)
         if not isinstance(kind, Tunnel):
             return None
         schema = kind.schema()
-        # Which connection it goes through decides nothing here, and may be told by a label.
+        # The connection that it goes through is irrelevant here, and may be given by a label.
         over = {name: LOCAL for name in data if isinstance(schema.fields.get(name), Reference)}
         try:
             return kind.forward(schema.load({name: one for name, one in data.items() if name != "type"} | over))
@@ -172,7 +169,7 @@ class Sight:
         return next((one.path for one in found.values()), None)
 
     def _holding(self, grant: Grant) -> set[str]:
-        """Return the paths of the categories that hold a connection in sight, and of those above them."""
+        """Return the paths of the categories that contain a connection in sight, and of those above them."""
         listed = self._vault.connections.listed()
         paths = self._category_paths(one.category for one in listed)
         held = set()
@@ -185,7 +182,7 @@ class Sight:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only programs of the same machine reach what listens on ``address``."""
+    """Whether only programs of the same machine can reach a listener on ``address``."""
     try:
         return address == "localhost" or ipaddress.ip_address(address).is_loopback
     except ValueError:

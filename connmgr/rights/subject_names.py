@@ -1,4 +1,4 @@
-"""What the subjects of a request are called, for whoever reads the audit trail when they are gone."""
+"""The names of a request's subjects, for readers of the audit trail when the subjects are gone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from connmgr.vault.path import SEPARATOR
 from connmgr.vault.paths import paths_of
 
 FRESH_SECONDS = 1.0
-"""A name is looked up again when it is so old."""
+"""A name of this age is read again."""
 
 MAX_NAMES = 20_000
 MAX_CHARACTERS = 256
-"""Characters of a name in an entry: a request may be about a thousand connections."""
+"""Longest name in an entry, because a request may be about a thousand connections."""
 
 _ONE = {"connection": "connectionName", "category": "categoryName"}
 _MANY = {"connection": ("connections", "connectionNames"), "category": ("categories", "categoryNames")}
@@ -27,7 +27,7 @@ _MANY = {"connection": ("connections", "connectionNames"), "category": ("categor
 class SubjectNames:
     """Names of connections and categories, at most a second old; safe to use from several threads.
 
-    Of what was removed it knows the last name. The rows are not verified: a name stands beside the uuid, for people.
+    For a removed subject it knows the last name. The rows are not verified, because the uuid stands beside the name.
     """
 
     def __init__(self, vault: Vault) -> None:
@@ -36,10 +36,10 @@ class SubjectNames:
         self._known: dict[str, tuple[float, str | None]] = {}
 
     def of(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members that name what ``entry`` is about.
+        """Return the members with the names of what ``entry`` is about.
 
-        ``connectionName`` for ``connection``, ``connectionNames`` for ``connections``, with None for those that nobody
-        knows, and likewise for categories.
+        ``connectionName`` for ``connection``, ``connectionNames`` for ``connections``, with None for unknown ones, and
+        likewise for categories.
         """
         told: dict[str, Any] = {}
         for kind, member in _ONE.items():
@@ -52,7 +52,7 @@ class SubjectNames:
         return told
 
     def remember(self, names: Mapping[str, str | None]) -> None:
-        """Take note of ``names`` as they are now, or were last."""
+        """Store ``names``, current or last ones."""
         now = time.monotonic()
         with self._lock:
             if len(self._known) + len(names) > MAX_NAMES:
@@ -78,7 +78,7 @@ class SubjectNames:
 
     def _look_up(self, kind: str, ids: list[str]) -> dict[str, str]:
         kept = self._vault.connections.temporary.those_of(ids) if kind == "connection" else {}
-        # The entry does without names where the database is away or damaged.
+        # If the database is away or damaged, the entry has no names.
         with suppress(ConnmgrError):
             paths = paths_of(self._vault.database, kind, ids) | {
                 id: SEPARATOR.join(one.path) for id, one in kept.items()

@@ -1,4 +1,4 @@
-"""What a request is about: connections, categories, paths, found in its fields."""
+"""The subjects of a request: connections, categories and paths, found in its fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = frozenset((*CONNECTIONS, *CATEGORIES, *PATHS, *WORKS, "data", "session")
 
 
 class Work(NamedTuple):
-    """A job or a terminal: the connection that it is on, and the id of the token that began it, None for the owner."""
+    """A job or a terminal: its connection, and the id of the token that started it, None for the owner."""
 
     connection: str
     token: str | None
@@ -30,7 +30,7 @@ Find = Callable[[str], Work | None]
 
 
 class SubjectsOf:
-    """Finds what requests are about. ``works`` has by field (``job``, ``terminal``) what finds the work it names."""
+    """Finds the subjects of requests. ``works`` has, for ``job`` and ``terminal``, a function that finds one by id."""
 
     def __init__(self, registry: Registry, vault: Vault, works: Mapping[str, Find]) -> None:
         self._registry = registry
@@ -38,7 +38,7 @@ class SubjectsOf:
         self._works = works
 
     def __call__(self, request: Mapping[str, Any]) -> Subjects:
-        """Return the subjects of a loaded request, with all that the connections run over."""
+        """Return the subjects of a loaded request, including all that its connections run over."""
         named = {*self.connections(request), *(work.connection for _, work in self.works(request) if work)}
         return Subjects(
             frozenset(self._vault.connections.with_carriers(named)),
@@ -48,7 +48,7 @@ class SubjectsOf:
         )
 
     def connections(self, request: Mapping[str, Any]) -> list[str]:
-        """Return the connections that a request names, each once, in its order; those in ``data`` are the last."""
+        """Return the connections that a request names, each once, in order; those in ``data`` are last."""
         return list(dict.fromkeys([*_values(request, CONNECTIONS), *self._references(request.get("data"))]))
 
     def categories(self, request: Mapping[str, Any]) -> list[str]:
@@ -56,13 +56,13 @@ class SubjectsOf:
         return list(dict.fromkeys(_values(request, CATEGORIES)))
 
     def works(self, request: Mapping[str, Any]) -> Iterator[tuple[str, Work | None]]:
-        """Yield the fields of a request that name a job or a terminal, with it, or None if there is no such one."""
+        """Yield the fields of a request that name a job or a terminal, with it, or None if it is unknown."""
         for name, find in self._works.items():
             if isinstance(id := request.get(name), str):
                 yield name, find(id)
 
     def _references(self, data: object) -> Iterator[str]:
-        """Yield the connections that the data of a connection names; what its type would refuse is left to the view."""
+        """Yield the connections that a connection's data name; the view refuses malformed data."""
         if not isinstance(data, Mapping) or not isinstance(data.get("type"), str):
             return
         try:

@@ -1,4 +1,4 @@
-"""The tokens in use: counted, read again when another daemon changes them, and ended with what runs by them."""
+"""The tokens in use: counts requests, reads tokens again after changes, and ends what invalid ones run."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from connmgr.vault.tables import now
 logger = logging.getLogger("connmgr.rights")
 
 LOOK_SECONDS = 0.4
-"""How often it is looked whether another daemon of the vault has changed a token that was used here."""
+"""Interval of checks whether another daemon of the vault has changed a token in use here."""
 
 STALE_SECONDS = 0.9
-"""A token of which nobody looked for so long is read again before it is used."""
+"""A token not checked for this long is read again before it is used."""
 
 COUNT_SECONDS = 30.0
-"""How often uses are written down of a token without a quota."""
+"""Interval at which the uses of a token without a quota are stored."""
 
 Ended = Callable[[Collection[str], bool], None]
-"""Ends what runs by the tokens with these ids; the second argument tells whether jobs end too."""
+"""Ends what runs by the tokens with these ids; the second argument says whether jobs end too."""
 
 
 @dataclass(eq=False)
 class Live:
-    """A token in use: its grant as last read, and what is counted of it. The fields belong to :class:`TokensInUse`."""
+    """A token in use: its grant as last read, and its counts. The fields belong to :class:`TokensInUse`."""
 
     grant: Grant
     codes: Mapping[str, bytes]
-    """Of the documents that its grant was made of."""
+    """The codes of the documents from which its grant was made."""
 
     looked_at: float
     running: int = 0
     day: str = ""
     used: int = 0
-    """Requests of ``day``, in UTC, that the vault knows of."""
+    """Requests of ``day``, in UTC, that the vault has recorded."""
 
     uncounted: int = 0
     counted_at: float = field(default_factory=time.monotonic)
     ended: bool = False
-    """True once it is not valid any more: what runs by it stops."""
+    """True when it has become invalid; whatever it runs then stops."""
 
 
 class TokensInUse:
@@ -60,18 +60,18 @@ class TokensInUse:
         self._stored, self._ended = stored, ended
         self._lock = threading.Lock()
         self._live: dict[str, Live] = {}
-        # Callers keep those that have ended, too: a token that is renewed must not come to life twice.
+        # Ended tokens too, while callers hold them: a renewed token must not exist twice.
         self._known: WeakValueDictionary[str, Live] = WeakValueDictionary()
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
 
     def keep(self, document: Document) -> Live:
-        """Return the token that is stored as ``document``, from now on in use, valid or not.
+        """Return the token stored as ``document``, which is in use from now on, valid or not.
 
-        :raises InvalidToken: what it was created with is gone.
+        :raises InvalidToken: one of its ancestors is gone.
         """
         grant, at = grant_of(self._stored, document), time.monotonic()
-        # No code is the empty one, so the first look reads what may have changed since.
+        # No code is empty, so the first check reads possible changes.
         codes = {one.id: b"" for one in grant.lineage}
         with self._lock:
             live = self._known.setdefault(document.id, Live(grant, codes, at))
@@ -87,19 +87,19 @@ class TokensInUse:
         return live
 
     def begin(self, live: Live, address: str | None, *, counts: bool = True) -> None:
-        """Note a use of a token from ``address``, which :meth:`end` follows even where this raises.
+        """Note a use of a token from ``address``; :meth:`end` follows even if this raises.
 
-        It ``counts`` among the requests of the day unless it is a further turn of one.
-        :raises InvalidToken: what it was created with is gone.
-        :raises TokenRevoked, TokenExpired: it is not valid any more.
+        It ``counts`` as a request of the day, unless it is a further turn of one.
+        :raises InvalidToken: one of its ancestors is gone.
+        :raises TokenRevoked, TokenExpired: it is no longer valid.
         :raises ScopeDenied: it may not be used from there.
-        :raises QuotaExceeded: as many requests are under way, or were made today, as it may have.
+        :raises QuotaExceeded: the limit of simultaneous or daily requests is reached.
         """
         with self._lock:
             live.running += 1
         at = now()
         if live.grant.invalid(at) or time.monotonic() - live.looked_at > STALE_SECONDS:
-            # It may have been renewed, or revoked.
+            # It may have been renewed or revoked.
             self._read(live)
         grant = live.grant
         grant.require_valid(at)
@@ -113,7 +113,7 @@ class TokensInUse:
             live.running -= 1
 
     def end_those_of(self, id: str) -> None:
-        """End a token that was revoked, and those that were made with it, as far as they are in use."""
+        """End a revoked token and its descendants, if they are in use."""
         with self._lock:
             affected = [live for live in self._live.values() if any(one.id == id for one in live.grant.lineage)]
         for live in affected:
@@ -121,32 +121,32 @@ class TokensInUse:
         self._end(affected)
 
     def close(self) -> None:
-        """Write down what was counted, and end the thread."""
+        """Store the counts, and end the thread."""
         self._closing.set()
         if self._watcher is not None:
             self._watcher.join()
         self._write_counts(at_once=True)
 
     def _keep_above(self, grant: Grant) -> None:
-        """Have those in use, and counted, from which a token in use comes."""
+        """Keep the ancestors of a token in use in memory too, and count for them."""
         if grant.parent is not None and grant.parent.id not in self._live:
             above = self._stored.get(grant.parent.id)
             if above is not None and not grant.parent.invalid(now()):
                 self.keep(above)
 
     def _read(self, live: Live) -> None:
-        """Read a token anew, with all that it comes from."""
+        """Read a token and its ancestors again."""
         at, codes = time.monotonic(), self._stored.codes(one.id for one in live.grant.lineage)
         try:
             document = self._stored.get(live.grant.id)
             grant = replace(live.grant, revoked=True) if document is None else grant_of(self._stored, document)
         except (IntegrityError, InvalidToken):
-            # It, or what it comes from, was changed outside of connmgr, or is gone.
+            # The token or an ancestor was changed outside of connmgr, or is gone.
             document, grant = None, replace(live.grant, revoked=True)
         with self._lock:
             live.grant, live.codes, live.looked_at = grant, codes, at
             if live.ended and not grant.invalid(now()):
-                # It was renewed.
+                # The token was renewed.
                 live.ended = False
                 self._live[grant.id] = live
         self._keep_above(grant)
@@ -166,7 +166,7 @@ class TokensInUse:
             one.uncounted += counts
 
     def _under_way(self, id: str) -> int:
-        """Return how many requests of a token, and of those that were made with it, are under way."""
+        """Return the number of requests under way of a token and its descendants."""
         return sum(live.running for live in self._live.values() if any(one.id == id for one in live.grant.lineage))
 
     def _watch(self) -> None:
@@ -175,7 +175,7 @@ class TokensInUse:
                 self._look()
                 self._write_counts()
             except ConnmgrError as error:
-                # The vault is out of reach; whoever comes meanwhile is told.
+                # The vault is out of reach; new requests are refused meanwhile.
                 logger.warning("Tokens cannot be read: %s", error.message)
 
     def _look(self) -> None:
@@ -207,7 +207,7 @@ class TokensInUse:
                 if live.uncounted and (at_once or live.grant.quota_per_day or at - live.counted_at > COUNT_SECONDS)
             ]
         for live, day, more in due:
-            # Defaults bind what the loop goes past.
+            # Default values, because the loop changes the variables.
             def count(one: Document, day: str = day, more: int = more) -> Document:
                 before = one.counts.get("used", 0) if one.counts.get("day") == day else 0
                 return counted(one, day=day, used=before + more, lastUsed=now().isoformat())
@@ -221,7 +221,7 @@ class TokensInUse:
 
 
 def grant_of(stored: Documents, document: Document) -> Grant:
-    """Return the grant of a stored token, with those that it comes from.
+    """Return the grant of a stored token, with its ancestors.
 
     :raises InvalidToken: one of these is gone.
     """

@@ -1,4 +1,4 @@
-"""The files of an audit trail: the one that is written, and older ones that were put aside."""
+"""The files of an audit trail: the current one, and older ones."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from connmgr.vault.sqlite import sync_directory
 
 FILE_NAME = "audit.log"
 FILES = 8
-"""So many files are kept: ``audit.log``, and ``audit.log.1``, the youngest of the others, and so on.
+"""Number of files kept: ``audit.log``, then ``audit.log.1``, the newest of the older ones, and so on.
 
-One more is kept until the vault knows that it may go.
+One more is kept until the vault has stored the new beginning of the trail.
 """
 
 _BLOCK_BYTES = 64 * 1024
@@ -28,7 +28,7 @@ _ATTEMPTS = 20
 
 
 def older(path: Path, number: int) -> Path:
-    """Return the file ``number`` of the trail whose file that is written is ``path``, which is number 0."""
+    """Return the file ``number`` of the trail with the current file ``path``, which is number 0."""
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
@@ -52,14 +52,14 @@ def open_for_writing(path: Path) -> int:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[list[BinaryIO]]:
-    """Open all files of a trail for reading, the youngest first, also while a daemon puts one aside.
+    """Open all files of a trail for reading, the newest first, also while a daemon renames them.
 
     :raises OSError: one cannot be read.
     """
     for _ in range(_ATTEMPTS):
         with contextlib.ExitStack() as stack:
             current, files = _identity(path), _opened(path, stack)
-            # What is put aside meanwhile has another name when its turn comes, or had been left out.
+            # If a file was renamed meanwhile, it is found by its new name, or opened again.
             if _identity(path) == current:
                 yield files
                 return
@@ -89,7 +89,7 @@ def _identity(file: Path | int) -> object:
 def backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
     """Yield the lines of ``file`` before the offset ``end``, without line feeds, the last one first.
 
-    The very first is what follows the last line feed: nothing, unless a line was cut short.
+    The first result is the text after the last line feed: empty, unless a line is incomplete.
     """
     rest = b""
     while end:
@@ -102,7 +102,7 @@ def backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def first_number(path: Path) -> int:
-    """Return the number of the first entry in a file of a chained trail, 0 for any other, and where there is none."""
+    """Return the number of the first entry in a file of a chained trail, 0 for any other file or none."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         link = link_of(file.readline())
         return link.seq if link else 0
@@ -111,7 +111,7 @@ def first_number(path: Path) -> int:
 
 @dataclass(frozen=True)
 class End:
-    """The last entry of a trail: its number, 0 where there is none, and of a chained trail its line and the trail."""
+    """The last entry of a trail: its number (0 without one), and in a chained trail its line and the trail."""
 
     number: int
     line: bytes = b""
@@ -119,7 +119,7 @@ class End:
 
 
 def find_end(path: Path) -> End:
-    """Return the end of the trail ``path``; entries of a time before chains count where there are no others."""
+    """Return the end of the trail ``path``; entries without a chain count if there are no others."""
     unchained, end = 0, None
     with opened(path) as files:
         for file in files:
@@ -143,7 +143,7 @@ def reaches(path: Path, chain: Chain, hash: str) -> bool:
         for file in files:
             for line in backwards(file, file.seek(0, os.SEEK_END)):
                 link, own = link_of(line + b"\n"), chain.hash(line + b"\n")
-                # What follows the last line feed of a file is nothing.
+                # The text after a file's last line feed is empty.
                 if line and (link is None or expected not in (None, own)):
                     return False
                 if link and hash in (own, link.previous):
@@ -153,7 +153,7 @@ def reaches(path: Path, chain: Chain, hash: str) -> bool:
 
 
 def drop_half_a_line(descriptor: int) -> bytes:
-    """Cut off what follows the last line feed, which a crash or a full disk left, and return it."""
+    """Cut off the text after the last line feed, left by a crash or a full disk, and return it."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         end = file.seek(0, os.SEEK_END)
         dropped = next(backwards(file, end))

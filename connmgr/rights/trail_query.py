@@ -1,4 +1,4 @@
-"""Entries of an audit trail that somebody looks for, the newest first, read without holding a file in memory."""
+"""Searches an audit trail, the newest entries first, without holding a file in memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from connmgr.rights.chain import link_of
 from connmgr.rights.trail_files import backwards, opened
 
 SEARCH_SECONDS = 2.0
-"""A search that takes longer answers with what it has, and where it goes on."""
+"""A longer search returns the entries found so far, and where to continue."""
 
 CLOCK_STEP = timedelta(hours=1)
-"""Entries are in the order of their numbers; the clock may have been put back by so much between two of them."""
+"""Entries are ordered by their numbers; the clock may have been set back by this much between two of them."""
 
 HEAD_BYTES = 250
-"""Bytes at the beginning of an entry in which its time stands."""
+"""Bytes at the beginning of an entry that contain its time."""
 
 _TIME = re.compile(rb'"time":"([0-9T:.Z-]{24})"')
 
@@ -31,21 +31,21 @@ Sees = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked for: entries of which all that is given is true. Times are aware."""
+    """The conditions of a search, all of which an entry must meet. Times are aware."""
 
     since: datetime | None = None
     until: datetime | None = None
     token: str | None = None
     """The id of a token, or its name."""
     connection: str | None = None
-    """A uuid, or the name that the entry has."""
+    """A uuid, or the name in the entry."""
     caller: str | None = None
     """A client's name, or the id of its session."""
     action: str | None = None
     code: str | None = None
 
     def __call__(self, entry: Mapping[str, Any]) -> bool:
-        """Whether ``entry`` is looked for."""
+        """Whether ``entry`` meets the conditions."""
         members = {
             "token": ("token", "tokenName"),
             "connection": ("connection", "connectionName", "connections", "connectionNames"),
@@ -59,7 +59,7 @@ class Wanted:
         )
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts that must occur in an entry, by what they are."""
+        """Yield the texts that an entry must contain, each with its member."""
         for name in ("token", "connection", "caller", "action", "code"):
             value = getattr(self, name)
             if value is not None:
@@ -69,13 +69,13 @@ class Wanted:
 def search(
     path: Path, wanted: Wanted, sees: Sees, limit: int, before: int | None = None
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Return at most ``limit`` entries with numbers below ``before``, and the ``before`` with which it goes on.
+    """Return at most ``limit`` entries with numbers below ``before``, and the ``before`` to continue with.
 
-    That is None where nothing is left. It may come with fewer entries than ``limit``, even none.
+    That is None at the end. There may be fewer entries than ``limit``, even none.
     :raises OSError: a file cannot be read.
     """
     deadline = time.monotonic() + SEARCH_SECONDS
-    # As the encoder of entries writes them.
+    # In the form of the entries' encoder.
     needles = [json.dumps(value).encode() for _, value in wanted.texts()]
     since, until = (text_of(at) if at else "" for at in (wanted.since, wanted.until))
     earliest = text_of(wanted.since - CLOCK_STEP) if wanted.since else ""
@@ -98,7 +98,7 @@ def search(
 
 
 def text_of(moment: datetime) -> str:
-    """Return ``moment``, which is aware, as entries have it: in UTC, in ISO 8601 with milliseconds."""
+    """Return ``moment``, which is aware, in the form of entries: UTC, ISO 8601 with milliseconds."""
     return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -113,7 +113,7 @@ def _lines(path: Path, before: int | None) -> Iterator[bytes]:
 
 
 def _end(file: BinaryIO, before: int | None) -> int:
-    """Return the offset of a line feed that no entry below the number ``before`` stands behind."""
+    """Return the offset of a line feed after which no entry below the number ``before`` begins."""
     low, high = 0, file.seek(0, os.SEEK_END)
     end = high
     while before is not None and high - low > 1:
@@ -129,7 +129,7 @@ def _end(file: BinaryIO, before: int | None) -> int:
 
 
 def _time_of(line: bytes) -> str | None:
-    """Return when an entry was written, without reading the rest of it; None for what is no entry."""
+    """Return the time of an entry, without parsing the rest; None for a line that is no entry."""
     found = _TIME.search(line, 0, HEAD_BYTES)
     return found and found[1].decode()
 

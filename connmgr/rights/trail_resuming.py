@@ -1,4 +1,4 @@
-"""Where an audit trail goes on when a daemon starts: behind what its file has, and what the vault knows of it."""
+"""Finds where an audit trail continues when a daemon starts, by its file and its anchor in the vault."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from connmgr.rights.trail_files import find_end, reaches
 from connmgr.vault.anchors import Anchor
 
 RESUMED = "resumed"
-"""The ``event`` of an entry that a daemon writes at its start, where the trail was not as the last one left it.
+"""The ``event`` of an entry written at a daemon's start, if the trail is not as the last daemon left it.
 
-It has ``dropped``, half a line; ``unanchored``; or ``gone``, earlier trails in this place.
+It has ``dropped``, an incomplete line; ``unanchored``; or ``gone``, earlier trails in this place.
 """
 
 
 class Anchors(Protocol):
-    """Where trails are anchored: :class:`connmgr.vault.anchors.Anchors`."""
+    """The store of anchors: :class:`connmgr.vault.anchors.Anchors`."""
 
     def all(self) -> Mapping[str, Anchor]: ...
     def put(self, anchor: Anchor) -> None: ...
@@ -30,20 +30,20 @@ class Anchors(Protocol):
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a trail stands: its ``first`` entry, its ``last`` one, and the hash that the next one has to follow."""
+    """The state of a trail: its ``first`` entry, its ``last`` one, and the hash that the next one continues from."""
 
     trail: str
     first: int
     last: int
     hash: str
     remarks: Mapping[str, Any]
-    """What the file is not as the vault knows it: members of an entry :data:`RESUMED`."""
+    """Differences between the file and the anchor: members of an entry :data:`RESUMED`."""
 
     is_new: bool = False
 
 
 def standing(path: Path, place: str, chain: Chain, known: Mapping[str, Anchor]) -> Standing:
-    """Return where the trail ``path`` in ``place`` goes on, or where one begins; ``known`` are anchors by trails."""
+    """Return where the trail ``path`` in ``place`` continues, or begins; ``known`` are anchors by trails."""
     end = find_end(path)
     here = [one for one in known.values() if one.place == place]
     trail = end.trail or (here[0].trail if end.line and here else None)
@@ -53,13 +53,13 @@ def standing(path: Path, place: str, chain: Chain, known: Mapping[str, Anchor]) 
     if anchor is None:
         return Standing(trail, end.number, end.number, reached, {"unanchored": True})
     if anchor.seq > end.number or not reaches(path, chain, anchor.hash):
-        # What the vault knows holds: the next entry does not follow what stands in the file.
+        # The anchor counts: the next entry continues from it, not from the file.
         reached = anchor.hash
     return Standing(trail, anchor.first, max(anchor.seq, end.number), reached, {})
 
 
 def _beginning(last: int, chain: Chain, here: list[Anchor]) -> Standing:
-    """Return the beginning of a trail after ``last``, an entry of a time before chains; ``here`` were trails before."""
+    """Return the beginning of a trail after ``last``, an entry without a chain; ``here`` are earlier trails."""
     unused = [one.trail for one in here if not one.seq]
     gone = [{"trail": one.trail, "seq": one.seq, "time": one.time} for one in here if one.seq]
     trail = unused[0] if unused else secrets.token_hex(8)
@@ -67,5 +67,5 @@ def _beginning(last: int, chain: Chain, here: list[Anchor]) -> Standing:
 
 
 def place_of(path: Path) -> str:
-    """Return where the files of the trail ``path`` are: the machine and the directory."""
+    """Return the place of the files of the trail ``path``: the machine and the directory."""
     return f"{os.uname().nodename}:{path.parent.resolve()}"

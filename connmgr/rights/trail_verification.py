@@ -1,4 +1,4 @@
-"""Whether an audit trail is as the daemon wrote it: nothing changed, taken away, put in, moved or cut off."""
+"""Verifies that an audit trail is as the daemon wrote it: nothing changed, removed, inserted, moved or cut off."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from connmgr.rights.trail_files import opened
 from connmgr.rights.trail_resuming import RESUMED, Anchors, place_of
 from connmgr.vault.anchors import Anchor
 
-# No client's text has it: its quotation marks are escaped.
+# No client's text can contain this, because its quotation marks are escaped.
 _RESUMED = b'"event":"' + RESUMED.encode() + b'"'
 
 MAX_FAULTS = 100
-"""So many faults are told of; all are counted."""
+"""Most faults that are described; all are counted."""
 
 CHANGED, MISSING, PUT_IN, REORDERED, CUT_OFF = "changed", "missing", "put_in", "reordered", "cut_off"
 LOST, NO_ENTRY, UNANCHORED, GONE = "lost", "no_entry", "unanchored", "gone"
@@ -34,12 +34,12 @@ KINDS = {
     UNANCHORED: "The vault does not know this trail.",
     GONE: "An earlier trail in this place is gone",
 }
-"""What can be wrong, and how it is said of one entry."""
+"""The possible faults, and their description for one entry."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong: with the entries ``seq`` to ``last``, with a ``line`` that is no entry, or with all."""
+    """A fault in the entries ``seq`` to ``last``, in a ``line`` that is no entry, or in the whole trail."""
 
     kind: str
     file: str | None = None
@@ -65,23 +65,23 @@ class Fault:
 
 @dataclass
 class Verdict:
-    """What is known of a trail. It is sound if it has no faults; ``remarks`` are what a crash may leave."""
+    """The result for a trail. It is sound if it has no faults; ``remarks`` describe what a crash may leave."""
 
     trail: str | None = None
     entries: int = 0
     first: int | None = None
     last: int | None = None
     anchored: int | None = None
-    """The number of the last entry that the vault knows of."""
+    """The number of the last entry that the vault has anchored."""
 
     faults: list[Fault] = field(default_factory=list)
     number: int = 0
-    """How many faults there are; ``faults`` has the first of them."""
+    """The number of faults; ``faults`` has the first of them."""
 
     remarks: list[str] = field(default_factory=list)
 
     def add(self, fault: Fault) -> None:
-        """Note a fault, as a part of the one before where it goes on."""
+        """Add a fault, or extend the last one if it continues."""
         before = self.faults[-1] if self.faults else None
         goes_on = before and before.last and fault == replace(before, seq=before.last + 1, last=fault.last)
         if before and goes_on:
@@ -93,13 +93,13 @@ class Verdict:
 
 
 def verify(path: Path, chain: Chain, anchors: Anchors) -> Verdict:
-    """Look at all files of the trail ``path``, also while a daemon writes it.
+    """Verify all files of the trail ``path``, also while a daemon writes it.
 
     :raises OSError: a file cannot be read.
     :raises connmgr.errors.VaultUnavailable: the database does not answer.
     """
     verdict = Verdict()
-    # The end as it was before the files were looked at, and the beginning as it is afterwards: both only grow.
+    # The end as of before reading, the beginning as of after it, because both only move forward.
     before = _known(anchors, verdict)
     here = [one for one in before.values() if one.place == place_of(path)]
     walk = Walk(chain, verdict, before, here[0].trail if here else None)
@@ -151,9 +151,9 @@ def _told(verdict: Verdict, seq: int) -> bool:
 
 
 class Walk:
-    """Goes through the lines of a trail, oldest first, and tells ``verdict`` what it meets; ``known`` are the anchors.
+    """Reads the lines of a trail, oldest first, and reports faults to ``verdict``; ``known`` are the anchors.
 
-    What stands in a line is to be believed where the next line has its hash, so each is judged when the next is known.
+    A line is authentic if the next line has its hash, so each is judged when the next one is known.
     """
 
     def __init__(self, chain: Chain, verdict: Verdict, known: Mapping[str, Anchor], trail: str | None) -> None:
@@ -162,13 +162,13 @@ class Walk:
         self._verdict = verdict
         self._known = known
         self.seq = 0
-        """The number of the last entry that is in its place."""
+        """The number of the last entry in its place."""
 
         self.name: str | None = None
-        """The file that it is in."""
+        """The file of that entry."""
 
         self.anchored: str | None = None
-        """The hash of the entry that the vault knows to be the last one."""
+        """The hash of the last entry that the vault has anchored."""
 
         self._hash = ""
         self._claimed = 0
@@ -179,11 +179,11 @@ class Walk:
 
     @property
     def anchor(self) -> Anchor | None:
-        """What the vault knows of the trail."""
+        """The anchor of the trail, if the vault has one."""
         return self._known.get(self._verdict.trail or self._trail or "")
 
     def file(self, name: str, file: BinaryIO) -> None:
-        """Go through a file."""
+        """Read a file."""
         file.seek(0)
         for number, line in enumerate(file, 1):
             link = link_of(line)
@@ -201,7 +201,7 @@ class Walk:
                 self._verdict.remarks.append(f"{name} ends in half a line, as after a crash.")
 
     def finish(self) -> None:
-        """Judge the last line, and tell of what never came."""
+        """Judge the last line, and report missing entries."""
         self._judge(None)
         if self._verdict.entries:
             self._verdict.trail = self._verdict.trail or self._trail
@@ -240,7 +240,7 @@ class Walk:
             self.anchored = hash
 
     def _resumed(self, name: str, line: bytes) -> None:
-        """Tell what a daemon found at its start."""
+        """Report what a daemon recorded at its start."""
         try:
             entry = json.loads(line)
         except ValueError:
@@ -254,8 +254,8 @@ class Walk:
             self._verdict.remarks.append(f"{text} {entry['seq']} ({name}), as after a crash.")
 
     def _following(self, name: str, seq: int, *, sure: bool) -> int:
-        """Return the number of an entry that follows the last one, where it says ``seq``."""
-        # What the vault knows of was not lost.
+        """Return the number of an entry after the last one, given the number ``seq`` in it."""
+        # Entries that the vault has anchored were written, so they were not lost.
         known = self.anchor is not None and self.seq < self.anchor.seq < seq
         if seq > self.seq + 1 and sure and not known:
             self._verdict.add(Fault(LOST, name, self.seq + 1, seq - 1))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from connmgr.terminals.canvas import TAB_COLUMNS, SavedCursor
 from connmgr.terminals.grid import STUB, Row
-from connmgr.terminals.modes import INITIAL, KEPT, ORIGIN
+from connmgr.terminals.modes import FOLLOWED_MODES, INITIAL, ORIGIN
 from connmgr.terminals.screen import Face, Screen
 from connmgr.terminals.style import PLAIN
 
-_OFF = ";".join(str(number) for number in sorted(KEPT) if number not in INITIAL)
+_OFF = ";".join(str(number) for number in sorted(FOLLOWED_MODES) if number not in INITIAL)
 _FRESH = f"\x1b[?1049l\x1b[!p\x1b[?7;25h\x1b[?{_OFF}l\x1b[4;20l\x1b>\x1b[>4m\x1b[0 q\x1b(B\x1b)B\x0f\x1b[r\x1b[m"
 _PLAINLY = "\x1b[?6l\x1b(B\x1b)B\x0f\x1b[m"
 _CLEAR = "\x1b[H\x1b[2J"

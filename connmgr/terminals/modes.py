@@ -16,7 +16,7 @@ _MOUSE = frozenset({9, 1000, 1002, 1003})
 _MOUSE_FORMAT = frozenset({1005, 1006, 1015, 1016})
 _ALONE: frozenset[int] = frozenset()
 
-KEPT: dict[int, frozenset[int]] = {
+FOLLOWED_MODES: dict[int, frozenset[int]] = {
     **{number: _MOUSE - {number} for number in _MOUSE},
     **{number: _MOUSE_FORMAT - {number} for number in _MOUSE_FORMAT},
     # Cursor keys, reverse video, origin, wrapping, visible cursor, keypad, focus, alternate scroll, bracketed paste.

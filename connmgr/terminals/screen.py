@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from connmgr.terminals.canvas import TAB_COLUMNS, Canvas, SavedCursor
 from connmgr.terminals.grid import Grid
-from connmgr.terminals.modes import ALTERNATE, KEPT, ORIGIN
+from connmgr.terminals.modes import ALTERNATE, FOLLOWED_MODES, ORIGIN
 from connmgr.terminals.sequences import Parameters, Sequences
 from connmgr.terminals.style import restyled
 
@@ -89,8 +89,8 @@ class Screen(Sequences, Canvas):
             self._switch(number, on)
         elif number == 1048:
             self.save_cursor() if on else self.restore_cursor()
-        elif number in KEPT:
-            self.modes -= KEPT[number] | {number}
+        elif number in FOLLOWED_MODES:
+            self.modes -= FOLLOWED_MODES[number] | {number}
             if on:
                 self.modes.add(number)
             if number == ORIGIN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from connmgr.terminals.modes import ALTERNATE, KEPT
+from connmgr.terminals.modes import ALTERNATE, FOLLOWED_MODES
 from connmgr.terminals.screen import Screen
 from connmgr.terminals.style import PLAIN
 
@@ -54,7 +54,7 @@ class Skipped:
                 screen.soft_reset()
             elif modes:
                 for number in modes[:-1].split(b";"):
-                    if number and int(number) in KEPT.keys() | ALTERNATE:
+                    if number and int(number) in FOLLOWED_MODES.keys() | ALTERNATE:
                         screen.set_mode(int(number), modes.endswith(b"h"))
             elif keypad:
                 screen.keypad = keypad == b"="

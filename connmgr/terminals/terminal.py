@@ -24,16 +24,16 @@ from connmgr.terminals.viewer import Viewer
 RUNNING, EXITED, LOST, CLOSED = "running", "exited", "lost", "closed"
 STATES = (RUNNING, EXITED, LOST, CLOSED)
 
-PATIENCE_SECONDS = 5.0
+ACKNOWLEDGEMENT_SECONDS = 5.0
 """The program waits for the leading client, but at most this long for one acknowledgement."""
 
 MAX_INPUT_BYTES = 1 << 20
 """Most bytes of input from requests that the far side has not accepted yet; more is refused."""
 
-LOOK_EVERY_SECONDS = 10.0
+UPDATE_SECONDS = 10.0
 """Interval of updates of a screen with much output; no output is skipped if it stays below the backlog in this time."""
 
-MAX_ANSWERS = 16
+MAX_WAITING_PIECES = 16
 """Most waiting pieces of input at which the program's queries are answered."""
 
 
@@ -90,7 +90,7 @@ class Terminal:
         self._viewers: list[Viewer] = []
         self._waiting: deque[tuple[Callable[[int], None], int]] = deque()
         self._queued = 0
-        self._patience: Timer | None = None
+        self._overdue_timer: Timer | None = None
         self._next_look = 0.0
         self._lock = threading.Lock()
         self._subscribers: set[_Subscription] = set()
@@ -247,7 +247,7 @@ class Terminal:
         self._tell()
         now = time.monotonic()
         if self.output.is_overdue and now >= self._next_look:
-            self._next_look = now + LOOK_EVERY_SECONDS
+            self._next_look = now + UPDATE_SECONDS
             self._streams.loop.work(self._look)
 
     def _look(self) -> None:
@@ -256,7 +256,7 @@ class Terminal:
 
     def _answer(self, data: bytes) -> None:
         # A program that only queries, and never reads, gets no more answers.
-        if self.state == RUNNING and len(self._waiting) < MAX_ANSWERS:
+        if self.state == RUNNING and len(self._waiting) < MAX_WAITING_PIECES:
             self.type(data, lambda _: None)
 
     def _record(self, recording: Recording, data: bytes) -> None:
@@ -269,15 +269,15 @@ class Terminal:
         """Read no faster than the leading client acknowledges, as long as it acknowledges in time."""
         leader = self._leader
         waits = leader is not None and leader.is_full and not leader.is_behind
-        if waits and self._patience is None:
+        if waits and self._overdue_timer is None:
             self._process.pause()
-            self._patience = self._streams.loop.after(PATIENCE_SECONDS, self._lose_patience)
-        elif not waits and self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+            self._overdue_timer = self._streams.loop.after(ACKNOWLEDGEMENT_SECONDS, self._leave_behind)
+        elif not waits and self._overdue_timer is not None:
+            self._overdue_timer.cancel()
+            self._overdue_timer = None
             self._process.resume()
 
-    def _lose_patience(self) -> None:
+    def _leave_behind(self) -> None:
         if self._leader is not None:
             self._leader.is_behind = True
         self._keep_pace()
@@ -308,9 +308,9 @@ class Terminal:
         self._process.close()
         self.end, self.ended, self.state = end, datetime.now(timezone.utc), state
         self._taken(sum(length for _, length in self._waiting))
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._overdue_timer is not None:
+            self._overdue_timer.cancel()
+            self._overdue_timer = None
         if self.recording:
             self.recording.close()
         for viewer in list(self._viewers):

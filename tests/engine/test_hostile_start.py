@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from connmgr.engine.boot import KEPT, Announcement, await_announcement
+from connmgr.engine.boot import OUTPUT_BYTES, Announcement, await_announcement
 from connmgr.engine.stdin_pipe import fed
 from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Pty, Transport
@@ -35,7 +35,7 @@ def test_an_announcement_is_looked_for_in_linear_time(pattern: bytes, piece: int
 
 @pytest.mark.parametrize("piece", [1, 7, 4096, PIECE])
 def test_an_announcement_is_found_behind_noise_however_it_is_cut(piece: int) -> None:
-    noise = (LEAD + b"x" * 5000 + fill(b"\nnoise", 5 * KEPT if piece > 7 else 1000)) * 2
+    noise = (LEAD + b"x" * 5000 + fill(b"\nnoise", 5 * OUTPUT_BYTES if piece > 7 else 1000)) * 2
     found = announcement(Prints(noise + LEAD + b"bash /bin/bash\n", piece=piece))
     assert (found.name, found.path) == ("bash", "/bin/bash")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.engine.boot import NUDGES
+from connmgr.engine.boot import NUDGE_SECONDS
 from connmgr.errors import CommandTimeout, UnsupportedShell
 from connmgr.plugin import Transport
 from tests.engine.shells import assert_usable, out, run
@@ -45,7 +45,7 @@ SCRIPTS = {
     "greeting": "#!/bin/sh\necho 'Only scp here.'\nexit 1\n",
 }
 LINKS = {"ash": "busybox", "rbash": "bash"}
-NUDGED_SECONDS = max(NUDGES) + 2
+NUDGED_SECONDS = max(NUDGE_SECONDS) + 2
 
 
 @dataclass(frozen=True)

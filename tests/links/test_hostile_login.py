@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr.errors import AuthFailed, ConnmgrError, ElevationFailed
-from connmgr.links.login import KEPT, LOGIN_LIMIT, PRINTED_LIMIT, WINDOW, Login
+from connmgr.links.login import LOGIN_BYTES, PROMPT_BYTES, QUOTED_CHARACTERS, REASON_BYTES, Login
 from connmgr.plugin import Deadline, Dialogue
 from connmgr_elevated import ShellEnvironment
 from tests.hostile import Prints, fill, quickly
@@ -35,15 +35,15 @@ def test_sixteen_megabytes_instead_of_a_login(method: str, piece: int, stream: s
     with quickly(), pytest.raises(ConnmgrError) as refused:
         login(method)[0].hold(channel)
     assert isinstance(refused.value, ElevationFailed | AuthFailed)
-    assert channel.read <= LOGIN_LIMIT + piece, "a login that goes on and on is read on"
+    assert channel.read <= LOGIN_BYTES + piece, "a login that goes on and on is read on"
     assert channel.closed
-    assert len(refused.value.message) < PRINTED_LIMIT + 200
+    assert len(refused.value.message) < QUOTED_CHARACTERS + 200
 
 
 @pytest.mark.parametrize("piece", [1, 100, 4096, 256 << 10])
 def test_an_end_behind_much_else_is_found_and_what_follows_belongs_to_the_program(piece: int) -> None:
     held, end = login("su")
-    channel = held.hold(Prints(fill(b"Welcome to it\n", 20 * WINDOW) + end + b"output", b"", piece=piece))
+    channel = held.hold(Prints(fill(b"Welcome to it\n", 20 * PROMPT_BYTES) + end + b"output", b"", piece=piece))
     assert bytes(_all(channel)) == b"output"
 
 
@@ -80,7 +80,7 @@ class Asks(Prints):
 @pytest.mark.parametrize("piece", [1, 4096])
 def test_a_prompt_behind_a_long_lecture_is_answered(prompt: bytes, piece: int) -> None:
     held, end = login("su")
-    channel = Asks(fill(b"Be careful with the password.\n", 20 * WINDOW) + prompt, b"\r" + end, piece)
+    channel = Asks(fill(b"Be careful with the password.\n", 20 * PROMPT_BYTES) + prompt, b"\r" + end, piece)
     held.hold(channel)
     assert channel.sent == b"secret\n"
 
@@ -96,13 +96,13 @@ class Expects:
 def test_an_expression_of_another_plugin_is_searched_for_in_a_window() -> None:
     held = Login(Expects(), {}, Deadline(600))  # type: ignore[arg-type] - all that a login asks of a wrapper
     with quickly(), pytest.raises(ElevationFailed):
-        held.hold(Prints(fill(b"answer"), piece=LOGIN_LIMIT))
+        held.hold(Prints(fill(b"answer"), piece=LOGIN_BYTES))
 
 
 @pytest.mark.parametrize("cut", range(len("secret")))
 def test_no_part_of_a_secret_is_quoted_where_what_is_quoted_was_cut(cut: int) -> None:
     held, _ = login("su")
-    echo = b"secret" + b"\n" * (KEPT - cut)
+    echo = b"secret" + b"\n" * (REASON_BYTES - cut)
     with pytest.raises(ConnmgrError) as refused:
         held.hold(Asks(b"Password: ", echo, 4096))
     for size in range(2, len("secret")):

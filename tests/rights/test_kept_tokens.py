@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from connmgr.rights.kept_tokens import KEPT, dispensable, kept_tokens
+from connmgr.rights.kept_tokens import KEEP_INVALID, dispensable, kept_tokens
 from connmgr.vault.documents import Document
 from connmgr.vault.tables import now
 
@@ -41,7 +41,7 @@ def test_a_token_ends_with_the_first_of_its_line() -> None:
 def test_what_ended_long_ago_goes_with_what_comes_from_it_and_where_there_is_no_room_all_that_ended() -> None:
     found = kept_tokens(
         [
-            token("old", ends=-KEPT - HOUR),
+            token("old", ends=-KEEP_INVALID - HOUR),
             token("below old", "old"),
             token("late", ends=-HOUR),
             token("revoked", revoked=True),
