@@ -1,1 +1,1 @@
-"""The HTTP API: one module for each group of endpoints, named as the group is."""
+"""The HTTP API: one module per group of endpoints, with the name of the group."""

@@ -20,7 +20,7 @@ Piece = TypeVar("Piece")
 
 @dataclass
 class Account:
-    """One request: ``about`` names its subjects, ``details`` has names and numbers of how it went.
+    """One request: ``about`` names its subjects, ``details`` has names and numbers of its outcome.
 
     Neither contains the request's payload: no secret, no file content, no output.
     """
@@ -28,7 +28,7 @@ class Account:
     id: str
     began: float
     environ: dict[str, Any]
-    """The request itself, as WSGI has it."""
+    """The request itself, as a WSGI environment."""
 
     turns: Turns
     action: str | None = None
@@ -42,7 +42,7 @@ class Account:
     """Its effects on single connections and categories, with details; each gets its own entry in the audit trail."""
 
     begun: int | None = None
-    """The number of the audit trail's entry on its beginning."""
+    """The number of the audit trail's entry about its beginning."""
 
     held: ExitStack = field(default_factory=ExitStack)
     """Context managers to close when the answer is sent."""
@@ -57,7 +57,7 @@ def begin() -> Account:
     # Each use of Flask's request costs three calls.
     environ = flask.request.environ
     turns = environ.get(TURNS) or Turns(resumes=False)
-    # The id is no secret, and asking the system for random bytes would cost a switch of threads.
+    # The id is no secret, and random bytes from the system would cost a switch of threads.
     known = flask.g.account = Account(f"{random.getrandbits(32):08x}", time.perf_counter(), environ, turns)
     return known
 
@@ -79,12 +79,12 @@ def detail(**details: Any) -> None:
 
 
 def part(what: dict[str, str], **details: Any) -> None:
-    """Note ``details`` of what this request did to one thing, a ``connection`` or a ``category``."""
+    """Record ``details`` of the request's effect on one ``connection`` or ``category``."""
     account().parts.append((what, details))
 
 
 def caller() -> Caller:
-    """Return who sent this request, to an endpoint that is not public."""
+    """Return the sender of this request, to an endpoint that is not public."""
     found = account().caller
     assert found is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
     return found
@@ -97,10 +97,7 @@ def require_valid() -> None:
 
 
 def while_valid(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield ``pieces`` of what is transferred for this request.
-
-    :raises TokenRevoked: the caller's token is not valid any more.
-    """
+    """Yield ``pieces`` of a transfer for this request; raise TokenRevoked when the caller's token becomes invalid."""
     asking = caller()
     return iter(pieces) if asking.live is None else _until_ended(pieces, asking)
 

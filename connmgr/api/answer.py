@@ -12,9 +12,9 @@ LINES = "application/x-ndjson"
 """The media type of one JSON value per line."""
 
 PIECE_CHARACTERS = 32 * 1024
-"""Characters of lines that are sent together at most."""
+"""Most characters of lines that are sent together."""
 
-# Created once: creating it takes longer than encoding.
+# Made once, because making an encoder takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 

@@ -25,10 +25,10 @@ from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Applied, Batch, Change, held
 
 MAX_ENTRIES = 20_000
-"""Most entries of each list in a request: other changes of the vault wait until all are stored."""
+"""Most entries of each list in a request, because other changes of the vault wait until all are stored."""
 
 MAX_DEPTH = 32
-"""Segments of a category's path."""
+"""Most segments of a category's path."""
 
 group = Group("apply", "Many connections and categories at once.", prefix="/connection")
 

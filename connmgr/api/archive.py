@@ -173,7 +173,7 @@ def upload(request: dict[str, Any]) -> dict[str, Any]:
 def body() -> Iterable[bytes]:
     """Return the body of this request, as it arrives.
 
-    :raises InvalidRequest: its header announces no body, so that an empty one would pass for the file.
+    :raises InvalidRequest: its header announces no body; an empty one would count as an empty file.
     """
     found = flask.request.environ["wsgi.input"]
     if isinstance(found, Inflow):

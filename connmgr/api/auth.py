@@ -1,4 +1,4 @@
-"""Who may talk to the daemon: credentials of the handshake, the tokens that it issues, and the callers behind them."""
+"""Authentication: the credentials of the handshake, the session tokens, and the callers behind them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("connmgr.api")
 
 MAX_CALLERS = 4096
 MAX_SESSIONS = 64
-"""Sessions that one token may have at once."""
+"""Most simultaneous sessions of one token."""
 
 SWEEP_SECONDS = 30.0
 FAILURES = 60
@@ -31,25 +31,25 @@ FAILURE_WINDOW = 60.0
 
 @dataclass
 class Caller:
-    """One client session: its name for itself, and the secrets that it may open."""
+    """One client session: its own name, and the secrets that it may open."""
 
     name: str
     access: Access
     last_used: float
     running: int = 0
-    """How many of its requests are being answered. A session is idle only at 0."""
+    """The number of its requests under way. A session is idle only at 0."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     """Its name in the log and the audit trail."""
 
     live: Live | None = None
-    """The token that it shows; None for the owner."""
+    """The token that it uses; None for the owner."""
 
     is_shared: bool = False
-    """Whether it stands for all clients that show the token itself, without a handshake."""
+    """Whether it stands for all clients that use the token directly, without a handshake."""
 
     @property
     def grant(self) -> Grant | None:
-        """What it may do; None for the owner, who may do everything."""
+        """Its rights; None for the owner, who may do everything."""
         return self.live.grant if self.live else None
 
     @property
@@ -66,7 +66,7 @@ class Caller:
 class Credentials:
     """Checks the credentials of handshakes.
 
-    A correct credential always passes. Wrong ones are answered :class:`Busy` once there were too many within a minute.
+    A correct credential always passes. After too many wrong ones within a minute, others are answered :class:`Busy`.
     """
 
     def __init__(self, auth_file_content: Callable[[], str], api_key: Callable[[], str | None]) -> None:
@@ -78,8 +78,8 @@ class Credentials:
     def check(self, kind: str, credential: str) -> None:
         """Check that ``credential`` is the right one of its ``kind``, ``local`` or ``apikey``.
 
-        :raises InvalidCredential: it is not, or there is none.
-        :raises Busy: it is not, and neither were many before.
+        :raises InvalidCredential: it is wrong, or there is none of this kind.
+        :raises Busy: it is wrong, and so were too many before.
         """
         expected = self._read[kind]()
         given = credential.strip().encode(errors="surrogatepass")
@@ -104,7 +104,7 @@ class Credentials:
 
 
 class Scraper:
-    """The caller with the static token that ``read`` returns; it may do one thing, and owns no secret.
+    """The caller with the static token that ``read`` returns; it may only read metrics, and owns no secret.
 
     ``read`` returns None if there is no such token.
     """
@@ -114,7 +114,7 @@ class Scraper:
         self._caller = Caller("metrics token", Access(), time.monotonic())
 
     def find(self, authorization: str) -> Caller | None:
-        """Return the caller if the ``Authorization`` header of a request holds the token."""
+        """Return the caller if the ``Authorization`` header of a request contains the token."""
         scheme, _, token = authorization.partition(" ")
         expected = self._read() if scheme.lower() == "bearer" else None
         given = token.strip().encode(errors="surrogatepass")
@@ -122,13 +122,14 @@ class Scraper:
 
 
 class Tokens:
-    """The valid bearer tokens, kept as digests, with the caller behind each.
+    """The valid bearer tokens, stored as digests, with the caller of each.
 
     Handshakes create session tokens here; a token of ``grants`` is a bearer token too, and has one caller. A token
-    expires after ``ttl`` seconds of idleness, and a caller's vault user is locked after ``unlock_ttl`` seconds; 0 for
+    expires after ``ttl`` seconds of idleness, and a caller's vault user is locked after ``unlock_ttl`` seconds; 0 means
     never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the longest-idle caller
     is removed. A removed caller is locked out of all secrets at once. After :meth:`watch`, idle callers are removed
-    within :data:`SWEEP_SECONDS`.
+    within
+    :data:`SWEEP_SECONDS`.
     """
 
     def __init__(
@@ -213,8 +214,8 @@ class Tokens:
     def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:
         """Note that a request of ``caller`` begins. Call :meth:`end` afterwards, even if this raises.
 
-        First locks a vault user that the caller left unlocked for too long.
-        :raises ConnmgrError: its token is not valid any more, may not be used from ``address``, or was used too often.
+        A vault user that the caller has left unlocked for too long is locked first.
+        :raises ConnmgrError: its token is invalid, may not be used from ``address``, or was used too often.
         """
         with self._lock:
             self._use(caller, time.monotonic())
@@ -250,7 +251,7 @@ class Tokens:
 
     @property
     def number(self) -> int:
-        """How many issued tokens are not known to have expired."""
+        """The number of issued tokens that are not known to have expired."""
         return len(self._callers)
 
     def close(self) -> None:
@@ -285,5 +286,5 @@ class Tokens:
 
 
 def _digest(token: str) -> bytes:
-    # The time of looking up a digest does not reveal how much of a guessed token is right.
+    # Looking up a digest does not reveal by its time how much of a guessed token is right.
     return sha256(token.encode(errors="surrogatepass")).digest()

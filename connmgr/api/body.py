@@ -1,4 +1,4 @@
-"""Reads request bodies: strict JSON, checked against the endpoint's schema before anything is done."""
+"""Reads request bodies: strict JSON, validated by the endpoint's schema before anything is done."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_DEPTH = 32
 MAX_DIGITS = 400
 MAX_MESSAGE = 2000
 MAX_FIELDS = 64
-"""Members of a query."""
+"""Most members of a query."""
 
 _FLAGS = {b"true": True, b"false": False}
 
 
 class Nothing(Schema):
-    """The request of an endpoint that takes nothing: no body at all, or an empty object."""
+    """The request of an endpoint without fields: no body at all, or an empty object."""
 
 
 _NOTHING = Nothing()
@@ -34,23 +34,23 @@ _NOTHING = Nothing()
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the server has not received a whole request. The request is answered all the same, if its header was read."""
+    """Why the server did not receive a whole request. The request is still answered, if its header was read."""
 
     error: ConnmgrError
     header_read: bool
 
 
 REFUSAL = "connmgr.refusal"
-"""Where the environment of a request holds its :class:`Refusal`, if it has one."""
+"""The key in a request's environment for its :class:`Refusal`, if it has one."""
 
 
 def read(environ: Mapping[str, Any], schema: marshmallow.Schema | None, *, raw: bool) -> Any:
-    """Return what ``schema`` loads from the body of a request, or from its query if the body is ``raw`` bytes.
+    """Return the values that ``schema`` loads from a request's body, or from its query if the body is ``raw`` bytes.
 
-    Without a schema that is an empty dict.
+    Without a schema this is an empty dict.
 
-    :raises ConnmgrError: the server has refused the body already.
-    :raises InvalidRequest: a field that the schema refuses, named by its path; and see :func:`read_object`.
+    :raises ConnmgrError: the server has already refused the body.
+    :raises InvalidRequest: the schema refuses a field, which is named by its path; and as :func:`read_object`.
     """
     refusal: Refusal | None = environ.get(REFUSAL)
     if refusal is not None:
@@ -64,7 +64,7 @@ def read(environ: Mapping[str, Any], schema: marshmallow.Schema | None, *, raw: 
 
 
 def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
-    """Return what ``schema`` loads from ``members``; raise :class:`InvalidRequest` for a field that it refuses."""
+    """Return the values that ``schema`` loads from ``members``; raise :class:`InvalidRequest` for a refused field."""
     try:
         return schema.load(members)
     except marshmallow.ValidationError as error:
@@ -75,10 +75,8 @@ def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
 def read_object(environ: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
     """Return the JSON object in the body of a request; if ``optional``, no body means ``{}``.
 
-    The server refuses a body that is too large before this is called.
-
     :raises UnsupportedMediaType: it is not declared as JSON in UTF-8.
-    :raises InvalidRequest: it is no JSON object, or has duplicate names, numbers that JSON lacks, or too many levels.
+    :raises InvalidRequest: as :func:`parse`.
     """
     body: bytes = environ["wsgi.input"].read()
     if optional and not body:
@@ -91,7 +89,7 @@ def read_query(query: bytes, schema: marshmallow.Schema) -> dict[str, Any]:
     """Return the members of a URL's ``query`` as JSON values for ``schema``: ``true`` and ``false`` for its booleans.
 
     A value that is not UTF-8 becomes ``{"base64": …}``, as for a path.
-    :raises InvalidRequest: it is no query, or names a member twice.
+    :raises InvalidRequest: it is malformed, or names a member twice.
     """
     try:
         # In Latin-1 every byte is a character.
@@ -137,7 +135,7 @@ def _is_json_in_utf8(content_type: str) -> bool:
 def parse(body: bytes) -> dict[str, Any]:
     """Parse ``body``, which must be a JSON object.
 
-    :raises InvalidRequest: see :func:`read_object`.
+    :raises InvalidRequest: it is no JSON object, or has duplicate names, numbers that JSON lacks, or too many levels.
     """
     try:
         text = body.decode()
@@ -172,7 +170,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int:
-    # Converting takes quadratic time, and Python refuses from 4,300 digits on.
+    # Converting takes quadratic time, and Python refuses 4,300 digits or more.
     if len(digits) > MAX_DIGITS:
         raise Refused(f"A number may have {MAX_DIGITS} digits.", literal=digits)
     return int(digits)

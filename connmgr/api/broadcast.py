@@ -146,7 +146,7 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     sound = [one for one in stored.values() if isinstance(one, Connection)]
     running = [] if order.fresh else found.shells.admitted(sound, caller().access, order.session)
     ready = dict.fromkeys(one.id for one in running)
-    # All in one transaction, since each one costs an fsync.
+    # All in one transaction, because each transaction costs an fsync.
     found.vault.connections.touch(*ready)
     others = [one.id for one in sound if one.id not in ready]
     work = Broadcast(found.shells, caller().access, order, ready, others)
@@ -155,7 +155,7 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
 
 
 class _Lines:
-    """The lines of an answer; the request's account gets the counts."""
+    """The lines of an answer; the counts are recorded in the request's account."""
 
     def __init__(self, known: Account, stored: Stored, encoding: str) -> None:
         self._known = known
@@ -165,7 +165,7 @@ class _Lines:
 
     def all(self, ids: list[str], outcomes: Iterator[list[Outcome]]) -> Iterator[Iterable[dict[str, Any]]]:
         """Yield the lines for all connections of ``ids``, in bursts, and then the counts."""
-        # Closed when all lines were sent.
+        # This code stands unless all lines were sent.
         self._known.code = errors.CommandCancelled.code
         try:
             yield map(self._line, self._refused(ids))
@@ -178,11 +178,11 @@ class _Lines:
         except Exception as error:  # noqa: BLE001 - the status is sent; an answer without counts is not whole
             self._known.code = as_error(error, self._known.id).code
         finally:
-            # `connections` is in the account already, with all their ids.
+            # The account already has `connections`, with all ids.
             self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
 
     def _refused(self, ids: list[str]) -> Iterator[Outcome]:
-        """Yield the outcomes on connections that do not exist, or were tampered with."""
+        """Yield the outcomes for connections that do not exist, or were tampered with."""
         for id in ids:
             stored = self._stored.get(id)
             if not isinstance(stored, Connection):

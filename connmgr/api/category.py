@@ -1,4 +1,4 @@
-"""``/category``: the tree that connections are sorted into."""
+"""``/category``: the tree that sorts connections."""
 
 from __future__ import annotations
 

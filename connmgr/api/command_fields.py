@@ -18,7 +18,7 @@ from connmgr.fields import List, Nested, Number, Schema, Text
 ENCODINGS = ("utf-8", "base64")
 MAX_TIMEOUT = 86400
 MAX_COMMAND = 1 << 20
-"""Bytes of a command, or of all words of an argv."""
+"""Longest command, or argv in all, in bytes."""
 
 MAX_WORDS = 4096
 
@@ -121,7 +121,7 @@ def command_of(request: dict[str, Any]) -> Command:
 
 
 def words_of(request: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Return the words of a request's ``argv``; none where it has no argv."""
+    """Return the words of a request's ``argv``; empty without one."""
     return tuple(word.encode() for word in request.get("argv", ()))
 
 
@@ -132,7 +132,7 @@ def program_of(request: Mapping[str, Any]) -> list[str]:
 
 
 def printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:
-    """Return what a command printed until it was killed, as members of its error."""
+    """Return the output of a command until it was killed, as members of its error."""
     printed: dict[str, Any] = {
         "stdout": output.shown(timeout.stdout, encoding),
         "stderr": output.shown(timeout.stderr, encoding),

@@ -168,7 +168,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     )
     id, is_new = add(same=data.equals)
     if not is_new and not services().authorisation.visible(caller(), [id]):
-        # The answer must not tell that there is one.
+        # The answer must not reveal that there is one.
         id, _ = add(same=lambda _: False)
     detail(connection=id)
     return {"connection": id}

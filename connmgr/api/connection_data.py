@@ -1,4 +1,4 @@
-"""A connection's data on its way in: checked by its type, its secrets sealed, and comparable with what is stored."""
+"""A connection's data in requests: validated by its type, with secrets sealed, and comparable with stored data."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class ConnectionData:
         at: str = "data",
         labels: Mapping[str, str] | None = None,
     ) -> ConnectionData:
-        """Check ``data`` whole, seal its plain secrets and open its sealed ones for comparison.
+        """Validate ``data`` completely, seal its plain secrets and open its sealed ones for comparison.
 
-            ``kind`` is the required type, if any; ``at`` is the place in the request, for messages. ``labels`` maps
+        ``kind`` is the required type, if any; ``at`` is the place in the request, for messages. ``labels`` maps
         ``{"label": …}`` in place of a connection to an id.
-            :raises InvalidRequest: a field that the type refuses, named by its path.
-            :raises UnknownType: no plugin offers its type.
-            :raises SecretLocked: ``access`` may not open a secret that came sealed.
-            :raises IntegrityError: one was changed since it was sealed.
+        :raises InvalidRequest: a field that the type refuses, named by its path.
+        :raises UnknownType: no plugin offers its type.
+        :raises SecretLocked: ``access`` may not open a sealed secret.
+        :raises IntegrityError: a secret was changed after it was sealed.
         """
         type = _type(data, kind, at)
         schema = type.schema()
@@ -98,7 +98,7 @@ class ConnectionData:
     def equals(self, stored: Mapping[str, Any]) -> bool:
         """Whether the ``stored`` data of a connection of this type, with the same fingerprint, has the same secrets.
 
-        False if the caller may not open those: otherwise adding connections would reveal other users' secrets.
+        False if the caller may not open them: otherwise adding connections would reveal other users' secrets.
         """
         principals, grant = services().vault.principals, caller().grant
         if grant is not None and "secret.decrypt" not in grant.scopes and next(within(stored), None):

@@ -23,7 +23,7 @@ def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[
         try:
             categories = services().vault.categories.infos(list({connection.category for connection in connections}))
         except errors.UnknownCategory:
-            # The category was removed in between, and its connections have moved.
+            # The category was removed meanwhile, and its connections have moved.
             if last:
                 raise
         else:

@@ -13,7 +13,7 @@ DATA = {"description": "`type` and the fields of that type, see `/connection/typ
 
 
 MAX_DIALLED = 100
-"""Most connections of a request with ``dialled``: files are read for each."""
+"""Most connections of a request with ``dialled``, because files are read for each."""
 
 
 class ConnectionQueryRequest(Schema):

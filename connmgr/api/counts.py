@@ -10,12 +10,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""Upper ends of the classes of durations, in seconds."""
+"""Upper bounds of the classes of durations, in seconds."""
 
 
 @dataclass
 class Durations:
-    """How many durations fell into each class, and their sum in seconds. The last class has no upper end."""
+    """The number of durations in each class, and their sum in seconds. The last class has no upper bound."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
@@ -25,17 +25,17 @@ class Durations:
         self.total += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return the classes as Prometheus has them: each counts those below it too."""
+        """Return the classes in Prometheus's form: each includes those below it."""
         ends = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
         return [(end, float(sum(self.counts[: place + 1]))) for place, end in enumerate(ends)]
 
 
 class Counts:
-    """How many requests each endpoint has answered, how, and how long they took. Safe to use from several threads."""
+    """The numbers of answered requests by endpoint and status, and their durations; thread-safe."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        """When the daemon was started, of ``time.monotonic``."""
+        """The time.monotonic() at which the daemon was started."""
         self._lock = threading.Lock()
         self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._durations: defaultdict[str, Durations] = defaultdict(Durations)
@@ -47,6 +47,6 @@ class Counts:
             self._durations[path].add(seconds)
 
     def snapshot(self) -> tuple[dict[tuple[str, int], int], dict[str, Durations]]:
-        """Return the number of requests by path and status, and their durations by path, as they are now."""
+        """Return the current numbers of requests by path and status, and the durations by path."""
         with self._lock:
             return dict(self._requests), copy.deepcopy(self._durations)

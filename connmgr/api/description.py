@@ -41,7 +41,7 @@ ALWAYS: tuple[type[ConnmgrError], ...] = (
     errors.VaultUnavailable,
     errors.Stopping,
 )
-"""Errors that any request may be answered."""
+"""Errors that any request may get."""
 
 WITH_BODY: tuple[type[ConnmgrError], ...] = (errors.BodyTooLarge, errors.UnsupportedMediaType)
 NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (

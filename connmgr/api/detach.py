@@ -1,5 +1,4 @@
-"""Commands with ``detachAfter``: they run as jobs from their start, and are answered like others if they end in
-time."""
+"""Commands with ``detachAfter``: they run as jobs, and are answered like other commands if they end in time."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ RAISES = (
     errors.TransferFailed,
     errors.FileOperationFailed,
 )
-"""Errors of such commands, beyond those of commands in the shell."""
+"""Errors of such commands, in addition to those of commands in the shell."""
 
 _JOB = "job"
 _RESTARTED = "restarted"
@@ -38,8 +37,8 @@ _RESTARTED = "restarted"
 def respond(request: Mapping[str, Any]) -> flask.Response:
     """Answer with the command's outcome, or after ``detachAfter`` seconds with its job and the output so far.
 
-    :raises connmgr.errors.CommandTimeout: it ran longer than it may.
-    :raises connmgr.errors.ShellLost: its machine was restarted, or what it printed was removed there.
+    :raises connmgr.errors.CommandTimeout: it exceeded its timeout.
+    :raises connmgr.errors.ShellLost: its machine was restarted, or its output was removed there.
     """
     kept, encoding = turns().kept, request["encoding"]
     if _JOB not in kept:
@@ -52,7 +51,7 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
         turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["detachAfter"])
     most = services().settings.max_output
     found = jobs.output(id, access, 0, 0, most)
-    # If the machine cannot be reached now, the output still exists there: answer the error, not an empty output.
+    # If the machine is unreachable, the output still exists there: answer the error, not an empty output.
     if found.stale or followed.stored.state not in ENDED:
         shown = {name: output.shown(getattr(found, name)[:most], encoding) for name in ("stdout", "stderr")}
         return as_json({"job": id, **shown} | ({"restarted": True} if kept[_RESTARTED] else {}))

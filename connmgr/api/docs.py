@@ -1,4 +1,4 @@
-"""The page for people: the API's description, with a script that only searches it, and nothing from outside."""
+"""The API's description as a page for people; its script only searches the page, and it loads nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One endpoint: what it takes, does and answers, and the way of a request through it."""
+"""One endpoint: its declaration, and the way of a request through it."""
 
 from __future__ import annotations
 
@@ -33,26 +33,23 @@ class Endpoint:
     path: str
 
     view: View
-    """What does the work; its docstring describes the endpoint.
+    """The function that does the work; its docstring describes the endpoint.
 
-    It is given what ``request`` loaded, or nothing where there is none. It returns what ``response`` dumps (or has
-    ``dumped`` itself), a :class:`flask.Response`, or None for 200 with an empty body.
+    Its argument is the value loaded by ``request``, if there is one. It returns a value for ``response`` (or dumps it
+    itself if ``dumped``), a :class:`flask.Response`, or None for 200 with an empty body.
     """
 
     action: Action
-    """What a request does."""
+    """The action of a request."""
 
     about: Sequence[str] = ()
-    """The fields of a request that tell what it is about. None of them holds a secret: the audit trail has them."""
+    """The fields that name a request's subjects. None of them holds a secret, because the audit trail records them."""
 
     selects: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """Puts what a loaded request means (by filters, by the name of a saved command) in its place.
-
-    Authorisation is asked about that.
-    """
+    """Replaces filters or the name of a saved command in a loaded request by what they mean, before authorisation."""
 
     reads: bool = False
-    """Whether it changes and runs nothing; what does is not done without the audit trail, where that is required."""
+    """Whether it changes and runs nothing. Other requests are refused if a required audit trail cannot be written."""
 
     audited: bool = True
     described: bool = True
@@ -61,31 +58,31 @@ class Endpoint:
     dumped: bool = False
 
     lines: marshmallow.Schema | None = None
-    """A line of the answer to a client that asks for lines, for the description."""
+    """A line of the answer for a client that asks for lines, for the description."""
 
     raises: Sequence[type[ConnmgrError]] = ()
-    """The errors that it may answer beyond those of every endpoint."""
+    """Its errors, in addition to those of every endpoint."""
 
     waits: bool = False
-    """Whether it holds one of the slots for requests that wait for a machine."""
+    """Whether it takes one of the slots for requests that wait for a machine."""
 
     stops: bool = False
-    """Whether it takes one of the extra slots when the others are taken, because it frees one."""
+    """Whether it may take one of the extra slots when the others are taken, because it frees one."""
 
     public: bool = False
     """Whether it needs no token."""
 
     scraped: bool = False
-    """Whether the static token of the setting ``metrics-token-file`` will do."""
+    """Whether it accepts the static token of the setting ``metrics-token-file``."""
 
     methods: Sequence[str] = ("POST",)
 
     raw_body: str = ""
     raw_answer: str = ""
-    """What a body holds that is bytes instead of JSON; ``request`` then loads the query instead of the body."""
+    """The content of an answer in bytes instead of JSON; ``request`` then loads the query instead of the body."""
 
     raw_type: str = "application/octet-stream"
-    """The media type of an answer that is bytes."""
+    """The media type of an answer in bytes."""
 
     example: Mapping[str, Any] | None = None
     answer: Mapping[str, Any] | None = None
@@ -106,7 +103,7 @@ class Endpoint:
     def _carry_out(
         self, found: Services, known: Account, request: Any, respond: Callable[[Any], flask.Response]
     ) -> flask.Response:
-        """Authorise the loaded ``request``, call the view, and return what ``respond`` makes of its result."""
+        """Authorise the loaded ``request``, call the view, and return the response by ``respond``."""
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
@@ -118,21 +115,21 @@ class Endpoint:
                 request = self._ready(found, known, request, held)
                 response = respond(_awaited(known.turns, lambda: self.view(request) if self.request else self.view()))
             except Parked as parked:
-                # The frames that its traceback holds would wait with it.
+                # The frames of its traceback would be kept while it waits.
                 known.turns.parked = parked.with_traceback(None)
                 return flask.Response()
             except Exception:
                 raise
             except BaseException as error:
-                # A plugin may raise anything, an exit included, and Flask would let go of that unanswered.
+                # A plugin may raise any exception, even an exit, for which Flask would send no answer.
                 raise RuntimeError(f"{type(error).__name__} from within a request") from error
             if response.is_streamed:
-                # The sending waits for a machine too, and begins when this has returned.
+                # Sending the answer waits for a machine too, and begins after this has returned.
                 known.held = held.pop_all()
         return response
 
     def _ready(self, found: Services, known: Account, request: Any, held: ExitStack) -> Any:
-        """Return the request as it may be carried out, once ``held`` has what it takes."""
+        """Return the authorised request; ``held`` then holds its slot."""
         concerned = known.caller is not None and found.authorisation.concerns(known.caller)
         try:
             if concerned:
@@ -150,12 +147,12 @@ class Endpoint:
 
     @cached_property
     def subjects(self) -> frozenset[str]:
-        """The fields that name what a request is about, as far as they hold ids, paths or data of connections."""
+        """The fields that name a request's subjects by ids, paths or data of connections."""
         declared = self.request.fields if self.request else {}
         return frozenset(name for name in NAMES if name in declared and _is_subject(declared[name]))
 
     def _permitted(self, found: Services, known: Account, request: Any) -> Any:
-        """Return the loaded request as its caller may have it carried out."""
+        """Return the loaded request as its caller may carry it out."""
         permitted = found.authorisation.check(caller(), self.action, request, self.subjects)
         known.authority |= permitted.reasons
         return permitted.request
@@ -169,9 +166,9 @@ class Endpoint:
         return caller
 
     def _admit_caller(self, found: Services, known: Account, caller: Caller) -> None:
-        """Take note who sent this request, until it is recorded as answered.
+        """Note the sender of this request, until it is recorded as answered.
 
-        :raises ConnmgrError: the caller's token is not valid any more, has had its requests, or is not for this.
+        :raises ConnmgrError: the caller's token is invalid, exceeds a quota, or lacks a scope.
         """
         known.caller = caller
         grant, kept = caller.grant, known.turns.kept
@@ -180,7 +177,7 @@ class Endpoint:
         found.tokens.begin(caller, known.environ["REMOTE_ADDR"], counts="counted" not in kept)
         kept["counted"] = True
         if grant is not None:
-            # Before anything of what the request carries is looked at.
+            # Before the request's content is examined.
             grant.require_scope(self.action.name)
 
     def _respond(self, result: Any) -> flask.Response:
@@ -199,7 +196,7 @@ def _is_subject(field: marshmallow.fields.Field[Any]) -> bool:
 
 
 def _awaited(turns: Turns, work: Callable[[], Any]) -> Any:
-    """Return what ``work`` returns, once it does not wait for news any more."""
+    """Return the result of ``work``, which no longer waits for news."""
     while True:
         try:
             return work()

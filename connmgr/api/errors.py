@@ -1,4 +1,4 @@
-"""How errors look on the wire, and the one place where every exception becomes an answer."""
+"""The form of errors in answers, and the one place where exceptions become answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, An
 def as_error(exception: BaseException, request: str) -> ConnmgrError:
     """Return ``exception`` as one of our own errors.
 
-    An unforeseen one is logged with the id of its ``request``, and becomes ``internal``.
+    An unexpected one is logged with the id of its ``request``, and becomes ``internal``.
     """
     if isinstance(exception, ConnmgrError):
         return exception

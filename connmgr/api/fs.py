@@ -72,7 +72,7 @@ REACHING = (
 
 
 def _goes_back(_sight: Sight, grant: Grant, request: Mapping[str, Any]) -> None:
-    """Refuse a pattern that cannot be held to rules over paths before its machine is asked."""
+    """Refuse a pattern that rules over paths cannot judge before its machine is asked."""
     if grant.has_rules_over_paths:
         allowed.split(request["pattern"])
 
@@ -90,7 +90,7 @@ def blob() -> dict[str, str]:
     """Store bytes for a later write. Only this session can use them; they are dropped after `blob-ttl`."""
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, Spool):
-        # An empty body has no spool; one beyond the limit was refused before it came here.
+        # An empty body has no spool; one beyond the limit was already refused.
         empty, body = body, services().blobs.spool()
         body.append(empty.read())
     detail(bytes=len(body))
@@ -317,10 +317,8 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 @contextmanager
 def place_of(request: Mapping[str, Any], *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
-    """Yield the place of the shell that ``request`` names, under the path rules of the caller's token.
-
-    An approval is bound to the ``blob`` that is written; a ``streamed`` body cannot be approved.
-    """
+    """Yield the place of the request's shell, under the caller's rules over paths; approvals cover the ``blob``."""
+    # A `streamed` body cannot be approved.
     with _session(request) as session:
         yield _place_of(session, request, blob, streamed=streamed)
 

@@ -32,7 +32,7 @@ class Group:
     ) -> Callable[[View], View]:
         """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of its ``kind``.
 
-        An ``action`` that is told by its name alone runs nothing, and nothing but its scopes and sight limits it.
+        An ``action`` given by its name alone runs nothing, and only its scopes and sight limit it.
         """
         done = Action(action) if isinstance(action, str) else action
 

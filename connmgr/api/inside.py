@@ -1,4 +1,4 @@
-"""Updates the connections below a host of containers to match the containers that it has."""
+"""Updates the connections below a host of containers to match its containers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from connmgr.vault.path import segment
 
 
 class Inside(NamedTuple):
-    """The result of a look inside: connections that were added, and those whose system has disappeared.
+    """The result of a look inside: ids of connections added, and ids of those whose system has disappeared.
 
-    ``skipped`` has a sentence for each system that was found and cannot be stored.
+    ``skipped`` has a sentence for each system that cannot be stored.
     """
 
     added: list[str]
@@ -76,7 +76,7 @@ def _met(
 ) -> tuple[dict[str, bool], list[Child]]:
     """Return whether the systems of connections ``below`` run, and which ``children`` have no connection.
 
-    A connection that was changed, for instance to another user, still belongs to its child.
+    A connection that was changed, for example to another user, still belongs to its child.
     """
     kind = services().registry.get(record.type)
     chosen = set(kind.schema().fields) - {kind.via}
@@ -109,7 +109,7 @@ def _seen(one: Connection | None) -> Mapping[str, Any]:
 def _additions(
     record: Connection, children: Iterable[Child], category: tuple[str, ...]
 ) -> tuple[list[tuple[Addition, bool]], list[str]]:
-    """Return what to store for ``children`` with whether each runs, and why some of them cannot be stored."""
+    """Return the additions for ``children``, whether each child runs, and why some cannot be stored."""
     additions: list[tuple[Addition, bool]] = []
     skipped: list[str] = []
     for child in children:
@@ -124,7 +124,7 @@ def _addition(record: Connection, child: Child, category: tuple[str, ...]) -> Ad
     kind = services().registry.get(child.type)
     given = {"type": child.type, **({kind.via: record.id} if kind.via else {}), **child.data}
     data = ConnectionData.load(given, caller().access)
-    # Raises where the name is none.
+    # Raises if the name is invalid.
     segment(child.name)
     about = {"name": child.name, "data": given}
     services().authorisation.check(caller(), ADD, {**about, "category": record.category})

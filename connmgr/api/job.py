@@ -253,7 +253,7 @@ def _info(job: StoredJob, *, stale: bool) -> dict[str, Any]:
 def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
     seen, told = found.seen, {}
     if found.directory and stored.state == "exited":
-        # A directory name that is not UTF-8 cannot be sent back by a client.
+        # A client could not send back a directory name that is not UTF-8.
         with suppress(UnicodeDecodeError):
             told["directory"] = found.directory.decode()
     return {
@@ -270,7 +270,7 @@ def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict
 def _piece(data: bytes, offset: int, seen: Stream | None, request: Mapping[str, Any]) -> dict[str, Any]:
     data = data[: request["maxBytes"]]
     eof = seen is not None and seen.ended and offset + len(data) >= seen.size
-    # The state that was seen last may be older than the output.
+    # The last seen state may be older than the output.
     size = max(offset + len(data), seen.size if seen is not None else 0)
     if request["encoding"] == "base64":
         return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "eof": eof, "size": size}

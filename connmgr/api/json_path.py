@@ -10,7 +10,7 @@ WHOLE = "The request body"
 LONGEST_NAME = 100
 LONGEST_PLACE = 500
 LONGEST_TEXT, DEEPEST = 64 * 1024, 64
-"""Characters and levels that are searched. An error beyond them is reported without its path."""
+"""Limits of the search, in characters and levels; an error beyond them is reported without its path."""
 
 Path = tuple[str | int, ...]
 
@@ -19,7 +19,7 @@ _NAME = ":"
 
 
 class Refused(ValueError):
-    """The error: a ``literal`` that is not accepted, or a ``name`` that an object has twice."""
+    """The error: a ``literal`` that is not accepted, or a ``name`` that occurs twice in an object."""
 
     def __init__(self, message: str, *, literal: str = "", name: str = "") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ def place_of(refused: Refused, text: str) -> str:
     """Return the path of the refused value in ``text``, such as ``data.port``."""
     seen: set[Path] = set()
     for piece, path in _walk(text):
-        # The decoder stops after a literal, whatever comes next.
+        # The decoder stops after a literal, whatever follows.
         if refused.literal and piece.startswith(refused.literal):
             return _joined(path)
         if not refused.literal and piece == _NAME and path[-1] == refused.name:
@@ -49,7 +49,7 @@ def place_of_depth(text: str, levels: int) -> str:
 def _walk(text: str) -> Iterator[tuple[str, Path]]:
     """Yield each value's first piece with the value's path, and ``:`` with the path of each name.
 
-    Stops where the text stops being JSON, or is too long or too deep.
+    Stop where the text is no longer JSON, or is too long or too deep.
     """
     path: list[str | int] = []
     # Whether the next item in an object is a value.

@@ -32,7 +32,7 @@ def start_shell(request: Mapping[str, Any]) -> bool:
 
 
 def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
-    """Start a job, or find the one that has the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
+    """Start a job, or find the one with the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
     job = StoredJob(
         id=str(uuid.uuid4()),
         connection=request["connection"],
@@ -54,7 +54,7 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
             raise
         started = _begun_outside(job, request)
     if caller().ended:
-        # The token was revoked during the start, and the revocation did not see this job.
+        # The token was revoked during the start, too late for the revocation to find this job.
         services().jobs.kill(job.id, caller().access, "KILL", 0)
     require_valid()
     return started

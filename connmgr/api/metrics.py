@@ -1,4 +1,4 @@
-"""``GET /metrics``: counts and times for Prometheus, behind a bearer token as everything is."""
+"""``GET /metrics``: counts and times for Prometheus; it needs a bearer token, as all endpoints do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ group = Group("metrics", "Counts and times for Prometheus.", prefix="")
     "/metrics", action="metrics.read", reads=True, audited=False, described=False, methods=("GET",), scraped=True
 )
 def metrics() -> flask.Response:
-    """Return all counts in the format that Prometheus asks for; its library is loaded at the first request."""
+    """Return all counts in the format that Prometheus asks for; its library is imported by the first request."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 

@@ -1,4 +1,4 @@
-"""Refuses requests of web pages, by headers that a browser sends and scripts cannot forge."""
+"""Refuses requests of foreign web pages, by headers that browsers send and scripts cannot forge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HTTP_PORT = 80
 
 
 class Addresses:
-    """The names and addresses that requests may be sent to.
+    """The names and addresses to which requests may be sent.
 
     They are loopback's, ``bound`` (the address listened on, if any) and ``allowed``, each with ``port`` unless it names
     another port.
@@ -45,11 +45,11 @@ class Addresses:
     def check(self, environ: Mapping[str, Any], *, browsers: bool) -> None:
         """Refuse a request that comes neither from a program nor from one of our own pages.
 
-        ``Host`` gives away a page whose name was made to resolve to our address (DNS rebinding), ``Origin`` or
+        ``Host`` reveals a page whose name was made to resolve to our address (DNS rebinding), ``Origin`` or
         ``Sec-Fetch-Site`` any other page. Without ``browsers`` a POST or a WebSocket from our own pages is refused too.
 
         :raises InvalidRequest: there is not exactly one Host header.
-        :raises MisdirectedRequest: it names somebody else.
+        :raises MisdirectedRequest: it names another host.
         :raises ForbiddenOrigin: another page has sent the request.
         """
         host = environ.get("HTTP_HOST", "")

@@ -14,7 +14,7 @@ from connmgr.engine.running import Result
 WHOLE = 1024 * 1024
 """Most bytes of output in an answer with Content-Length; more are sent in chunks, and the connection is closed."""
 
-# A multiple of 3, so that pieces of base64 can be put together.
+# A multiple of 3, so that pieces of base64 can be joined.
 _PIECE = 96 * 1024
 
 Encode = Callable[[bytes | bytearray], Iterator[bytes]]
@@ -28,7 +28,7 @@ def respond(result: Result, encoding: str, *, restarted: bool = False) -> flask.
 
 
 def shown(output: bytes | bytearray, encoding: str) -> str:
-    """Return ``output`` as :func:`respond` shows it."""
+    """Return ``output`` as in the response of :func:`respond`."""
     if encoding == "base64":
         return base64.b64encode(output).decode()
     return output.removesuffix(b"\n").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Requests that wait for news without a thread: the server takes one back, and hands it in again when there is news.
+"""Requests that wait for news without a thread: the server takes a request back, and calls the application again.
 
 A view that finds nothing yet calls :meth:`Turns.wait`, which raises :class:`Parked`. The view runs again from its
 beginning, with all checks, when there is news or its time is over.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TURNS = "connmgr.turns"
-"""The member of the WSGI environment with the :class:`Turns` of a request."""
+"""The key in the WSGI environment for the :class:`Turns` of a request."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
 """Calls its argument at the next news, or at once if there is news already; returns a function that cancels that."""
@@ -31,7 +31,7 @@ class Parked(Exception):
         self._over = False
 
     def begin(self, resume: Callable[[], None]) -> None:
-        """Have ``resume`` called at the next news, unless :meth:`end` was called."""
+        """Call ``resume`` at the next news, unless :meth:`end` was called."""
         cancel = self._subscribe(resume)
         with self._lock:
             self._cancel = cancel
@@ -40,7 +40,7 @@ class Parked(Exception):
             cancel()
 
     def end(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         with self._lock:
             self._over = True
             cancel = self._cancel
@@ -59,10 +59,10 @@ class Parked(Exception):
 
 @dataclass
 class Turns:
-    """The part of a request that lasts from one of its turns to the next."""
+    """The part of a request that lasts from turn to turn."""
 
     resumes: bool = True
-    """Whether the server hands the request in again; otherwise its thread waits."""
+    """Whether the server calls the application again; otherwise its thread waits."""
 
     began: float = field(default_factory=time.monotonic)
     kept: dict[str, Any] = field(default_factory=dict)
@@ -70,10 +70,7 @@ class Turns:
     """Set by a turn that ended without an answer."""
 
     def wait(self, subscribe: Subscribe, seconds: float) -> None:
-        """Return if the request came at least ``seconds`` ago.
-
-        :raises Parked: it came later, and waits for the news of ``subscribe``.
-        """
+        """Return if the request is at least ``seconds`` old; otherwise raise Parked until the news of ``subscribe``."""
         until = self.began + seconds
         if time.monotonic() < until:
             raise Parked(subscribe, until)

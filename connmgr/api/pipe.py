@@ -33,7 +33,7 @@ from connmgr.streams.opening import Opening
 from connmgr.streams.pipe import Pipe
 
 MAX_COMMAND = 64 * 1024
-"""Most bytes of a command, which the far side's kernel takes as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
+"""Longest command, in bytes: the far side's kernel gets it as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
 
 HANG_UP_SECONDS = 10.0
 _STREAM = Source("connmgr.engine", "stream")
@@ -127,7 +127,7 @@ def pipe(request: dict[str, Any]) -> Begin:
     cookie = secrets.token_hex(16)
     open = partial(_open_tcp, request["tcp"]) if "tcp" in request else partial(_start, request, cookie)
     lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
-    # git and scp soon connect again, and then need no login.
+    # git and scp often connect again soon, and then need no login.
     found.kept.keep(request["connection"], lease)
     found.vault.connections.touch(request["connection"])
 

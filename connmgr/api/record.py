@@ -43,11 +43,11 @@ def announce(services: Services, known: Account, *, reads: bool) -> None:
 
 
 def finish(response: flask.Response) -> flask.Response:
-    """Close the account of the request that ``response`` answers; of a streamed one, after it is sent."""
+    """Close the account of the request answered by ``response``; for a streamed response, after it is sent."""
     known, rule = account(), flask.request.url_rule
     response.headers["X-Request-Id"] = known.id
     facts = {**_facts(known, rule), "status": response.status_code, "code": None}
-    # Every refusal gets an entry, except that of a stranger, who could fill the trail.
+    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the trail.
     stranger = known.caller is None and not known.authority
     audited = not stranger and (known.audited or response.status_code in REFUSALS)
     record = partial(_record, services(), facts, rule.rule if rule else "", known, audited)
@@ -72,7 +72,7 @@ def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
 
 
 def _further(known: Account) -> dict[str, Any]:
-    """Return the facts that the audit trail has beyond the log."""
+    """Return the facts for the audit trail that are not in the log."""
     return {"action": known.action, **known.authority}
 
 
@@ -85,7 +85,7 @@ def _record(services: Services, facts: dict[str, Any], rule: str, known: Account
         # The code of a streamed answer.
         known.held.close()
     except BaseException as error:  # noqa: BLE001
-        # A plugin may raise anything, and the token must not stay in use.
+        # A plugin may raise any exception, and the token must not stay in use.
         known.code = as_error(error, known.id).code
     facts["code"] = known.code
     seconds = time.perf_counter() - known.began
@@ -101,14 +101,14 @@ def _record(services: Services, facts: dict[str, Any], rule: str, known: Account
         for what, details in known.parts:
             services.audit.record({**told, **what}, {}, details, known.begun)
     if logger.isEnabledFor(logging.INFO):
-        # Not by the logger's methods: they search the stack for the caller, which takes longer than everything else.
+        # Not by the logger's methods, which search the stack for the caller; that would take longer than all the rest.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)
         line.facts = facts
         logger.handle(line)
 
 
 class Line:
-    """A request's facts, which become one line of text when printed.
+    """A request's facts, formatted as one line of text when printed.
 
     A client's words are quoted and in ASCII, so that they cannot imitate other parts of the line.
     """

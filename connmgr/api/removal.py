@@ -1,4 +1,4 @@
-"""What follows when connections were removed from the vault."""
+"""The consequences of removing connections from the vault."""
 
 from __future__ import annotations
 

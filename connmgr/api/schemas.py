@@ -1,4 +1,4 @@
-"""Fields that several endpoint groups share."""
+"""Fields used by several endpoint groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_APPROVAL_WAIT = 60
 class Id(Text):
     """The uuid of a connection or category, in lower case.
 
-    Anything else is passed on unchanged, so that the lookup answers that it is unknown.
+    Any other text is passed on unchanged, so that the lookup answers that it is unknown.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -83,7 +83,7 @@ class Members(fields.Dict):
 
 
 class AwaitsApproval(Schema):
-    """A request about which a rule of its token may ask."""
+    """A request that may need an approval."""
 
     wait = Number(
         load_default=0,

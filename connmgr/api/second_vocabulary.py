@@ -22,11 +22,11 @@ from connmgr.fields import Schema
 
 PATH = "store"
 NAMES = {"connection": "store", "connections": "stores", "connectionFilter": "storeFilter"}
-"""Each field that has a second name, and that name."""
+"""Each field with a second name, and that name."""
 
 
 class Located(Schema):
-    """A request on one connection, at a path that both vocabularies share."""
+    """A request about one connection, at a path that both vocabularies share."""
 
     connection = Id(required=True, metadata={"description": "The connection whose running shell is used."})
 
@@ -39,7 +39,7 @@ class Located(Schema):
         return {"connection" if name == NAMES["connection"] else name: value for name, value in data.items()}
 
     def handle_error(self, error: ValidationError, data: Any, **_: Any) -> None:
-        """Name the field as the client does."""
+        """Name the field as in the client's vocabulary."""
         messages: Any = error.messages
         if NAMES["connection"] in data and "connection" in messages and "connection" not in data:
             messages[NAMES["connection"]] = messages.pop("connection")
@@ -62,7 +62,7 @@ def group_of(connections: Group) -> Group:
 
 
 def renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
-    """Return ``schema`` with its fields under their second names outside; loaded values have the first names."""
+    """Return ``schema`` with the second names of its fields in JSON; loaded values have the first names."""
     if schema is None:
         return None
     changed: dict[str, Any] = {}

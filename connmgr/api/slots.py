@@ -13,7 +13,7 @@ STOPS = 16
 
 
 class RequestSlots:
-    """Limits how many requests may wait for something slow, so that others always find a free thread."""
+    """Limits how many requests may wait for machines, so that others always find a free thread."""
 
     def __init__(self, count: int) -> None:
         self._free = threading.BoundedSemaphore(count)

@@ -22,28 +22,28 @@ from connmgr.streams.client import refuse
 from connmgr.streams.opening import Opening
 
 HAND_OVER = "connmgr.hand_over"
-"""Where the environment of a request has the function that returns its client's socket, of which the server lets go."""
+"""The key in a request's environment for the function that hands over its client's socket."""
 
 FIRST_MESSAGE_SECONDS = 10.0
 
 Begin = Callable[[Opening], None]
-"""What a view returns: it joins the client with its stream, and does not wait."""
+"""The result of a view: a function that joins the client with its stream, without waiting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEndpoint(Endpoint):
-    """An endpoint that answers 101 and goes on in frames (:mod:`connmgr.frames`); its view returns a :data:`Begin`."""
+    """An endpoint that answers 101, then uses frames (:mod:`connmgr.frames`); its view returns a :data:`Begin`."""
 
     methods: tuple[str, ...] = ("GET",)
 
     frames: str
-    """What is sent both ways, for the description."""
+    """The frames in both directions, for the description."""
 
     first_message: bool = False
     """Whether ``request`` loads the first message, which is JSON, instead of the path and the query."""
 
     redeems: Callable[[str, Mapping[str, Any]], Caller] | None = None
-    """Returns the caller whose ticket the client shows for what the path names, where tickets are taken."""
+    """Returns the caller of a ticket for the subject in the path; None if tickets are not accepted."""
 
     def __call__(self, **in_path: Any) -> flask.Response:
         found, known = services(), self._account()
@@ -81,9 +81,9 @@ class StreamEndpoint(Endpoint):
 
 
 def _accept(opening: Opening) -> None:
-    """Take the client's socket over from the server, and answer 101.
+    """Take over the client's socket from the server, and answer 101.
 
-    :raises UpgradeRequired: the server cannot let go of it.
+    :raises UpgradeRequired: the server cannot hand it over.
     """
     hand_over: Callable[[], socket.socket] | None = flask.request.environ.get(HAND_OVER)
     if hand_over is None:

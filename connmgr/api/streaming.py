@@ -20,7 +20,7 @@ from connmgr.errors import CommandCancelled, NoSuchDirectory
 from connmgr.fields import Schema
 
 ROOM = "connmgr.room"
-"""The member of the WSGI environment with a :class:`Room`, which waits until the client has read what was sent."""
+"""The key in the WSGI environment for a :class:`Room`, which waits until the client has read what was sent."""
 
 JSON = "application/json"
 NAMES = ("stdout", "stderr")
@@ -42,7 +42,7 @@ class ExecLine(Schema):
 Line = dict[str, Any]
 Burst = list[Line]
 Encode = Callable[[bytes, bool], str]
-"""Turns output into text; keeps an incomplete character back, except in the last piece."""
+"""Encodes output as text; keeps an incomplete character back, except in the last piece."""
 
 
 def is_wanted() -> bool:
@@ -95,7 +95,7 @@ def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug
     except BaseException as error:
         if isinstance(error, NoSuchDirectory) and not any(printed.values()):
             raise
-        # A plugin may raise anything, and the status of the answer is sent already.
+        # A plugin may raise any exception, and the status of the answer is already sent.
         _, body = told(error, known, debug=debug)
         last = body if "error" in body else {"error": body}
     finally:

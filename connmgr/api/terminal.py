@@ -50,7 +50,7 @@ NEWS_SECONDS = 0.01
 """Output that comes within this time counts as one piece of news for waiting requests."""
 
 LOOK_SHARE = 5.0
-"""How many times the duration of its last look a request waits before it looks at the screen again."""
+"""A waiting request pauses for this multiple of the duration of its last look at the screen."""
 
 FINDING = (errors.UnknownTerminal, errors.SecretLocked, errors.IntegrityError)
 """Errors of looking up a terminal."""
@@ -287,7 +287,7 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
         shown = _shown(seen)
         there = any(wanted in "".join(row.text) for row in seen.grid.rows)
     if state == RUNNING and not (there and offset > request.get("since", -1)):
-        # Leaves most of the processor time to others while much is printed.
+        # Leaves most of the processor time to others during much output.
         pause = max(NEWS_SECONDS, LOOK_SHARE * (time.monotonic() - began))
         turns().wait(partial(terminal.subscribe, offset, state, pause), request["wait"])
     return {**shown, "offset": offset, "state": state, "exitCode": terminal.exit_code}

@@ -14,7 +14,7 @@ from connmgr.errors import InvalidToken
 
 TICKET_SECONDS = 30.0
 MAX_TICKETS = 1000
-"""Most valid tickets at once; beyond that the oldest is dropped."""
+"""Most valid tickets; beyond that the oldest is dropped."""
 
 
 class _Ticket(NamedTuple):
@@ -24,7 +24,7 @@ class _Ticket(NamedTuple):
 
 
 class Tickets:
-    """The tickets that are valid, kept as digests. Safe to use from several threads."""
+    """The valid tickets, stored as digests. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,5 +58,5 @@ class Tickets:
 
 
 def _digest(ticket: str) -> bytes:
-    # The time of looking up a digest does not reveal how much of a guessed ticket is right.
+    # Looking up a digest does not reveal by its time how much of a guessed ticket is right.
     return sha256(ticket.encode(errors="surrogatepass")).digest()

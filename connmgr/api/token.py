@@ -337,7 +337,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     if decision is None:
         return {"effect": "unknown", "rule": None}
     argv = {} if decision.argv is None else {"argv": list(decision.argv)}
-    # Nobody can approve what is not known before it comes.
+    # Content that arrives later cannot be approved in advance.
     effect = "deny" if decision.effect == "ask" and endpoint.raw_body else decision.effect
     return {"effect": effect, "rule": rule_of(decision), **argv}
 

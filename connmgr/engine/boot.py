@@ -26,9 +26,9 @@ OUTPUT_BYTES = 64 << 10
 
 
 LINE_LIMIT = 4200
-"""Most bytes of an announcement: a word, a name and a path (PATH_MAX of Linux is 4096)."""
+"""Longest announcement in bytes: a word, a name and a path (PATH_MAX of Linux is 4096)."""
 
-# Moves the channel's output out of the reach of commands, and of shells that think they are interactive on a terminal.
+# Protects the channel's output from commands, and from shells that consider themselves interactive on a terminal.
 _ASIDE = "8>&1 9>&2 >/dev/null 2>&1"
 
 _BOOT = Source(__package__, "boot")
@@ -50,7 +50,7 @@ def boot_script() -> str:
 class Announcement:
     """A shell by the last part of its path, and its path; ``nudged`` if its input may still contain nudges.
 
-    Its environment has ``word`` in the variable CONNMGR_BOOT.
+    ``word`` is the value of CONNMGR_BOOT in its environment.
     """
 
     name: str
@@ -87,7 +87,7 @@ class _Output:
         stdout, stderr = self._channel.recv(timeout)
         self._stdout += stdout
         self._stderr += stderr
-        # Dropping some bytes at every piece would copy the whole buffer each time.
+        # Dropping a few bytes with every piece would copy the whole buffer each time.
         if len(self._stdout) > 2 * OUTPUT_BYTES:
             self._looked = max(0, self._looked - len(self._stdout) + OUTPUT_BYTES)
             del self._stdout[:-OUTPUT_BYTES]

@@ -1,4 +1,4 @@
-"""The shells that the engine speaks, and how each is started, driven and asked for its state.
+"""The shells that the engine supports, and how each is started, driven and asked for its state.
 
 A *supervisor* is the shell that lives as long as the session. It reads one frame per command from its standard input
 and runs it in a subshell, so that a command cannot affect the supervisor. fish and csh cannot do that: ``/bin/sh``
@@ -19,8 +19,8 @@ from connmgr.errors import UnsupportedShell
 class Interpreted:
     """How sh runs a command in a shell that cannot supervise.
 
-    ``call`` is the sh text, with ``@command@``, ``@shell@`` and ``@program@`` in it: the command, the shell's path, and
-    ``program``, which prints the state that the command leaves.
+    ``call`` is the sh text, which contains ``@command@``, ``@shell@`` and ``@program@``: the command, the shell's path,
+    and ``program``, which prints the state after the command.
     """
 
     call: str
@@ -28,7 +28,7 @@ class Interpreted:
 
     @cached_property
     def template(self) -> bytes:
-        """The sh text, with ``@command@``, ``@shell@``, ``@nonce@`` and ``@env@`` to be filled in."""
+        """The sh text, with the blanks ``@command@``, ``@shell@``, ``@nonce@`` and ``@env@``."""
         program = quote(self.program.text.rstrip("\n").encode()).decode()
         return fill(self.call, {"program": fill(program, LETTERS | {"supervisor": "'$$'"})}).encode()
 
@@ -38,21 +38,20 @@ _RENEWAL = "exec 8>/proc/self/fd/8 9>/proc/self/fd/9"
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the engine must know about one family of shells.
+    """The facts about one family of shells that the engine needs.
 
-    ``number`` is the API's ``shellDialect``. ``builtin`` is the word that reaches a builtin behind a function of the
-    same name, and ``plainly`` removes a function that has the name of that word itself. ``exports`` prints the exported
-    variables as ``export -p`` does. The shell keeps the values of the variables in ``kept`` by itself, so that they can
-    only be exported; it takes its orders by those in ``orders``. ``family`` prints which of the other shells one called
-    sh is. ``fork`` makes a process of its own of ``( … )`` where it is none by itself. ``streams`` are the
-    redirections of a command, and ``hold`` defines the functions around it where it can open descriptors beyond 9.
-    ``untrap`` takes back what a command may have set to run with each word that follows, or in place of one.
-    ``renewal`` opens the session's streams anew. ``functions`` prints the functions and aliases that a shell may
-    have been started with. ``preparation`` is run once, before all commands. ``put`` prints its argument, in which
-    ``\\0ooo`` stands for the byte of that number, and nothing after it. ``slurps`` says whether ``$(<file)`` is what a
-    file holds. ``execute`` makes a program of the shell; where that would rather take a builtin, ``by_path`` does it
-    with the path of the program ``$_cm_name``. ``newline`` is how one is written within single quotes. ``interpreter``
-    is, for a shell that cannot supervise, the sh text that runs a command in it.
+    ``number`` is the API's ``shellDialect``. ``builtin`` is the word that calls a builtin despite a function of the
+    same name, and ``plainly`` removes a function with the name of that word itself. ``exports`` prints the exported
+    variables as ``export -p`` does. The shell sets the values of the variables in ``kept`` itself, so that they can
+    only be exported; the variables in ``orders`` change its behaviour. ``family`` prints which shell one called sh is.
+    ``fork`` makes ``( … )`` a process of its own where it is none. ``streams`` are the redirections of a command, and
+    ``hold`` defines the functions around it if the shell can open descriptors beyond 9. ``untrap`` undoes traps that a
+    command may have set for the words that follow. ``renewal`` reopens the session's streams. ``functions`` prints the
+    functions and aliases that a shell may have been started with. ``preparation`` is run once, before all commands.
+    ``put`` prints its argument, in which ``\\0ooo`` is the byte of that octal number, and nothing after it. ``slurps``
+    says whether ``$(<file)`` is the content of a file. ``execute`` replaces the shell by a program; if it would prefer
+    a builtin, ``by_path`` does this with the path of the program ``$_cm_name``. ``newline`` is a newline within single
+    quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -79,21 +78,18 @@ class Dialect:
     interpreter: Interpreted | None = None
 
     def quoted(self, word: bytes) -> bytes:
-        """Return ``word`` as one word of this shell, whatever bytes it holds."""
+        """Return ``word``, which may contain any bytes, as one word of this shell."""
         return quote(word) if self.newline == b"\n" else quote(word).replace(b"\n", self.newline)
 
     def behind(self, family: Dialect, kept: frozenset[bytes]) -> Dialect:
-        """Return this dialect as ``family`` speaks it, the shell behind the name: sh may be any of them.
-
-        ``kept`` are the variables that the shell which it supervises keeps too.
-        """
+        """Return this dialect for the actual shell ``family`` behind the name sh, with its and the given ``kept``."""
         kept |= family.kept
         own = replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
         return replace(own, by_path=family.by_path and own.execute)
 
 
-# zsh does not read back what its own `export -p` prints for control characters and bytes above 127. Arrays may be
-# marked, but are not exported.
+# zsh cannot read back what its own `export -p` prints for control characters and bytes above 127. Arrays may be marked,
+# but are not exported.
 _ZSH_EXPORTS = (
     "builtin emulate -L zsh -o extendedglob;builtin local _cm_k;builtin local -a _cm_e;"
     'for _cm_k in "${(@k)parameters[(R)(scalar|integer|float)*export*~*readonly*special*]}";do '
@@ -116,7 +112,7 @@ _BASH_PLAINLY = (
     "POSIXLY_CORRECT=${POSIXLY_CORRECT-_cm_};unset -f builtin enable;enable builtin exit echo pwd export trap unset [;"
     'case "$POSIXLY_CORRECT" in _cm_) unset POSIXLY_CORRECT;; esac'
 )
-# Without this option it runs builtins and functions instead of programs.
+# Without this option, zsh runs builtins and functions instead of programs.
 _ZSH_EXECUTE = "builtin unset -f command_not_found_handler 2>/dev/null;builtin setopt posixbuiltins;builtin exec"
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes to OLDPWD, which lasts like exported variables; a ksh exports it only if it was exported before.
@@ -188,7 +184,7 @@ DIALECTS = (
     _MKSH,
     replace(_MKSH, names=("oksh", "loksh", "pdksh"), by_path="exec"),
     # ksh93 runs `( … )` without a fork, and a timeout could not kill only that; setting a limit makes it fork. On a
-    # terminal it loses what it has read of a quoted string when the next line comes.
+    # terminal it loses the read part of a quoted string when the next line comes.
     Dialect(
         5,
         ("ksh", "ksh93", "ksh93u+m"),
@@ -207,7 +203,7 @@ DIALECTS = (
 def dialect_of(name: str) -> Dialect:
     """Return the dialect of a shell by the last part of its path.
 
-    :raises UnsupportedShell: the engine does not speak it.
+    :raises UnsupportedShell: the engine does not support it.
     """
     for dialect in DIALECTS:
         if name in dialect.names:

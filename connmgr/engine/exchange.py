@@ -12,10 +12,10 @@ from connmgr.printable import in_one_line
 
 OPEN_SECONDS = 30.0
 STALL_SECONDS = 60.0
-"""Longest time without progress of a transfer."""
+"""Longest time of a transfer without progress."""
 
 END_SECONDS = 2.0
-"""Longest wait for the end of a program after its answer, so that its helper can be used again."""
+"""Longest wait for the end of a program after its answer, so that its helper can be reused."""
 
 STATUS_BYTES = len("255\n")
 
@@ -23,12 +23,12 @@ SEND_BYTES = 192 << 10
 """Bytes sent at once; each acceptance counts as progress."""
 
 NOISE_BYTES = 64 << 10
-"""Bytes that start-up files may print before the program answers."""
+"""Most bytes that start-up files may print before the program's answer."""
 
 DETAIL_CHARACTERS = 200
 
 ANSWER_BYTES = 8 << 10
-"""Bytes of an answer line: a word and at most a path."""
+"""Longest answer line in bytes: a word and at most a path."""
 
 NOT_WHOLE = "The data did not arrive whole; repeat the transfer."
 
@@ -41,9 +41,9 @@ Chunk = tuple[int, Iterable[bytes]]
 
 
 class Exchange:
-    """A program that runs in a helper; a context manager that keeps the helper for the next program, or closes it.
+    """A program that runs in a helper; the context manager keeps the helper for the next program, or closes it.
 
-    Each method raises :class:`connmgr.errors.TransferFailed` when the link breaks or nothing moves for a minute.
+    Each method raises :class:`connmgr.errors.TransferFailed` if the link breaks or nothing moves for a minute.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Exchange:
             at = self._seen.find(lead, looked)
             looked = at if at >= 0 else max(0, len(self._seen) - len(lead) + 1)
             start = at + len(lead)
-            # A question has a path, in which there may be a newline.
+            # A question contains a path, which may contain a newline.
             last = b" " + self.mark + b"\n" if self._seen.startswith(b"ask ", start) else b"\n"
             end = self._seen.find(last, start, start + ANSWER_BYTES) if at >= 0 else -1
             if end >= 0:
@@ -126,7 +126,7 @@ class Exchange:
     def send(self, pieces: Iterable[bytes], size: int) -> bool:
         """Write ``pieces`` of ``size`` bytes to the program; return False if it has ended: its next answer says why.
 
-        :raises connmgr.errors.TransferFailed: they are not of that size; the program is ended.
+        :raises connmgr.errors.TransferFailed: they have another size; the program is ended.
         """
         self._answered = False
         left = size
@@ -203,7 +203,7 @@ class Exchange:
         return True
 
     def settle(self) -> None:
-        """Expect no more output but the program's end, with any status."""
+        """Expect no more output except the program's end, with any status."""
         self._answered = True
 
     def succeeded(self) -> bool:

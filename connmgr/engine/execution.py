@@ -25,7 +25,7 @@ def executed(dialect: Dialect, argv: Sequence[bytes]) -> bytes:
     """
     is_searched = b"/" not in argv[0] and (dialect.by_path or argv[0].startswith(b"-"))
     become = words.EXEC if is_searched else dialect.execute.encode()
-    # ksh93 on a terminal loses the beginning of a word that stands at byte 65,536 of a line.
+    # On a terminal, ksh93 loses the beginning of a word at byte 65,536 of a line.
     between = b" " if dialect.newline == b"\n" else b" \\\n"
     return become + b" " + between.join(map(dialect.quoted, argv))
 

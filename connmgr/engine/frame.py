@@ -27,10 +27,10 @@ _REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.R
 
 @dataclass(frozen=True)
 class Command:
-    """One command and its own options: ``text``, or instead the program and words of ``argv``.
+    """One command and its options: ``text``, or instead the program and words of ``argv``.
 
-    It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory`` or ``environment`` it runs in a copy of the
-    session, whose state it does not change; so does an ``argv``.
+    It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory``, ``environment`` or ``argv`` it runs in a
+    copy of the session, and does not change the session's state.
     """
 
     text: bytes = b""
@@ -58,7 +58,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The shell that runs the commands of a session which ``/bin/sh`` supervises.
+    """The shell that runs the commands of a session supervised by ``/bin/sh``.
 
     ``env`` is the path of env(1).
     """
@@ -146,7 +146,7 @@ def _special(dialect: Dialect) -> bytes:
 
 
 def _as_path(directory: bytes) -> bytes:
-    # cd gives "-" and "-P" another meaning, and searches CDPATH for a path that begins with a name.
+    # cd reads "-" and "-P" differently, and searches CDPATH for a path that begins with a name.
     return directory if directory.startswith(b"/") else b"./" + directory
 
 
@@ -169,7 +169,7 @@ def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: I
     }
     run = _BLANK.sub(lambda blank: filling[blank[1]], interpreter.language.template)
     source = b"6<" + (command.source or b"&0")
-    # All newlines, those of the command too, are within single quotes.
+    # All newlines, including those of the command, are within single quotes.
     return b"{ " + run.replace(b"\n", dialect.newline) + b";} " + source + b" " + _OUTPUT
 
 

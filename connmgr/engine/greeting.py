@@ -13,7 +13,7 @@ _MERGED = Source(__package__, "merged")
 
 
 def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
-    """Return the text that makes a shell of ``dialect`` a supervisor and has it describe itself, led by ``nonce``.
+    """Return the text that makes a shell of ``dialect`` a supervisor, which then describes itself after ``nonce``.
 
     If the channel has only one stream of output (``merged``), both descriptors use it.
     """

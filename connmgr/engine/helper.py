@@ -1,6 +1,6 @@
 """A shell beside the session's, which runs the daemon's own small programs one after another.
 
-Starting a shell for each would run the far side's start-up files, a tenth of a second on many machines.
+Starting a shell for each would run the far side's start-up files, which take a tenth of a second on many machines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXCHANGE = Source(__package__, "exchange")
 class Program:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
-    A ``fed`` program reads from the channel exactly what it was told to; otherwise it fails, and the shell ends.
+    A ``fed`` program reads exactly the announced input from the channel; otherwise it fails, and the shell ends.
     ``refusals`` are the errors that it may answer, by their codes.
     """
 
@@ -50,7 +50,7 @@ class Program:
 class Helper:
     """A shell that waits for calls on ``channel``.
 
-    ``known`` are the parts of programs that it has read, and ``kept`` the values of variables that it was given.
+    ``known`` are the parts of programs that it has read, and ``kept`` the values of variables that it has been given.
     """
 
     channel: Channel
@@ -78,7 +78,7 @@ class Helper:
 
         ``variables`` are set for the program; only those that changed since the last call are sent. Its last line is
         the mark, ``over``, and its exit status.
-        :raises OSError: the helper is gone, or did not take the call within ``timeout`` seconds.
+        :raises OSError: the helper is gone, or did not accept the call within ``timeout`` seconds.
         """
         mark = new_nonce()
         unknown = "".join(part for part in program.parts if part not in self.known).encode()
@@ -111,8 +111,7 @@ class Helper:
 
 
 class Helpers:
-    """Keeps one idle helper for the next caller, in ``pool`` if given, and tracks the helpers in use by its own
-    callers.
+    """Keeps one idle helper for the next caller, in ``pool`` if given, and tracks the helpers of its own callers.
 
     Safe to use from several threads.
     """

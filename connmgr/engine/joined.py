@@ -1,4 +1,4 @@
-"""Joins output of a running command that comes in a burst, so that its reader does not get a message for each write."""
+"""Joins the output of a running command that comes in a burst, so that its reader gets fewer messages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterator
 
 JOIN_SECONDS = 0.02
-"""Longest time that output waits for more; output that comes within it is joined."""
+"""Longest time that output waits for more output to be joined with."""
 
 JOINED_BYTES = 64 << 10
-"""Bytes of output that are sent at once, without waiting for more."""
+"""Output of this size is sent at once, without waiting for more."""
 
 PIECE_BYTES = 32 << 10
 """Most bytes of a piece."""

@@ -1,4 +1,4 @@
-"""Kills a command's processes from a second channel, since the supervisor waits for them."""
+"""Kills a command's processes over a second channel, because the supervisor waits for them."""
 
 from __future__ import annotations
 

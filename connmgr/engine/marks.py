@@ -1,13 +1,14 @@
 """The marks in a command's streams, which delimit its output, its state and its end.
 
-A marker is a colon, a random nonce of 128 bits that only this frame holds, a tag and a newline. Output cannot imitate
-it, and when the shell prints the frame (``set -x``), no colon precedes the nonce. A marker has one newline, because
-bash writes line by line.
+A marker is a colon, a random nonce of 128 bits that only this frame contains, a tag and a newline. Output cannot
+imitate it, and when the shell prints the frame (``set -x``), no colon precedes the nonce. A marker has one newline,
+because bash writes line by line.
 
-Tags on stdout, after the output, in this order and each at most once: ``c`` begins the working directory; ``p`` says
-that the command moved to another, and begins that name if it differs; ``v`` begins the exported variables, ``x`` the
-output of an EXIT trap. ``g`` says that the requested directory cannot be entered, ``l`` that the session's own is lost.
-A blank and a number end the command with that status. On stderr the bare nonce is the only mark, and the end.
+Tags on stdout, after the output, in this order and each at most once: ``c`` begins the working directory; ``p`` means
+that the command moved to another directory, and begins that name if it differs; ``v`` begins the exported variables,
+``x`` the output of an EXIT trap. ``g`` means that the requested directory cannot be entered, ``l`` that the session's
+own is lost. A blank and a number end the command with that status. On stderr the bare nonce is the only mark, and the
+end.
 
 If anything else follows a nonce, the shell's state is unknown, and :class:`UnknownMark` is raised.
 """
@@ -19,12 +20,12 @@ import re
 from connmgr.engine.words import DIRECTORY, LOST, MOVED, REFUSED, REST, VARIABLES
 
 STATE_BYTES = 512 << 10
-"""Bytes of working directory, and of variables; a larger state is not carried over."""
+"""Most bytes of working directory, and of variables; a larger state is not carried over."""
 
 TAG_BYTES = len(" 65535\r")
 """Most bytes between a nonce and its newline."""
 
-_OUTPUT = ""  # the section that no letter begins
+_OUTPUT = ""  # the section before the first letter
 _TAG = re.compile(rb"(?P<status> [0-9]{1,5})?(?P<letter>[a-z])?(?P<translated>\r?)")
 _FOLLOWING = {
     "": (DIRECTORY, REFUSED, LOST),
@@ -36,7 +37,7 @@ _FOLLOWING = {
 
 
 class UnknownMark(Exception):
-    """A nonce is followed by no mark, or by one that may not come there."""
+    """A nonce is followed by no mark, or by one that is not allowed there."""
 
 
 class MarkedStream:
@@ -120,7 +121,7 @@ class MarkedStream:
         if match is None or (match["status"] and match["letter"]):
             raise UnknownMark
         if match["translated"]:
-            # The command has set the terminal to translate newlines.
+            # The command has made the terminal translate newlines.
             self._translated = True
         if match["letter"]:
             self._begin(match["letter"].decode())

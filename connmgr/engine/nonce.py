@@ -10,14 +10,14 @@ from hashlib import blake2b
 
 
 def new_nonce() -> str:
-    """Return 128 random bits as letters, digits, ``-`` and ``_``; short, since shells read input byte by byte."""
+    """Return 128 random bits as letters, digits, ``-`` and ``_``; short, because shells read input byte by byte."""
     return secrets.token_urlsafe(16)
 
 
 def nonces() -> Iterator[str]:
     """Yield words like :func:`new_nonce` by a keyed hash of a counter (BLAKE2b, RFC 7693).
 
-    Asking the system for random bytes releases the interpreter, which is slow with many threads.
+    Random bytes from the system would release the interpreter lock, which is slow with many threads.
     """
     key = secrets.token_bytes(32)
     for number in itertools.count():

@@ -1,6 +1,6 @@
 """Finds commands that cannot change their session's state, and so can run with less effort.
 
-They consist of programs with words and redirections. A program cannot change the shell that runs it; only the shell's
+They consist of programs with words and redirections. Programs cannot change the shell that runs them; only the shell's
 builtins and functions can.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MAX_COMMAND_BYTES = 400
-"""Most bytes of a checked command: checking a longer one takes more time than it could save."""
+"""Longest command that is checked, in bytes: checking a longer one takes more time than it could save."""
 
 BLANKS = b" \t\n"
 """Blanks around a command."""

@@ -30,7 +30,7 @@ KILL_AGAIN_FIRST_SECONDS, KILL_AGAIN_SECONDS = 0.1, 1.0
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended: its exit status (128 + N for signal N) and its output, cut if ``truncated``."""
+    """The end of a command: its exit status (128 + N for signal N) and its output, cut if ``truncated``."""
 
     exit_code: int
     stdout: bytes | bytearray
@@ -51,7 +51,7 @@ class Holder(Protocol):
     """The session that runs a command."""
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Turn the shell's end within the ``with`` block into the error that says why."""
+        """Raise the error for the shell's end within the ``with`` block."""
 
     def kill_tree(self, cookie: str, timeout: float) -> bool:
         """Kill all processes of the command; return whether that succeeded."""
@@ -64,7 +64,7 @@ class Holder(Protocol):
 
 
 Room = Callable[[float], bool]
-"""Waits up to the given seconds until the reader has taken all output; returns whether it has."""
+"""Waits up to the given seconds until the reader has read all output; returns whether it has."""
 
 
 def _always(_: float) -> bool:
@@ -108,7 +108,7 @@ class Running:
         """Yield ``(stdout, stderr)``, one of them empty, as output comes, to the end of the command.
 
         Bursts are joined (:class:`Joined`). While there is no ``room``, nothing is read, so the command waits for its
-        reader, while its time goes on. If it is killed then, unread output is dropped.
+        reader; its timeout continues. If it is killed then, unread output is dropped.
 
         Raises CommandTimeout or CommandCancelled after a kill, NoSuchDirectory or ShellLost.
         """
@@ -140,12 +140,9 @@ class Running:
         return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated)
 
     def read(self, seconds: float) -> bool:
-        """Read available output, waiting up to ``seconds`` for some; return whether the command has ended.
-
-        With this one thread reads several commands in turn. Afterwards any thread may call :meth:`result`, which does
-        not wait if the command has ended.
-        :raises connmgr.errors.ShellLost, connmgr.errors.ShellStopped: the shell is gone.
-        """
+        """Read output for up to ``seconds``; return whether the command has ended; raise ShellLost or ShellStopped."""
+        # One thread can read several commands in turn. Afterwards any thread may call result(),
+        # which does not wait if the command has ended.
         with self._session.guarded():
             self._receive(seconds)
         return self.ended
@@ -170,7 +167,7 @@ class Running:
             raise self._interruption(reason)
 
     def _until(self, deadline: float, abandoned: Callable[[], bool]) -> Generator[None, None, str]:
-        """Read until the command ends; return None, or why the wait was given up: ``timeout`` or ``abandoned``.
+        """Read until the command ends; return None, or ``timeout`` or ``abandoned`` if it was not waited for.
 
         ``deadline`` is a time of ``time.monotonic``. Yields after each read.
         :raises EOFError: the shell is gone.
@@ -187,7 +184,7 @@ class Running:
                 self._raise_if_ended()
                 next_look = now + CLIENT_POLL_SECONDS
             if not self._room(min(deadline, next_look) - now):
-                # Do not wait for a reader that has left.
+                # A reader that has left is not waited for.
                 if abandoned():
                     return "abandoned"
                 continue
@@ -214,7 +211,7 @@ class Running:
         self._due = math.inf
 
     def _receive(self, seconds: float) -> None:
-        # A function of its own, so that no variable keeps the output alive during the wait for its reader.
+        # A function of its own, so that no variable keeps the output in memory during the wait for its reader.
         out, err = self._channel.recv(seconds)
         self.stdout.parse(out)
         self.stderr.parse(err)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-# Without quotes, newlines, backslashes and exclamation marks, which fish and csh read in their own ways.
+# Without quotes, newlines, backslashes and exclamation marks, which fish and csh parse differently.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _BOOT_IN_OWN_LOCALE = 'eval "$(LC_ALL=C printf %b "$1")"'
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 ,./:=@_%+-]")
@@ -18,7 +18,7 @@ _BLANK = re.compile(r"@(\w+)@")
 
 
 def quote(word: bytes) -> bytes:
-    """Return ``word`` as one single-quoted word of a POSIX shell, whatever bytes it holds."""
+    """Return ``word``, which may contain any bytes, as one single-quoted word of a POSIX shell."""
     return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 
@@ -29,11 +29,8 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 
 @cache
 def programs(package: str) -> Mapping[str, str]:
-    """Return the programs for the far side that ``package`` has in the files of ``far/``, by the files' names.
-
-    They are read together, once: a running daemon keeps its programs, even if an upgrade replaces the files. The far
-    side gets their lines without indentation, blank lines and comments.
-    """
+    """Return the programs for the far side in the files of ``package``'s ``far/``, without comments, by file name."""
+    # Read together and once: a running daemon keeps its programs, even if an upgrade replaces the files.
     found = (file for file in (files(package) / "far").iterdir() if file.is_file())
     return {file.name: _uncommented(file.read_text(encoding="utf-8")) for file in found}
 
@@ -63,33 +60,28 @@ class Source:
 
 
 def script_argv(script: str, arguments: Iterable[str | bytes] = (), *, own_locale: bool = False) -> list[str]:
-    """Return the argv that runs ``script`` in ``/bin/sh`` with ``arguments`` as ``$1`` and so on.
-
-    It runs in the locale C, or with ``own_locale`` in the user's, for programs of the user.
-
-    The login shell of the far side parses the command line of an ssh session, whatever language it speaks. So the
-    script travels in the octal escapes of ``printf %b`` (POSIX.1-2017 *printf*), which hold nothing that means
-    anything to a shell; arguments may hold any byte but NUL.
+    """Return the argv that runs ``script`` in ``/bin/sh`` with ``arguments``, which have no NUL, as ``$1`` and so on.
+    The locale is C, or with ``own_locale`` the user's, for programs of the user.
     """
+    # The far side's login shell, of any language, parses the command line of an ssh session. Therefore the script is
+    # sent in the octal escapes of `printf %b` (POSIX.1-2017 printf), which no shell interprets.
     words = (word.encode() if isinstance(word, str) else word for word in arguments)
     text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
     return ["/bin/sh", "-c", _BOOT_IN_OWN_LOCALE if own_locale else _BOOT, "sh", encoded(text)]
 
 
 def as_words(text: bytes) -> bytes | None:
-    """Return ``text``, all newlines of which are within single quotes, as a line that means the same to a POSIX shell.
-
-    The variable ``newline`` holds one there. Return None if there is a byte in it that no line may hold.
-    """
+    """Return ``text``, whose newlines are all in single quotes, as an equivalent line of POSIX sh, or None."""
+    # The line refers to the variable `newline`. None: a byte of the text cannot be in a line.
     line = text.replace(b"\n", b"'\"$newline\"'")
     return None if _NOT_PRINTABLE.search(line) else line
 
 
 def as_line(text: bytes) -> str:
-    """Return ``text``, which holds no NUL, as a short line that ``printf %b`` turns back into it."""
+    """Return ``text``, which contains no NUL, as a short line that ``printf %b`` decodes."""
     return _NOT_IN_A_LINE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()
 
 
 def encoded(text: bytes) -> str:
-    """Return ``text``, which holds no NUL, in the escapes of ``printf %b``: one line without quotes."""
+    """Return ``text``, which contains no NUL, in the escapes of ``printf %b``: one line without quotes."""
     return _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()

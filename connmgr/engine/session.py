@@ -34,16 +34,16 @@ from connmgr.errors import (
 from connmgr.plugin import Channel, Transport
 
 GIVE_UP_SECONDS = 5.0
-"""Time for killing a shell that does not answer."""
+"""Time to kill a shell that does not answer."""
 
 MAX_LATE_READS = 64
 """Most reads of output from background processes before a command is sent anyway."""
 
 FRAME_INPUT_BYTES = 16384
-"""Larger standard input goes through a pipe of its own, if there is a second channel."""
+"""Larger standard input uses a pipe of its own, if there is a second channel."""
 
 SEND_SECONDS = 30.0
-"""Time for a waiting supervisor to take a frame."""
+"""Longest time for a waiting supervisor to accept a frame."""
 
 
 class Session:
@@ -157,7 +157,7 @@ class Session:
         *,
         patience: float | None = None,
     ) -> Iterator[Running]:
-        """Begin ``command`` after those before it, and hold the session for it until the ``with`` block ends.
+        """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
 
         It may run for ``timeout`` seconds, as long as ``abandoned``, called about once a second, returns False. If it
         still runs when the block ends, it is killed.
@@ -211,7 +211,7 @@ class Session:
 
     @contextlib.contextmanager
     def guarded(self, *, sent: bool = True) -> Iterator[None]:
-        """Turn the shell's end within the ``with`` block into the error that says why, and whether anything was sent.
+        """Raise the error for the shell's end within the ``with`` block, which says whether anything was ``sent``.
 
         :raises ShellStopped: it was stopped.
         :raises ShellLost: it is gone, or in an unknown state.
@@ -221,7 +221,7 @@ class Session:
         except (ConnmgrError, GeneratorExit):
             raise
         except BaseException as error:
-            # After an exception against a plugin's contract, the position in the streams is unknown.
+            # After an exception that violates a plugin's contract, the position in the streams is unknown.
             self._lost = True
             if isinstance(error, UnknownMark):
                 raise ShellLost("The daemon lost track of the far side's shell; start it again.") from error
@@ -283,7 +283,7 @@ class Session:
         return kill_tree(self.transport, self.pid, self._supervisor.word, cookie, timeout)
 
     def _kill_supervisor(self, timeout: float) -> None:
-        # A busy or stopped shell does not notice the end of its streams.
+        # A busy or suspended shell does not notice the end of its streams.
         kill_supervisor(self.transport, self.pid, self._supervisor.word, timeout)
 
     @contextlib.contextmanager
@@ -356,7 +356,7 @@ class Session:
             return
         self._entered = self._state.directory
         if command.keeps_state and stdout.state:
-            # The same name may lead to another directory.
+            # The same name may now lead to another directory.
             self._moved = stdout.moved
             interpreted = self._supervisor.interpreter is not None
             self._restore = self._state.update(*stdout.state, from_env=interpreted)

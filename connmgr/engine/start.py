@@ -23,7 +23,7 @@ PATH_BYTES = 4096
 """Bytes of a path with its final NUL (PATH_MAX of Linux)."""
 
 NAME_CHARACTERS = 200
-"""Characters of a system's name, and of a path quoted in a message."""
+"""Longest name of a system, and longest quotation of a path, in characters."""
 
 _PID = re.compile("[1-9][0-9]{0,9}")
 
@@ -58,7 +58,7 @@ class ShellInfo:
 class Supervisor:
     """A shell that is ready for frames.
 
-    Its environment contains ``word``. ``pure`` says that it has no functions or aliases, so that every word except its
+    Its environment contains ``word``. ``pure`` means that it has no functions or aliases, so that every word except its
     own runs a program, and that it waits for all programs. ``dialect`` is that of the actual shell, also for ``sh``.
     ``argv`` starts another shell of the same kind.
     """
@@ -76,7 +76,7 @@ class Supervisor:
 
 
 def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
-    """Open a channel, start on it ``shell`` (a path or name, options allowed) or the login shell, and greet it.
+    """Open a channel, start ``shell`` (a path or name, options allowed) or the login shell on it, and greet it.
 
     :raises UnsupportedShell: the engine does not know the far side's shell, or the shell does not run commands.
     :raises connmgr.errors.OperationError: the channel could not be opened.
@@ -148,7 +148,7 @@ def _described(
     shell: Announcement,
     argv: tuple[str, ...],
 ) -> Supervisor:
-    # Earlier output of the shell comes first. A nonce at the beginning of a line would be a mark.
+    # Earlier output of the shell may come first. A nonce at the beginning of a line would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {word} ")[2].split("\n")
     if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_BYTES:
         raise _undescribed(shell)

@@ -24,7 +24,7 @@ _QUOTING = re.compile(rb"""['"\\]""")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 _OF_EACH_COMMAND = frozenset(b"_ PWD CONNMGR_COMMAND".split())
-"""Variables whose value differs in each command."""
+"""Variables that differ for each command."""
 
 GONE = b"/dev/null"
 """The working directory of a session whose directory was removed: no shell enters it."""
@@ -33,7 +33,7 @@ GONE = b"/dev/null"
 def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
     """Return, for each variable that ``export -p`` printed, the statement that sets it; None for other text.
 
-    Takes time proportional to the size of ``dump``, whatever it contains.
+    The time is proportional to the size of ``dump``, whatever it contains.
     """
     variables: dict[bytes, bytes] = {}
     position = 0
@@ -54,7 +54,7 @@ def parse_exports(dump: bytes) -> dict[bytes, bytes] | None:
 
 
 def _unexpanded(value: bytes) -> bytes:
-    """Return ``value``, quoted if it is a bare word with tildes, which ksh93 prints unquoted and expands on reading."""
+    """Return ``value``, quoted if it is a bare word with tildes: ksh93 prints those unquoted and expands them."""
     return quote(value) if b"~" in value and not _QUOTING.search(value) else value
 
 
@@ -109,5 +109,5 @@ class State:
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
         changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.kept]
         self.variables = variables
-        # Without this word, the shell would exit at a variable that it refuses to set or unset.
+        # Without this word, the shell would exit at a variable that it cannot set or unset.
         return b"".join(self.dialect.builtin.encode() + b" " + statement for statement in changes)

@@ -1,6 +1,6 @@
 """Sends a command's large standard input over a second channel and a named pipe.
 
-Shells read their input byte by byte, to leave the rest to their commands: a megabyte within a frame takes seconds.
+Shells read their input byte by byte, to leave the rest to their commands, so a megabyte within a frame takes seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from connmgr.plugin import Channel, Deadline, Transport
 
 PIECE_BYTES = 1 << 20
 END_SECONDS = 5.0
-"""Longest wait for the end of the feeding process after its reader."""
+"""Longest wait for the end of the feeding process after its reader has ended."""
 
 _LINE_BYTES = 1 << 16
 
@@ -26,7 +26,7 @@ def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
     """Provide ``data`` in a named pipe of the far side, and yield the pipe's path for one reader.
 
     :raises connmgr.errors.OperationError: no channel could be opened for it.
-    :raises EOFError: the far side could not make the pipe.
+    :raises EOFError: the far side could not create the pipe.
     """
     channel = transport.open_channel(script_argv(_SCRIPT.text, [str(len(data))]), timeout=timeout)
     writer = threading.Thread(target=_write, args=(channel, data, timeout), name="stdin", daemon=True)

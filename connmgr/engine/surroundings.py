@@ -13,8 +13,8 @@ from connmgr.engine.frame import Interpreter
 class Surroundings:
     """A session's shell and state after its last command; see :class:`connmgr.engine.state.State`.
 
-    ``argv`` starts a shell like the supervisor, which speaks ``dialect``; ``interpreter`` is the session's shell where
-    that cannot supervise. ``variables`` are the statements that set each variable.
+    ``argv`` starts a shell like the supervisor, which uses ``dialect``; ``interpreter`` is the session's shell if that
+    cannot supervise. ``variables`` are the statements that set each variable.
     """
 
     argv: tuple[str, ...]

@@ -1,13 +1,13 @@
-"""The words that the engine and a supervisor agree on.
+"""The words shared by the engine and a supervisor.
 
-The programs of ``far/`` define the functions, a frame calls them. ``connmgr.engine.marks`` says what the letters mean;
-the programs print each after the nonce.
+The programs of ``far/`` define the functions, and frames call them. ``connmgr.engine.marks`` explains the letters,
+which the programs print after the nonce.
 """
 
 from __future__ import annotations
 
 GONE = b"_cm_gone"
-"""``letter nonce``: says why the command does not run."""
+"""``letter nonce``: reports why the command does not run."""
 
 DUMP = b"_cm_dump"
 """``status nonce``: prints the state, and ends the subshell."""
@@ -16,10 +16,10 @@ PUT = b"_cm_put"
 """``text``: prints bytes in the escapes of ``printf %b``, as a command's input."""
 
 HOLD, FREE = b"_cm_hold", b"_cm_free"
-"""Take, and free again, the descriptors that scripts use; between them the streams of a command are kept."""
+"""Reserve and release the descriptors that scripts use; between them the streams of a command are kept."""
 
 EXEC = b"_cm_exec"
-"""``argv…``: becomes a program of PATH whose name ``exec`` would take for something else."""
+"""``argv…``: becomes a program of PATH whose name ``exec`` would read as something else."""
 
 END = b"_cm_end"
 """``status nonce``: the supervisor reports the end of a command."""

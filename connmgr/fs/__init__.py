@@ -1,1 +1,1 @@
-"""Files of the machines that connections lead to, and the blobs in transfer."""
+"""Files of the machines that connections lead to, and blobs for their transfer."""

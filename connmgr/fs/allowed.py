@@ -13,7 +13,7 @@ _WILDCARD = re.compile(rb"[*?[\\]")
 
 
 def in_directory(records: Iterable[bytes], gate: Gate, directory: bytes) -> Iterator[bytes]:
-    """Yield those of a directory's entries that ``gate`` lets be read."""
+    """Yield the entries of a directory that ``gate`` allows to be read."""
     return (record for record in records if gate.allows(READ, _below(directory, name_of(record))))
 
 
@@ -22,7 +22,7 @@ def _below(directory: bytes, name: bytes) -> bytes:
 
 
 def matched(records: Iterable[bytes], gate: Gate, start: bytes, lead: bytes) -> Iterator[bytes]:
-    """Yield the entries that ``gate`` lets be read, by their whole paths; ``start`` is the real path of ``lead``."""
+    """Yield the entries that ``gate`` allows to be read, by whole paths; ``start`` is the real path of ``lead``."""
     directory = b""
     for record in records:
         if record.startswith(b"="):
@@ -34,7 +34,7 @@ def matched(records: Iterable[bytes], gate: Gate, start: bytes, lead: bytes) -> 
 
 
 def split(pattern: bytes) -> tuple[bytes, bytes]:
-    """Return the directory that leads ``pattern``, with its slash, and the rest from the first wildcard on."""
+    """Return the directory at the beginning of ``pattern``, with its slash, and the rest from the first wildcard on."""
     parts = pattern.rstrip(b"/").split(b"/")
     wild = (at for at, part in enumerate(parts) if _WILDCARD.search(part))
     at = next(wild, len(parts) - 1)

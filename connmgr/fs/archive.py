@@ -1,6 +1,6 @@
 """Directories as archives in the format tar: read from a far side, and written to one.
 
-What passes is read member by member and written anew: neither side gets a header that the other has made.
+Archives are parsed member by member and written anew, so that neither side gets a header made by the other.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MAX_LINKS = 100_000
 
 LINK_BYTES = 64 << 20
 NAME_BYTES = 256
-"""Memory for those links: of each name on the way to one its length, and so much besides."""
+"""Memory for those links; each name on the way to a link counts with its length and this overhead."""
 
 COMPLAINT_BYTES = 32 << 10
-"""Most bytes of error messages of the far side's tar that are passed on: a pax header may have 64 KiB."""
+"""Most bytes of error messages of the far side's tar that are passed on; a pax header may have 64 KiB."""
 
 MEMBERS_A_SECOND = 500
-"""Members that a far side must put in place in a second at least, beyond the time that any answer has."""
+"""Rate at which a far side must at least put members in place, in addition to the time of any answer."""
 
 REPORT_BYTES = 1 << 20
 """Most bytes of a far side's report about entries that it could not move to their place."""
@@ -75,10 +75,7 @@ class Archive:
         self._complaints: list[str] = []
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the archive in pieces.
-
-        :raises TransferFailed: the far side does not send an archive, or not to its end.
-        """
+        """Yield the archive in pieces; raise TransferFailed if the far side sends no complete archive."""
         return joined(self._pieces(), PIECE_BYTES)
 
     def close(self) -> None:
@@ -109,7 +106,7 @@ class Archive:
             return None
         parts = _parts(member.name)
         if self._lead is None:
-            # The first member shows whether the run is about a directory or a single file.
+            # The first member shows whether this run archives a directory or a single file.
             self._lead = _parts(self._calls.lead or (self._single if parts else b""))
             parts = [] if self._lead else parts
         name = b"/".join(self._lead + parts)
@@ -139,7 +136,7 @@ def extract(place: Place, path: bytes, pieces: Iterable[bytes], *, exact: bool, 
 
 
 _Names = dict[bytes, "_Names | None"]
-"""The links in a directory, None, and the directories on the way to others."""
+"""The names in a directory: None for a link, or a dict for a directory on the way to links."""
 
 _NONE: _Names = {}
 
@@ -147,8 +144,8 @@ _NONE: _Names = {}
 class Gate:
     """Checks members of an archive before they are unpacked into a directory, and rewrites them.
 
-    :raises ArchiveRefused: a path is absolute or has ``..``; a later member goes through a link, or would take its
-        place; a hard link leads elsewhere; something is neither a file, a directory nor a link.
+    :raises ArchiveRefused: a path is absolute or contains ``..``; a later member passes through a link, or would
+        replace it; a hard link leads elsewhere; a member is neither a file, a directory nor a link.
     """
 
     def __init__(self, mask: int, tally: Tally) -> None:
@@ -159,7 +156,7 @@ class Gate:
         self._count = self._held = 0
 
     def __call__(self, member: Member) -> Member | None:
-        """Return the member as it is written, None for the directory itself."""
+        """Return the rewritten member, None for the directory itself."""
         parts = _parts(member.name)
         if not parts:
             return None
@@ -210,7 +207,7 @@ class Gate:
 
 
 def _rewritten(reader: Reader, change: Callable[[Member], Member | None]) -> Iterator[bytes | memoryview]:
-    """Yield the members of an archive as ``change`` returns them, without its end."""
+    """Yield the members of an archive as rewritten by ``change``, without its end."""
     for member in reader:
         changed = change(member)
         if changed is not None:
@@ -227,9 +224,9 @@ def _to_the_end(reader: Reader, gate: Gate) -> Iterator[bytes | memoryview]:
 
 
 def _parts(path: bytes) -> list[bytes]:
-    """Return the names in a relative path; none for the directory itself.
+    """Return the names in a relative path; an empty list for the directory itself.
 
-    :raises ArchiveRefused: it leads out.
+    :raises ArchiveRefused: it leads out of the directory.
     """
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     if path.startswith(b"/") or b".." in parts or len(path) > tar.NAME_BYTES:

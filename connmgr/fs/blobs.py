@@ -1,4 +1,4 @@
-"""Blobs: bytes that a client session has uploaded, kept until they are used or expire."""
+"""Blobs: bytes that a client session has uploaded, stored until they are used or expire."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Blob:
 class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
-    ``quota`` bounds the bytes of all blobs, incoming ones included; ``ttl`` is in seconds. ``directory`` holds those
-    that are not kept in memory; it is made, mode 0700, if missing.
+    ``quota`` limits the bytes of all blobs, incoming ones included; ``ttl`` is in seconds. ``directory`` is for blobs
+    that do not fit into memory; it is created, mode 0700, if missing.
     """
 
     def __init__(self, directory: Path, *, quota: int, ttl: float) -> None:
-        """Make the directory.
+        """Create the directory.
 
-        :raises StartupError: it cannot be made, or something else is there.
+        :raises StartupError: it cannot be created, or something else is there.
         """
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -77,7 +77,7 @@ class Blobs:
         return Spool(Content(self._directory, self._room), self._claim)
 
     def store(self, owner: object, spool: Spool) -> str:
-        """Keep the content of ``spool`` for the client session ``owner``, and return the blob's uuid.
+        """Store the content of ``spool`` for the client session ``owner``, and return the blob's uuid.
 
         :raises BlobQuotaExceeded: the quota is exhausted.
         :raises NoSpace: the daemon's disk is full.
@@ -109,7 +109,7 @@ class Blobs:
 
     @property
     def number(self) -> int:
-        """How many blobs are stored."""
+        """The number of stored blobs."""
         return len(self._blobs)
 
     @property

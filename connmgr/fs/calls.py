@@ -1,4 +1,4 @@
-"""One program, run over a directory as often as its list of names requires."""
+"""Runs one program over a directory as often as its list of names requires."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CALL_BYTES = 48 << 10
 
 
 class Calls:
-    """The runs of ``program`` over the directory ``path``, for ``names`` in it; one run for all that it holds.
+    """The runs of ``program`` over the directory ``path``, for ``names`` in it; without names, one run for everything.
 
     The first run has begun, and each yields its answer after ``ok``. Close it afterwards.
 
     With a gate each name has its own run, as the path. ``lead`` is the path of such a run's archive relative to the
-    directory, empty for the whole directory; None if names need no prefix. ``missed`` has the runs after the first that
-    failed.
+    directory, empty for the whole directory; None if names need no prefix. ``missed`` has the failed runs after the
+    first.
     """
 
     lead: bytes | None = None
@@ -70,7 +70,7 @@ def _single(names: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 def _lists(names: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield ``names`` in lists that one call takes; one list without a name if there is none."""
+    """Yield ``names`` in lists that fit into one call; one empty list if there is none."""
     call: list[bytes] = []
     size = 0
     for name in names:

@@ -18,7 +18,7 @@ from connmgr.fs.tar import FILE, HARD_LINK, Reader
 from connmgr.plugin import Deadline
 
 SIGN_SECONDS = 5.0
-"""Seconds without a checksum after which a blank is sent to the client, which shows whether it is still there."""
+"""After so many seconds without a checksum, a blank is sent to the client, which shows whether it is still there."""
 
 _SIZE = re.compile(rb" *([0-9]{1,18})\r?\n")
 _SUM = re.compile(rb"([0-9a-f]{64}) [ *](?:\./)?(.+)", re.DOTALL)
@@ -50,11 +50,8 @@ class Checksums:
         self._calls = Calls(place, scripts.CHECKSUM, path, names) if self._archive is None else None
 
     def __iter__(self) -> Iterator[list[Checksum]]:
-        """Yield the checksums in bursts, in no order, and an empty list if none came for a while.
-
-        Links and unreadable files have none.
-
-        :raises TransferFailed: the link breaks, or the far side sends something else.
+        """Yield the checksums in bursts, in any order, and an empty list if none came for a while.
+        Links and unreadable files have none. Raises TransferFailed.
         """
         runs = [_archived(self._archive)] if self._archive else map(_checksums, self._calls or ())
         for found in chain.from_iterable(runs):
@@ -91,7 +88,7 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
     while True:
         while not deadline.passed and not exchange.arrives(SIGN_SECONDS):
             yield []
-        # A far side that sends nothing gets no time beyond the deadline.
+        # A far side that sends nothing gets no extra time after the deadline.
         if not (piece := next(exchange.data(deadline.left()), b"")):
             break
         total += len(piece)

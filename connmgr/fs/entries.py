@@ -13,7 +13,7 @@ from itertools import islice
 from connmgr.errors import TransferFailed
 
 RUN_ENTRIES = 4096
-"""Entries sorted at once, because sorting blocks other threads."""
+"""Entries sorted at once; sorting blocks other threads."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TYPES = {
@@ -96,10 +96,7 @@ def entry_of(record: bytes, name: bytes, target: bytes | None = None) -> Entry:
 
 
 def name_of(record: bytes) -> bytes:
-    """Return the name in ``record``.
-
-    :raises TransferFailed: it describes no file.
-    """
+    """Return the name in ``record``; raise TransferFailed if it describes no file."""
     return _matched(record)["name"][1:].removeprefix(b"./").removesuffix(b"\n")
 
 

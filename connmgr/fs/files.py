@@ -23,7 +23,7 @@ from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
 
 WHOLE = 64 << 10
-"""A file is read to its end before its size is told, if it has at most this many bytes."""
+"""Largest file that is read completely before its size is reported, in bytes."""
 
 UNSIZED_LIMIT = 16 << 20
 """Most bytes that are read of a file with a small reported size; files in /proc report 0."""
@@ -36,13 +36,13 @@ RECORD_LIMIT = 16 << 10
 """Most bytes of an entry, and of a link's target."""
 
 BLOCK = 64 << 10
-"""Bytes of a large file that the far side reads at once."""
+"""Block size of the far side for a large file."""
 
 CHUNK_BYTES = 2 << 20
 """Bytes of one chunk to a far side; each chunk costs a process there."""
 
 SLOWEST_DISK = 1 << 20
-"""Bytes per second that a far side must at least flush and check, in addition to the time of any answer."""
+"""Rate at which a far side must at least flush and check, in bytes per second, besides the time of any answer."""
 
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 
@@ -104,17 +104,13 @@ class Reading:
 
 
 NOTHING = "nothing"
-"""In place of a file to replace: the path must be free."""
+"""In place of a file's SHA-256: the path must not exist."""
 
 
 def write(place: Place, path: bytes, blob: Blob, mode: int | None, replaces: str = "") -> None:
-    """Write ``blob`` to ``path``, which changes in one step, once the whole blob is on disk.
-
-    An existing file keeps its mode and owner; a new one gets ``mode``, or the mode that the far side's umask allows. A
-    link is followed. ``replaces`` is as in :class:`Marks`.
-
-    :raises connmgr.errors.FileExists, connmgr.errors.FileChanged: the existing file may not be replaced.
-    """
+    """Write ``blob`` to ``path`` in one step, when it is completely on disk; raise FileExists or FileChanged."""
+    # An existing file keeps its mode and owner; a new one gets `mode`, or the mode that the far side's umask allows. A
+    # link is followed. `replaces` is as in Marks.
     _put(place, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), Marks(mode, None, replaces))
 
 
@@ -187,7 +183,7 @@ def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
 
 
 def make_temporary(place: Place) -> bytes:
-    """Make a new directory for temporary files that only the session's user can enter, and return its path.
+    """Create a new directory for temporary files that only the session's user can enter, and return its path.
 
     :raises PolicyDenied: the place has a gate: rules over paths could not restrict a program that runs from there.
     """
@@ -212,8 +208,8 @@ def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Lis
 def matching(place: Place, pattern: bytes) -> Listing:
     """Return the files that match ``pattern``, as the far side's shell expands it; links are not followed.
 
-    With a gate wildcards do not go through links either, and forbidden files are left out.
-    :raises PolicyDenied: the place has a gate, and the pattern goes back from what a wildcard matches.
+    With a gate, wildcards do not pass through links either, and forbidden files are left out.
+    :raises PolicyDenied: the place has a gate, and ``..`` follows a wildcard in the pattern.
     """
     if place.gate is not None:
         return _matching_allowed(place, pattern, place.gate)
@@ -233,9 +229,9 @@ def _matching_allowed(place: Place, pattern: bytes, gate: Gate) -> Listing:
 
 
 def _entries(exchange: Exchange) -> Iterator[bytes]:
-    """Yield what describes each entry.
+    """Yield the description of each entry.
 
-    :raises TransferFailed: after them, where they are not all.
+    :raises TransferFailed: at the end, if the listing is incomplete.
     """
     before = b""
     for record in records_of(exchange, LISTING_LIMIT):
@@ -298,7 +294,7 @@ def _octal(mode: int | None) -> str:
 
 
 def _number(text: bytes) -> int:
-    # int() takes signs, blanks and underscores too, and digits without end.
+    # int() would accept signs, blanks and underscores, and any number of digits.
     if not _NUMBER.fullmatch(text):
         raise TransferFailed("The far side described the file in an unknown way.")
     return int(text)

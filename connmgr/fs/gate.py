@@ -1,7 +1,7 @@
-"""Rules over paths, kept on the far side at the moment of use.
+"""Rules over paths, applied on the far side at the moment of use.
 
-A program on the far side enters the directory of a path, tells the real path, and waits for the decision. It then works
-in that directory, and follows no link.
+A program on the far side enters the directory of a path, reports the real path, and waits for the decision. It then
+works in that directory, and follows no link.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _QUESTIONS = {
     b"write": ((WRITE,), False),
     b"write-all": ((WRITE,), True),
     b"fill": ((WRITE,), True),
-    # Under its new name a file may be readable that is not readable now.
+    # Under its new name, a file may become readable.
     b"take": ((READ, WRITE), False),
     b"take-all": ((READ, WRITE), True),
     b"at": ((), False),
@@ -31,14 +31,13 @@ _QUESTIONS = {
 class Gate(Protocol):
     """Decides what a caller may do with files of a far side.
 
-    An ``action`` is ``fs.read`` or ``fs.write``. A path is absolute and real: no link, no ``.`` and no ``..`` in it.
-    Either method raises what the client is answered: :class:`connmgr.errors.PolicyDenied` or another error of status
-    403, whose message names no path that the request does not have.
+    An ``action`` is ``fs.read`` or ``fs.write``. A path is absolute and real: without links, ``.`` and ``..``. Both
+    methods raise the answer to the client: :class:`connmgr.errors.PolicyDenied` or another error of status 403, whose
+    message names only paths of the request.
     """
 
     def check(self, action: str, path: bytes) -> None:
-        """Return if ``action`` is allowed on ``path``: an existing file, or the name that is created, changed or
-        removed."""
+        """Return if ``action`` is allowed on ``path``: an existing file, or a name to create, change or remove."""
 
     def covers(self, action: str, directory: bytes) -> None:
         """Return if ``action`` is allowed on ``directory`` and on everything that is or will be below it."""
@@ -49,16 +48,16 @@ class Gate(Protocol):
 
 @dataclass
 class Judge:
-    """Passes the questions of one program to ``gate``; ``real`` is the last path that it told."""
+    """Passes the questions of one program to ``gate``; ``real`` is the last path that it reported."""
 
     gate: Gate
     real: bytes = b""
 
     def __call__(self, question: bytes) -> None:
-        """Return if the program may go on.
+        """Return if the program may continue.
 
         :raises connmgr.errors.PolicyDenied: it may not.
-        :raises TransferFailed: the far side asks in an unknown way.
+        :raises TransferFailed: the question is malformed.
         """
         kind, _, path = question.partition(b" ")
         if kind not in _QUESTIONS or not path.startswith(b"/"):

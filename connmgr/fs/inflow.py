@@ -1,4 +1,4 @@
-"""A request body that is used while it arrives, instead of being kept first."""
+"""A request body that is used while it arrives."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ More = Callable[[], bool]
 class Inflow:
     """The bytes of one body: the parser of its request appends them, and the answering thread takes them, once.
 
-    Bytes are received only on demand: a client that sends faster waits. The server sets ``more`` when a thread begins
-    to answer. Until then, and always if the whole request came at once, there are only the bytes that came with the
-    header.
+    Bytes are received only on demand, so a client that sends faster must wait. The server sets ``more`` when a thread
+    begins to answer. Until then, and always if the whole request came at once, there are only the bytes that came with
+    the header.
     """
 
     def __init__(self) -> None:
         self.more: More = lambda: False
         self.size = 0
-        """How many bytes have arrived."""
+        """The number of bytes that have arrived."""
         self._pieces: deque[bytes] = deque()
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Inflow:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the body to its end.
 
-        :raises connmgr.errors.ConnmgrError: it breaks off, or is malformed.
+        :raises connmgr.errors.ConnmgrError: it is incomplete or malformed.
         """
         while True:
             while self._pieces:

@@ -1,10 +1,10 @@
 """The programs of ``far/``, in the language of sh, that work on files of the far side.
 
 Each runs in a helper, as the session's user; its first argument is the session's directory. It answers with a line that
-begins with a random mark: ``ok`` and facts, or ``no``, the code of an error and perhaps details. Data follow.
+begins with a random mark: ``ok`` and facts, or ``no``, an error code and perhaps details. Data follow.
 
-The programs need POSIX.1-2017 alone. They use, if present, stat of GNU, busybox or BSD, GNU find's ``-printf``, a
-program that computes SHA-256, and open files by their descriptors in /proc.
+The programs need only POSIX.1-2017. If present they use stat of GNU, busybox or BSD, GNU find's ``-printf``, a program
+that computes SHA-256, and the descriptors of open files in /proc.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def held(program: Program) -> Program:
 
 
 _HELD = {name: f"{name}_held" for name in ("glob", "mkdir", "move")}
-"""Programs that are others then."""
+"""The programs that have a different variant for such callers."""
 
 
 READ = _program("read")
-"""``path``. ``ok size``, then the content; it succeeds if that can be read to its end."""
+"""``path``. ``ok size``, then the content; succeeds if the whole content can be read."""
 
 WRITE = _program("write", shared=("chunks", "litter"), fed=True)
-"""``path mode nonce``, the size of a block in bytes, and, if any, the time for ``touch -t`` and what may be replaced: a
-file of that SHA-256, or ``nothing``.
+"""``path mode nonce``, the block size in bytes, and optionally the time for ``touch -t`` and what may be replaced: the
+SHA-256 of a file, or ``nothing``.
 
-``ok``, and ``exact`` unless it acknowledges chunks, when it is ready for the content, in chunks, and a line ``end size
-sha256``; ``ok`` when it is in place.
+``ok`` when it is ready, and ``exact`` unless it acknowledges chunks. Then it reads the content in chunks, and a line
+``end size sha256``; ``ok`` when the file is in place.
 """
 
 LIST = _program("list", "describing", setup="find_out_how")
@@ -72,29 +72,29 @@ An entry is mode and type, size, time, ids, names, and ``/./name``.
 """
 
 GLOB = _program("glob", "describing", setup="find_out_how")
-"""``pattern``. As LIST: what the pattern matches, by their whole paths.
+"""``pattern``. As LIST, for the matches of the pattern, by their whole paths.
 
-Held, ``directory pattern``: ``=`` and a directory's path from that one lead the entries that are in it.
+Held, ``directory pattern``: ``=`` and a path from that directory precede the entries of each directory.
 """
 
 CHECKSUM = _program("checksum", setup="find_checksum", shared=("inside",))
-"""``path name…``. ``ok``; after each SHA-256, two blanks, a file's path from ``path`` and NUL; a mark and ``end``.
+"""``path name…``. ``ok``; each SHA-256 with two blanks, a file's path from ``path`` and NUL; a mark and ``end``.
 
-The sum of a large file is led by its size, a newline and NUL. The names begin with ``./``.
+The sum of a large file follows its size, a newline and NUL. The names begin with ``./``.
 """
 
 ARCHIVE = _program("archive", setup="find_tar", shared=("inside",))
-"""``path name…``. ``ok``, an archive, and what tar complains of; the names lead from ``path`` and begin with ``./``."""
+"""``path name…``. ``ok``, an archive, and the complaints of tar; the names are paths from ``path`` with ``./``."""
 
 EXTRACT = _program("extract", setup="find_tar", shared=("chunks", "litter"), fed=True)
-"""``path nonce`` and the size of a block.
+"""``path nonce`` and the block size.
 
-``ok umask``, and perhaps ``exact``, when it is ready for an archive, in chunks, and ``end``; ``ok`` when it has come;
-after a mark each, the reason and the path of what is not in its place, as ``reason/path``; a mark and ``end``.
+``ok umask``, and perhaps ``exact``, when it is ready. Then it reads an archive in chunks, and ``end``; ``ok`` when it
+has arrived; after a mark each, ``reason/path`` of a member that is not in its place; a mark and ``end``.
 """
 
 STAT = _program("stat", "describing", setup="find_out_how")
-"""``path follow``. ``ok``, an entry as of LIST, and after the mark ``target`` with the link's own target."""
+"""``path follow``. ``ok``, an entry as in LIST, and after the mark ``target`` the target of a link."""
 
 REMOVE = _program("remove")
 """``path recursive``. ``ok``."""

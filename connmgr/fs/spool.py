@@ -1,4 +1,4 @@
-"""Keeps the bytes of a blob as they arrive, in memory while all blobs have room there, else in a file."""
+"""Stores the bytes of a blob as they arrive: in memory while all blobs have room there, else in a file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ IN_MEMORY_BYTES = 1 << 20
 """Most bytes of a blob in memory; a larger one goes to a file without a name, which no other program can read."""
 
 ALL_IN_MEMORY_BYTES = 32 << 20
-"""Most bytes of all blobs in memory; further blobs go to files, however small."""
+"""Most bytes of all blobs in memory; further blobs are written to files, whatever their size."""
 
 OVERHEAD_BYTES = 2 << 10
-"""Memory that a blob takes besides its content."""
+"""Memory for a blob besides its content."""
 
 MAX_FILES = 2048
 """Most blobs in files, each of which is open; at most a quarter of the process's limit of open files."""
 
 QUEUED_PIECES = 8
-"""Pieces of an upload that may wait to be hashed."""
+"""Most pieces of an upload that wait to be hashed."""
 
 _FULL = "The daemon's own disk has no space left for the blob."
 
@@ -160,11 +160,10 @@ class Content:
 
 
 class Spool:
-    """Takes a blob's bytes as they arrive: waitress's buffer of a request body, until :meth:`Blobs.store` takes it
-    over.
+    """Buffers a blob's bytes as they arrive, as waitress's buffer of a request body, until :meth:`Blobs.store`.
 
-    ``claim`` is called with the number of bytes before they are kept, and with a negative number when they are freed.
-    After a fault further bytes are received but not kept; :meth:`release` raises it.
+    ``claim`` is called with the number of bytes before they are stored, and with a negative number when they are freed.
+    After a fault further bytes are received but not stored; :meth:`release` raises it.
     """
 
     def __init__(self, content: Content, claim: Callable[[int], None]) -> None:
@@ -199,9 +198,9 @@ class Spool:
         return self
 
     def release(self) -> tuple[Content, str]:
-        """Return the content and its SHA-256; the caller closes it, and frees its bytes of the quota.
+        """Return the content and its SHA-256; the caller closes it, and returns its bytes to the quota.
 
-        :raises ConnmgrError: the bytes could not be kept.
+        :raises ConnmgrError: the bytes could not be stored.
         """
         if self._content is not None:
             try:
@@ -216,7 +215,7 @@ class Spool:
         return content, self._digest.close()
 
     def close(self) -> None:
-        """Drop what was not released; calling it again does nothing."""
+        """Drop unreleased content; calling it again does nothing."""
         if self._content is not None:
             self._content.close()
             self._content = None

@@ -1,7 +1,7 @@
-"""The format tar: archives are read and rewritten as they pass, so that no program sees another one's header.
+"""The format tar: archives are parsed and rewritten as they pass, so that no program sees a header made by another.
 
-Read are the formats of POSIX (ustar and pax) and GNU tar. Written is what every tar understands: ustar, and for longer
-names and sizes what GNU tar has added to it. Times are whole seconds.
+Accepted are the formats of POSIX (ustar and pax) and of GNU tar. Written are ustar, which every tar understands, and
+GNU tar's extensions for longer names and sizes. Times are whole seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLOCK_BYTES = 512
 END = bytes(2 * BLOCK_BYTES)
 
 NAME_BYTES = 8 << 10
-"""Bytes of a member's name, or of a link's target."""
+"""Longest name of a member, or target of a link, in bytes."""
 
 EXTENSION_BYTES = 64 << 10
 """Most bytes of an extension header in the formats of pax and GNU."""
@@ -65,7 +65,7 @@ class Member:
 
 
 class Reader:
-    """Reads an archive from ``pieces``, once. The content of each member is to be read before the next member."""
+    """Reads an archive from ``pieces``, once. The content of each member must be read before the next member."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -75,7 +75,7 @@ class Reader:
     def __iter__(self) -> Iterator[Member]:
         """Yield the members to the archive's end.
 
-        :raises ArchiveRefused: it is malformed, or it ends before its end.
+        :raises ArchiveRefused: it is malformed or incomplete.
         """
         while (block := self._exactly(BLOCK_BYTES)) != END[:BLOCK_BYTES]:
             member = self._member(block)
@@ -94,9 +94,9 @@ class Reader:
             yield piece
 
     def rest(self) -> bytes:
-        """Return what follows the archive's end, without zeros at its beginning, in :data:`TRAILER_BYTES` at most.
+        """Return the data after the archive's end without leading zeros, at most :data:`TRAILER_BYTES`.
 
-        :raises ArchiveRefused: more follows.
+        :raises ArchiveRefused: there is more.
         """
         found, total = bytearray(), 0
         for piece in chain([bytes(self._piece)], self._pieces):
@@ -107,7 +107,7 @@ class Reader:
         return bytes(found)
 
     def _member(self, block: bytes) -> Member | None:
-        """Return the member of the header ``block`` and its extension headers; None if that is no file."""
+        """Return the member of the header ``block`` and its extension headers; None for a header without a file."""
         more: dict[str, bytes] = {}
         for _ in range(LEADING_HEADERS):
             fields = _fields(block)
@@ -162,7 +162,7 @@ def padding(size: int) -> bytes:
 
 
 def told(name: str, text: str) -> bytes:
-    """Return a pax header with ``text`` as ``name``, and the header of the directory that it belongs to."""
+    """Return a pax header with ``text`` as ``name``, and the header of the directory to which it belongs."""
     record = f" {name}={text}\n".encode()
     size = len(record) + 1
     while size != len(record) + len(str(size)):
@@ -256,7 +256,7 @@ def _number(field: bytes) -> int:
 
 
 def _decimal(text: bytes) -> int:
-    """Return a number of a pax header without its fraction; 0 for one below it."""
+    """Return the integer part of a number of a pax header; 0 for a negative one."""
     found = _DECIMAL.fullmatch(text)
     if found is None:
         raise ArchiveRefused("The archive has a malformed number.")
@@ -274,7 +274,7 @@ def _bounded(number: int) -> int:
 
 
 def _records(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the records of a pax header that tell of a file."""
+    """Yield the records of a pax header that describe a file."""
     at = 0
     while at < len(data):
         found = _RECORD.match(data, at)

@@ -1,4 +1,4 @@
-"""A job as this daemon last saw it, and the waiters for its news."""
+"""The last known state of a job, and the waiters for its news."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from connmgr.jobs.spool import Seen
 from connmgr.vault.jobs import ENDED, StoredJob
 
 READ_SECONDS = 30.0
-"""Longest wait of a request for another one that reads the same job."""
+"""Longest wait of a request for another request that reads the same job."""
 
 
 @dataclass(frozen=True)
 class Output:
     """The output of a job from two offsets on, in bytes, and the job's state at that time.
 
-    ``directory`` is where its command ended, b"" if the job does not tell it, and None if it was not read.
+    ``directory`` is where its command ended, b"" if the job does not record it, and None if it was not read.
     """
 
     seen: Seen | None
@@ -70,7 +70,7 @@ class Followed:
         return time.monotonic() - self._seen_at < seconds
 
     def outdate(self) -> None:
-        """Have the far side asked next time."""
+        """Make the next request ask the far side."""
         self._seen_at = float("-inf")
 
     @property
@@ -81,12 +81,12 @@ class Followed:
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits for news."""
+        """Whether a client waits for news."""
         return bool(self._waiting)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Be the only reader of the far side: the result serves all callers that ask for the same meanwhile.
+        """Be the only reader of the far side; the result serves all callers that ask for the same meanwhile.
 
         :raises Busy: other readers take too long.
         """
@@ -119,7 +119,7 @@ class Followed:
         stderr: bytes = b"",
         directory: bytes | None = None,
     ) -> Output:
-        """Store how the job was seen, and notify the waiters if that is news."""
+        """Store the seen state of the job, and notify the waiters if it is news."""
         with self._lock:
             before = self._last
             version = before.version + (seen != before.seen or before.stale)
@@ -134,8 +134,7 @@ class Followed:
         return now
 
     def unreachable(self, stdout_offset: int = 0, stderr_offset: int = 0) -> Output:
-        """Mark the last known state as stale, since the far side cannot be asked. Return the output from these offsets
-        on."""
+        """Mark the known state as stale, because the far side is unreachable; return its output from these offsets."""
         with self._lock:
             last = self._last = replace(self._last, stale=True, version=self._last.version + (not self._last.stale))
         if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset):

@@ -1,4 +1,4 @@
-"""The jobs of all connections: read, fed, killed and removed, over whatever link there is now."""
+"""The jobs of all connections: read, fed, killed and removed, over any link to their machine."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, StoredJob
 from connmgr.vault.tables import now
 
 FRESH_SECONDS = 0.05
-"""Seconds for which a seen state is answered without asking the far side."""
+"""Age up to which a seen state is answered without asking the far side."""
 
 CURRENT_SECONDS = 1.0
-"""Seconds for which another daemon's changes of a job's row may go unnoticed."""
+"""Time for which another daemon's changes of a job's row may go unnoticed."""
 
 CALL_SECONDS = 30.0
 """Longest time of one call to a far side."""
 
 BEGIN = timedelta(minutes=1)
-"""Time after its request in which a job that is not there may still begin."""
+"""Time after the request within which a missing job may still begin."""
 
 GONE = "gone"
 LOST = "lost"
@@ -38,7 +38,7 @@ LOST = "lost"
 class Jobs:
     """The jobs of the vault. Safe to use from several threads.
 
-    ``slot`` is held by a request while a link is opened for it, or the far side answers.
+    A request holds a ``slot`` while a link is opened for it, or the far side answers.
     """
 
     def __init__(self, vault: Vault, reach: Reach, slot: Callable[[], AbstractContextManager[None]]) -> None:
@@ -74,7 +74,7 @@ class Jobs:
         return followed
 
     def seen(self, spool: Spool, id: str) -> Seen:
-        """Return a job's current state on the far side, without notifying anybody."""
+        """Return a job's current state on the far side, without notifying the waiters."""
         return next(iter(spool.look([far_name(id)], CALL_SECONDS).values()))
 
     def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> Output:
@@ -105,8 +105,7 @@ class Jobs:
         return known
 
     def look(self, id: str, access: Access) -> Followed:
-        """Look at a job, unless that was just done or the job has ended; raises as :meth:`find` and for locked
-        secrets."""
+        """Look at a job, unless that was just done or it has ended; raises as :meth:`find`, and SecretLocked."""
         followed = self.find(id)
         if followed.over:
             return followed
@@ -127,16 +126,16 @@ class Jobs:
         return watch.subscribe(followed, version, callback)
 
     def input(self, id: str, access: Access, data: bytes, *, eof: bool) -> None:
-        """Hand ``data`` to a job that was started with open input, and end its input with ``eof``.
+        """Send ``data`` to a job that was started with open input, and end its input with ``eof``.
 
-        :raises connmgr.errors.StdinClosed: it takes no input, or has stopped taking it.
+        :raises connmgr.errors.StdinClosed: it takes no input, or its input has ended.
         :raises connmgr.errors.JobFinished: it has ended.
         """
         followed = self._under_way(id)
         if not followed.stored.stdin_open:
             raise errors.StdinClosed("The job was started without open input.")
         with self._slot():
-            # A call whose answer was lost is not repeated, because the input might arrive twice.
+            # If the answer of a call was lost, it is not repeated, because the input might arrive twice.
             self._reach.ask_once(
                 followed.stored.connection, access, lambda spool: spool.input(far_name(id), data, eof, CALL_SECONDS)
             )
@@ -177,7 +176,7 @@ class Jobs:
         self.forget(followed.stored)
 
     def refresh(self, jobs: Iterable[StoredJob]) -> dict[str, StoredJob]:
-        """Look at jobs over the links that are open; return those that were seen."""
+        """Look at jobs over open links; return those that were seen."""
         by_connection: dict[str, dict[str, Followed]] = {}
         for job in jobs:
             by_connection.setdefault(job.connection, {})[job.id] = self.follow(job)
@@ -188,12 +187,12 @@ class Jobs:
         return seen
 
     def forget(self, job: StoredJob) -> None:
-        """Remove a job whose far side is clear."""
+        """Remove a job whose files on the far side are removed."""
         self._vault.jobs.remove(job.id)
         self.drop(job.id)
 
     def drop(self, id: str) -> None:
-        """Tell the waiters that the vault does not have the job any more."""
+        """Notify the waiters that the vault no longer has the job."""
         with self._lock:
             followed = self._known.pop(id, None)
         if followed is not None:
@@ -266,7 +265,7 @@ class Jobs:
 
 
 def _may_begin(stored: StoredJob, seen: Seen) -> bool:
-    """Whether a job that does not run yet was asked for recently."""
+    """Whether a job that does not run yet was requested recently."""
     return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN > now()
 
 

@@ -1,4 +1,4 @@
-"""Removes jobs whose time is over, and their files on the far side."""
+"""Removes expired jobs, and their files on the far side."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ logger = logging.getLogger("connmgr.jobs")
 
 INTERVAL_SECONDS = 30.0
 IDLE_SECONDS = 60.0
-"""Seconds for which a link stays open, and a job's state is remembered, after the last request."""
+"""Time for which a link stays open, and a job's state is cached, after the last request."""
 
 UNREACHED = timedelta(days=30)
-"""Time after which a job is forgotten even if its far side could not be cleared."""
+"""Time after which a job is removed from the vault even if its files on the far side could not be."""
 
 
 class Keeper:
-    """A thread that looks at the vault's jobs whose link is open, and removes those whose time is over.
+    """A thread that looks at the vault's jobs with an open link, and removes expired ones.
 
     It also releases ``kept`` links.
     """
@@ -45,7 +45,7 @@ class Keeper:
         self._thread.join(timeout)
 
     def tidy(self) -> None:
-        """Record the ends of jobs, and remove those that were kept long enough."""
+        """Record the ends of jobs, and remove expired ones."""
         self._kept.let_go(IDLE_SECONDS)
         self._jobs.let_go(IDLE_SECONDS)
         self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
@@ -65,7 +65,7 @@ class Keeper:
             try:
                 self.tidy()
             except BaseException:
-                # The vault may be unavailable now, and a plugin may raise anything: the next round comes.
+                # The vault may be unavailable now, and a plugin may raise any exception; the next round tries again.
                 logger.exception("The jobs could not be tidied.")
 
 

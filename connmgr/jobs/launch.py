@@ -1,4 +1,4 @@
-"""What a job runs, and the script that starts it on the far side."""
+"""The program of a job, and the script that starts it on the far side."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from connmgr.engine.script import Source, fill, quote
 from connmgr.engine.surroundings import Surroundings
 
 OPEN: Final = None
-"""In place of a job's standard input: it comes later."""
+"""In place of a job's standard input: the input comes later."""
 
 DEFAULT_CAP = 64 << 20
-"""Bytes that are kept of each stream."""
+"""Most bytes that are kept of each stream."""
 
 SMALL_INPUT_BYTES = 16 << 10
-"""Larger standard input does not travel with the command, but is queued as input that comes later."""
+"""Larger standard input is not sent with the command, but queued as later input."""
 
 _CHUNK = 8 << 10
 _UNSAFE = re.compile(rb"[^ -~]|[\\']")
@@ -36,9 +36,10 @@ class Launch:
     """A job to start: the command ``text`` in the language of the session's shell, or the program ``argv``.
 
     ``id`` is a uuid in hexadecimal digits, which names the job's directory. Without ``surroundings`` the job runs in
-    the user's home directory and environment, and ``text`` is for sh. It reads ``stdin``, or with :data:`OPEN` what it
-    is sent later. After ``timeout`` seconds, rounded up to whole ones, it is ended. ``cap`` bytes are kept a stream.
-    With ``tells_directory`` it is kept where a ``text`` ended, unless that has an EXIT trap of its own or is for csh.
+    the user's home directory and environment, and ``text`` is for sh. It reads ``stdin``, or with :data:`OPEN` later
+    input. After ``timeout`` seconds, rounded up to whole ones, it is killed. ``cap`` bytes of each stream are kept.
+    With ``tells_directory``, the directory in which ``text`` ends is recorded, unless it has an EXIT trap of its own or
+    is for csh.
     """
 
     id: str
@@ -63,16 +64,15 @@ class Launch:
 
     @property
     def subdirectory(self) -> bytes:
-        """The directory to enter from there: no word that ``cd`` takes for something else."""
+        """The directory to enter from there, in a form that ``cd`` cannot read as an option."""
         if not self.cwd:
             return b""
         return self.cwd if self.cwd.startswith(b"/") else b"./" + self.cwd
 
     @property
     def words(self) -> Iterator[bytes]:
-        """Whether it gets an empty environment, whether that tells it where its directory is to be written, and the
-        argv of the shell that reads :attr:`script` on descriptor 7.
-        """
+        """Yield whether its environment is empty, whether it records its directory, and the argv of its shell."""
+        # The shell reads the script on descriptor 7.
         yield b"1" if self.surroundings else b""
         yield b"1" if self._tells else b""
         yield from (word.encode() for word in (self.surroundings.argv if self.surroundings else ["/bin/sh"]))
@@ -80,18 +80,18 @@ class Launch:
 
     @property
     def setting(self) -> bytes:
-        """The text that sets up the session's state; it is the same from job to job while that is."""
+        """The text that sets up the session's state; it is the same for all jobs in the same state."""
         return b"".join(step + b"\n" for step in self._state())
 
     @property
     def script(self) -> tuple[bytes, bytes]:
-        """The text that goes before :attr:`setting`, and the one that runs the command then."""
+        """The text before :attr:`setting`, and the text after it, which runs the command."""
         dialect = self._dialect
         steps = [self._subdirectory(dialect), *self._environment(dialect), *self._end(dialect), self._command(dialect)]
         command = b"\n".join(steps)
         if not self.stdin or self.waits_for_input:
             return b"exec 7<&-\n", command
-        # A builtin hides these values from `ps`.
+        # A builtin, so that `ps` does not show these values.
         return b"exec 7<&-\n{ " + b"\n".join(_put(dialect, self.stdin)) + b"\n} | {\n", command + b"\n}"
 
     @property
@@ -108,7 +108,7 @@ class Launch:
         return self.tells_directory and self.text is not None and not csh
 
     def _subdirectory(self, dialect: Dialect) -> bytes:
-        # The directory is entered already; this tells the shell its name.
+        # The shell is in the directory already; this tells it the directory's name.
         return b"%s cd %s 2>/dev/null||:" % (dialect.builtin.encode(), dialect.quoted(self.subdirectory or b"."))
 
     def _state(self) -> Iterator[bytes]:
@@ -119,7 +119,7 @@ class Launch:
         yield dialect.preparation.encode()
         yield b"%s cd %s 2>/dev/null||:" % (builtin, dialect.quoted(self.directory))
         yield from (b"unset " + name for name in (b"OLDPWD", b"PATH") if name not in variables)
-        # Without this word, a variable that the shell refuses to set would end it.
+        # Without this word, the shell would exit at a variable that it cannot set.
         yield from (builtin + b" " + statement for statement in variables.values())
 
     def _environment(self, dialect: Dialect) -> Iterator[bytes]:
@@ -127,7 +127,7 @@ class Launch:
             yield b"export " + name.encode() + b"=" + dialect.quoted(value.encode())
 
     def _end(self, dialect: Dialect) -> Iterator[bytes]:
-        # fish reads it by itself.
+        # fish reads its script itself.
         if self._tells and not self._interpreter:
             yield b"_cm_cwd=$CONNMGR_CWD"
             yield b"unset CONNMGR_CWD"
@@ -139,7 +139,7 @@ class Launch:
         if self._interpreter:
             return _interpreted(self.text, dialect, self._interpreter)
         run = b"eval " + dialect.quoted(self.text)
-        # ksh93 says 256 + N where signal N ended a command, of which its end would leave N.
+        # ksh93 reports 256 + N if signal N ended a command; its own exit status would be only N.
         return run + b'\nexit "$(($?>256?$?-128:$?))"' if dialect.fork else run
 
 
@@ -159,5 +159,5 @@ def _interpreted(text: bytes, dialect: Dialect, interpreter: Interpreter) -> byt
 
 @cache
 def _for_a_job(language: Interpreted) -> Interpreted:
-    """Return ``language`` with a program that tells no state after the command."""
+    """Return ``language`` with a program that records no state after the command."""
     return replace(language, program=Source(__package__, "command", language.program.language))
