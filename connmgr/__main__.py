@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """Run the command line."""
-    # Loading modules leaves no garbage, and looking for it takes a tenth of the start.
+    # Importing modules leaves no garbage, and collecting it takes a tenth of the start.
     gc.disable()
     _open_missing_streams()
     from connmgr.cli import main as run
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def ssh() -> None:
-    """Run ``connmgr ssh``, for programs that are told of one by a single word."""
+    """Run ``connmgr ssh``, for programs that accept only a single word as the name of an ssh program."""
     sys.argv.insert(1, "ssh")
     main()
 

@@ -57,11 +57,11 @@ class InvalidRequest(RequestError):
 
 
 class BadFrame(RequestError):
-    """A client of a stream sent what is no frame, or more than its window allows."""
+    """A client of a stream sent an invalid frame, or more than its window allows."""
 
 
 class UpgradeRequired(RequestError, status=426):
-    """The endpoint is a WebSocket, and the request asks for none, or not as RFC 6455 has it."""
+    """The endpoint is a WebSocket, and the request does not ask for one as RFC 6455 requires."""
 
 
 class InvalidCredential(RequestError):
@@ -93,7 +93,7 @@ class ProtectedEntry(RequestError):
 
 
 class NotToggleable(RequestError):
-    """The connection leads to nothing that could be started and stopped."""
+    """The connection leads to nothing that can be started and stopped."""
 
 
 class PortInUse(RequestError):
@@ -113,11 +113,11 @@ class UnknownJob(_Unknown, what="job"):
 
 
 class JobRunning(RequestError):
-    """The operation is for a job that has ended, and this one runs."""
+    """The operation requires that the job has ended, but it runs."""
 
 
 class JobFinished(RequestError):
-    """The operation is for a job that runs, and this one has ended."""
+    """The operation requires that the job runs, but it has ended."""
 
 
 class UnknownTerminal(_Unknown, what="terminal"):
@@ -129,11 +129,11 @@ class TerminalEnded(RequestError):
 
 
 class StdinClosed(RequestError):
-    """The job takes no input: it was started without, its input was ended, or it reads none any more."""
+    """The job takes no input: it was started without, its input was ended, or it no longer reads."""
 
 
 class OutputGone(RequestError):
-    """What the far side kept of the job was removed or replaced there."""
+    """The stored output of the job was removed or replaced on the far side."""
 
 
 class UnknownBlob(_Unknown, what="blob"):
@@ -157,7 +157,7 @@ class FileExists(RequestError):
 
 
 class FileChanged(RequestError):
-    """The file at the path is not the one that was to be replaced."""
+    """The file at the path is not the one to be replaced."""
 
 
 class DirectoryNotEmpty(RequestError):
@@ -165,7 +165,7 @@ class DirectoryNotEmpty(RequestError):
 
 
 class ArchiveRefused(RequestError):
-    """The archive is malformed, or would write elsewhere than into its directory; nothing of it was written."""
+    """The archive is malformed, or would write outside its directory; nothing was written."""
 
 
 class ValidationFailed(RequestError):
@@ -207,7 +207,7 @@ class UnknownCommand(_Unknown, what="saved command"):
 
 
 class CommandExists(RequestError):
-    """A command is saved under this name already; ``replace`` puts another one in its place."""
+    """A command is saved under this name already; ``replace`` replaces it."""
 
 
 class VaultLocked(RequestError):
@@ -227,21 +227,21 @@ class InvalidToken(RequestError, status=403):
 
 
 class TokenExpired(RequestError, status=403):
-    """The token was created for a time that is over."""
+    """The token has expired."""
 
 
 class TokenRevoked(RequestError, status=403):
-    """The token, or the one that it was created with, was revoked."""
+    """The token, or one of its ancestors, was revoked."""
 
 
 class ScopeDenied(RequestError, status=403):
-    """The token is not for this: it lacks a scope, or is used from elsewhere."""
+    """The token lacks a scope for this, or may not be used from this address."""
 
 
 class PolicyDenied(RequestError, status=403):
-    """A rule of the token, or a plugin that decides who may do what, refuses the request.
+    """A rule of the token, or an authorising plugin, refuses the request.
 
-    ``details["rule"]`` is the number of the rule in its token, from 0, or its name; null where no rule allows it.
+    ``details["rule"]`` is the rule's index in its token, from 0, or its name; null if no rule allows the request.
     """
 
 
@@ -250,11 +250,11 @@ class ApprovalRequired(RequestError, status=403):
 
 
 class ApprovalDenied(RequestError, status=403):
-    """What the token asked for was denied; ``details`` have the ``approval``."""
+    """A person denied the token's request; ``details`` have the ``approval``."""
 
 
 class QuotaExceeded(RequestError, status=429):
-    """The token has had its requests of the day, or has too many under way."""
+    """The token has used up its requests of the day, or has too many under way."""
 
 
 class UnknownToken(_Unknown, what="token"):
@@ -344,15 +344,15 @@ class ShellStartFailed(OperationError):
 
 
 class RuntimeUnreachable(OperationError):
-    """The program that leads into a container is missing on its host, or does not reach what it asks."""
+    """The program that enters containers is missing on its host, or cannot reach its server."""
 
 
 class NoShellInside(OperationError):
-    """The system inside has no ``/bin/sh``, as images of a single program."""
+    """The system inside has no ``/bin/sh``, like images of a single program."""
 
 
 class ShellLost(OperationError):
-    """The shell died or its link broke; start it again. ``sent`` is false if nothing of a command went there."""
+    """The shell died or its link broke; start it again. ``sent`` is false if nothing of a command was sent."""
 
     def __init__(self, message: str, *, sent: bool = True, **details: Any) -> None:
         super().__init__(message, **details)
@@ -394,7 +394,7 @@ class FileOperationFailed(OperationError):
 
 
 class TarMissing(OperationError):
-    """The far side has no ``tar``; single files go without it."""
+    """The far side has no ``tar``; transfers of single files work without it."""
 
 
 class RecordingFailed(OperationError):
@@ -433,27 +433,27 @@ class ShellBusy(Unavailable):
 
 
 class TokenLimit(Unavailable):
-    """As many tokens as allowed are kept."""
+    """The most tokens allowed are stored."""
 
 
 class JobLimit(Unavailable):
-    """As many jobs as allowed are under way."""
+    """The most jobs allowed are under way."""
 
 
 class TerminalLimit(Unavailable):
-    """As many terminals as allowed are open."""
+    """The most terminals allowed are open."""
 
 
 class StreamLimit(Unavailable):
-    """As many streams as allowed are open."""
+    """The most streams allowed are open."""
 
 
 class SessionLimit(Unavailable):
-    """The connection has as many shells as it may have."""
+    """The connection has the most shells allowed."""
 
 
 class TemporaryLimit(Unavailable):
-    """There are as many temporary connections as there may be."""
+    """The most temporary connections allowed exist."""
 
 
 class UnlockThrottled(Unavailable):
@@ -469,7 +469,7 @@ class VaultUnavailable(Unavailable):
 
 
 class AuditUnavailable(Unavailable):
-    """The audit trail cannot be written, and without it nothing may be done."""
+    """The audit trail cannot be written, and nothing may be done without it."""
 
 
 class Stopping(Unavailable):

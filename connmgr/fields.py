@@ -191,7 +191,7 @@ def _map_all(
         if inner and isinstance(value, Mapping):
             return {key: mapped(inner[0], item) for key, item in value.items()}
         if inner and isinstance(value, list | tuple):
-            # A tuple's elements have a field each, a list's share one.
+            # Each element of a tuple has its own field; those of a list share one.
             return [mapped(*pair) for pair in zip(cycle(inner), value, strict=False)]
         return value
 

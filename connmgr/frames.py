@@ -11,7 +11,7 @@ import struct
 from connmgr.errors import ConnmgrError
 
 DATA = 0
-"""Input of the process; its output, stderr included where it has a terminal."""
+"""Input of the process; or its output, including stderr if it has a terminal."""
 
 STDERR = 1
 """Output on standard error."""
@@ -20,28 +20,28 @@ RESIZE = 2
 """The size of the terminal: columns and rows, two unsigned numbers of 16 bit."""
 
 ACKNOWLEDGEMENT = 3
-"""How many bytes of data were taken since the acknowledgement before: an unsigned number of 32 bit."""
+"""The number of bytes of data processed since the last acknowledgement: an unsigned number of 32 bit."""
 
 EOF = 4
-"""No data follow from this side."""
+"""No more data follow from this side."""
 
 EXIT_STATUS = 5
 """The status of the process, 128 + N for signal N: a signed number of 32 bit. The daemon then closes with 1000."""
 
 ERROR = 6
-"""Why the stream ends: a JSON object with ``code``, ``message`` and details. The daemon then closes."""
+"""The reason why the stream ends: a JSON object with ``code``, ``message`` and details. The daemon then closes."""
 
 WINDOW_BYTES = 256 * 1024
 MAX_FRAME_BYTES = WINDOW_BYTES + 1
 ACKNOWLEDGED_BYTES = 64 * 1024
-"""Bytes after which whoever takes data acknowledges them at the latest."""
+"""A receiver acknowledges data at the latest after so many bytes."""
 
 MAX_SIDE = 4096
 """Most columns, and most rows, of a terminal."""
 
 SUBPROTOCOL = "connmgr.v1"
 TICKET = "connmgr.ticket."
-"""What leads the subprotocol that carries a ticket."""
+"""The beginning of a subprotocol that carries a ticket."""
 
 _SIZE = struct.Struct(">HH")
 _COUNT = struct.Struct(">I")
@@ -49,7 +49,7 @@ _STATUS = struct.Struct(">i")
 
 
 def resize(columns: int, rows: int) -> bytes:
-    """Return the frame that gives a terminal its size."""
+    """Return the frame that sets the size of a terminal."""
     return bytes((RESIZE,)) + _SIZE.pack(columns, rows)
 
 
@@ -59,19 +59,19 @@ def acknowledgement(count: int) -> bytes:
 
 
 def exit_status(status: int) -> bytes:
-    """Return the frame that tells how a process ended."""
+    """Return the frame with the exit status of a process."""
     return bytes((EXIT_STATUS,)) + _STATUS.pack(status)
 
 
 def error(why: ConnmgrError) -> bytes:
-    """Return the frame that tells why a stream ends."""
+    """Return the frame with the reason why a stream ends."""
     return bytes((ERROR,)) + json.dumps({**why.details, "code": why.code, "message": why.message}).encode()
 
 
 def size_in(payload: bytes) -> tuple[int, int]:
     """Return the columns and rows in a frame's payload.
 
-    :raises ValueError: they are none, or not between 1 and :data:`MAX_SIDE`.
+    :raises ValueError: they are missing, or not between 1 and :data:`MAX_SIDE`.
     """
     columns, rows = _unpacked(_SIZE, payload)
     if not (1 <= columns <= MAX_SIDE and 1 <= rows <= MAX_SIDE):
@@ -80,12 +80,12 @@ def size_in(payload: bytes) -> tuple[int, int]:
 
 
 def count_in(payload: bytes) -> int:
-    """Return the number of bytes that a frame's payload acknowledges; raise ValueError if it is none."""
+    """Return the number of bytes that a frame's payload acknowledges; raise ValueError if it is malformed."""
     return _unpacked(_COUNT, payload)[0]
 
 
 def status_in(payload: bytes) -> int:
-    """Return the exit status in a frame's payload; raise ValueError if it is none."""
+    """Return the exit status in a frame's payload; raise ValueError if it is malformed."""
     return _unpacked(_STATUS, payload)[0]
 
 

@@ -29,7 +29,7 @@ def json_schema(kind: AnyConnectionType) -> dict[str, Any]:
 
 
 def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: Any) -> dict[str, Any]:
-    """Return what apispec's converter, which calls this as an attribute function, cannot know of our fields."""
+    """Return the facts about our fields that apispec's converter does not know; it calls this function."""
     null = [{"type": "null"}] if field.allow_none else []
     if isinstance(field, Secret):
         plain = {"type": "string", "description": "In plain.", "writeOnly": True}

@@ -1,4 +1,4 @@
-"""Default paths of connmgr's files, without loading the server."""
+"""Default paths of connmgr's files, without importing the server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config_file(environ: Mapping[str, str]) -> Path:
 def auth_file(environ: Mapping[str, str]) -> Path:
     """Return the path of the auth file: in the session's runtime directory, or else the platform's state directory.
 
-    Never ``/tmp``, which platformdirs chooses without a runtime directory.
+    Never ``/tmp``, which platformdirs chooses if there is no runtime directory.
     """
     runtime = environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime):  # noqa: PTH117 - the specification has a relative one ignored
@@ -44,7 +44,7 @@ def auth_file(environ: Mapping[str, str]) -> Path:
 
 
 def socket_of(auth_file: Path, port: int) -> Path:
-    """Return the path of the Unix socket of the daemon with this ``auth_file`` and ``port``, both part of its name."""
+    """Return the path of the Unix socket of the daemon with this ``auth_file`` and ``port``; both are in its name."""
     return auth_file.with_name(f"{auth_file.name}.{port}.sock")
 
 

@@ -1,4 +1,4 @@
-"""Which users are trusted on this machine, and which user is at the other end of a Unix socket."""
+"""Whether a user of this machine is trusted, and which user is at the other end of a Unix socket."""
 
 from __future__ import annotations
 

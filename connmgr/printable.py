@@ -1,25 +1,25 @@
-"""Text of far sides and of strangers, made fit for a message, a terminal or an agent."""
+"""Makes text of far sides and strangers fit for a message, a terminal or an agent."""
 
 from __future__ import annotations
 
 import re
 
 _HIDDEN = (
-    # Controls beyond those of the first 32 characters.
+    # Controls beyond the first 32 characters.
     "\x7f-\x9f"
-    # What is not seen, or lets a line be read in another order than it has.
+    # Invisible characters, and those that change the order in which a line is read.
     "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    # No characters at all, and letters that only programs see.
+    # Surrogates, which are no characters, and tags, which only programs see.
     "\ud800-\udfff\U000e0000-\U000e0fff"
 )
 
 _IN_A_LINE = f"[\x00-\x1f{_HIDDEN}]"
 _IN_LINES = f"[\x00-\x08\x0b\x0c\x0e-\x1f{_HIDDEN}]|\r(?!\n)"
-"""A carriage return only stands where a line ends by it."""
+"""A carriage return is allowed only as part of a line end."""
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Return ``text`` with each character as an escape sequence that is not seen, or controls a terminal.
+    """Return ``text`` with invisible characters, and those that control a terminal, as escape sequences.
 
     Text of several ``lines`` keeps its newlines and tabs, and spaces of every kind.
     """
@@ -34,5 +34,5 @@ def _escaped(character: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return ``text`` for a message: in one line, without what controls a terminal."""
+    """Return ``text`` for a message: in one line, without characters that control a terminal."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())

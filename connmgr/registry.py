@@ -40,7 +40,7 @@ BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SLOW_SECONDS = 2.0
-"""After this time the log names the plugin that is still loading."""
+"""After this time a plugin that is still loading is named in the log."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Registry:
         self.problems = list(problems)
         owners: dict[str, list[Registered]] = {}
         for entry in registered:
-            # People type names, and filters ignore case.
+            # In lower case, because people type names and filters ignore case.
             owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
 
@@ -126,13 +126,13 @@ class Registry:
 
 @contextmanager
 def _contained(problems: list[Problem], plugin: str, owner: str, step: str = "") -> Iterator[None]:
-    """Run third-party code, and contain whatever it raises (an exit included) or prints."""
+    """Run third-party code, and contain all that it raises (even an exit) or prints."""
     message = "Plugin %s of %s: loading it takes more than %g s."
     slow = threading.Timer(SLOW_SECONDS, logger.warning, (message, plugin, owner, SLOW_SECONDS))
     slow.daemon = True
     slow.start()
     try:
-        # Stdout belongs to the program: the daemon's ready line, or JSON.
+        # Stdout is reserved for the program: the daemon's ready line, or JSON.
         with redirect_stdout(sys.stderr):
             yield
     except BaseException as error:
@@ -175,7 +175,7 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
 
 
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
-    """Return the types that ``plugin`` offers; none if it implements other hooks only."""
+    """Return the types that ``plugin`` offers; none if it implements only other hooks."""
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
     others = [other for other in plugins.get_plugins() if other is not plugin]
@@ -220,7 +220,7 @@ def _check_schema(owner: str, kind: AnyConnectionType) -> None:
 
 
 def _check_description(owner: str, kind: AnyConnectionType) -> None:
-    """Refuse what ``/connection/types`` cannot describe: it would fail for all types."""
+    """Refuse a type that ``/connection/types`` cannot describe, because the answer would fail for all types."""
     if not isinstance(kind.example, Mapping):
         raise TypeError(f"{owner}.example is {kind.example!r}, not a mapping")
     told = {"the JSON Schema": json_schema(kind)}
@@ -238,7 +238,7 @@ def _check_description(owner: str, kind: AnyConnectionType) -> None:
 
 
 def _check_place(path: str, field: Any) -> None:
-    """Refuse a secret in a place where nobody looks for secrets: it would be stored in plain."""
+    """Refuse a secret where secrets are not looked for, because it would be stored in plain text."""
     if {field.attribute, field.data_key} - {None, field.name}:
         raise TypeError(f"{path} is stored under another name, by `attribute` or `data_key`")
     if isinstance(getattr(field, "key_field", None), Secret | Reference):
@@ -253,7 +253,7 @@ def _owner(distribution: metadata.Distribution | None) -> str:
 
 
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
-    # A third-party finder may raise where the standard one returns nothing.
+    # A third-party finder may raise an exception where the standard one returns nothing.
     with suppress(FileNotFoundError):
         # Each access to the metadata parses the file.
         told = None if distribution is None else distribution.metadata

@@ -40,7 +40,7 @@ def _option(
 
 @dataclass(frozen=True)
 class Settings:
-    """How the daemon runs. Each field is an option ``--name-with-hyphens``, which its ``metadata["help"]`` explains.
+    """The daemon's settings. Each field is an option ``--name-with-hyphens``, explained by its ``metadata["help"]``.
 
     Paths are absolute; :func:`load` sets ``data_dir`` and ``auth_file`` if the user did not.
     """
@@ -173,7 +173,7 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Iterator[tupl
 def _convert(option: Field[Any], value: object, source: str) -> Any:
     """Convert ``value``, text or a TOML value, to the type of ``option``.
 
-    :raises StartupError: the option does not take it.
+    :raises StartupError: the option does not accept it.
     """
     shown = "" if option.metadata["secret"] else f": {value!r}"
     try:

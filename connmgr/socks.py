@@ -1,4 +1,4 @@
-"""The server's side of SOCKS 4, 4a and 5 (RFC 1928) without authentication, for connections out alone."""
+"""The server's side of SOCKS 4, 4a and 5 (RFC 1928) without authentication, only for outgoing connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from typing import NamedTuple
 
 MAX_GREETING_BYTES = 1024
-"""More than any greeting of a client has."""
+"""Longer than any client's greeting."""
 
 CONNECT = 1
 NO_AUTHENTICATION = 0
@@ -18,7 +18,7 @@ _REFUSED_5 = bytes((5, 5, 0, IPV4)) + bytes(6)
 
 
 class Asked(NamedTuple):
-    """Where a client wants to, and what it has sent already."""
+    """The address that a client asks for, and the data that it has already sent."""
 
     host: str
     port: int
@@ -26,10 +26,10 @@ class Asked(NamedTuple):
 
 
 class Greeting:
-    """What a client says before its connection leads anywhere.
+    """The greeting of a client, before its connection leads anywhere.
 
-    With ``grants`` it is told that it does before the far side knows: what cannot be reached is a connection that ends
-    at once. Otherwise :meth:`reply` has what it is told when the far side does.
+    With ``grants`` the request is granted before the far side answers; a connection that fails then ends at once.
+    Otherwise :meth:`reply` returns the answer when the far side has answered.
     """
 
     def __init__(self, *, grants: bool = True) -> None:
@@ -40,9 +40,9 @@ class Greeting:
         self._agreed = False
 
     def take(self, received: bytes) -> Asked | None:
-        """Take what has come; return where the client wants to when all of that has.
+        """Process received data; return the client's request when it is complete.
 
-        :raises ValueError: it is no SOCKS, asks for something else than a connection out, or has ended.
+        :raises ValueError: it is no SOCKS, asks for anything but an outgoing connection, or has ended.
         """
         self._received += received
         if not received or len(self._received) > MAX_GREETING_BYTES:
@@ -55,12 +55,12 @@ class Greeting:
         return self._request_5() if self._agreed or self._agree() else None
 
     def answer(self) -> bytes:
-        """Return what is to be sent, once."""
+        """Return the data to send, once."""
         answer, self._answer = self._answer, b""
         return answer
 
     def reply(self, granted: bool) -> bytes:
-        """Return what tells a client that has asked whether its connection is there."""
+        """Return the answer to a client's request for a connection."""
         if self._version == 4:
             return _GRANTED_4 if granted else _REFUSED_4
         return _GRANTED_5 if granted else _REFUSED_5
@@ -78,7 +78,7 @@ class Greeting:
             raise ValueError("not to connect")
         _, end, rest = self._received[8:].partition(b"\0")
         host = str(ipaddress.IPv4Address(address))
-        # Version 4a: an address that cannot be, and a name behind the user.
+        # Version 4a: an invalid address, and a host name after the user.
         if address[:3] == bytes(3) and address[3]:
             name, end, rest = rest.partition(b"\0")
             host = name.decode("ascii")
@@ -95,7 +95,7 @@ class Greeting:
         self._received = self._received[2 + len(methods) :]
         self._answer = bytes((5, NO_AUTHENTICATION))
         self._agreed = True
-        # The rest, if it has come already, begins with the version again.
+        # The rest, if it has arrived, begins with the version again.
         return bool(self._received)
 
     def _request_5(self) -> Asked | None:

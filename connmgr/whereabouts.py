@@ -1,4 +1,4 @@
-"""Where a daemon listens, as the file beside its auth file tells its clients."""
+"""The file beside an auth file that tells clients where the daemon listens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MAX_FILE_BYTES = 4096
 class Whereabouts(NamedTuple):
     """A running daemon: its ``url``, its process, and its ``version``.
 
-    ``started`` are the clock ticks from the machine's boot to the start of the process, None where nothing tells.
+    ``started`` is the clock ticks from the machine's boot to the start of the process, None if the system does not
+    tell.
     """
 
     url: str
@@ -26,18 +27,18 @@ class Whereabouts(NamedTuple):
     version: str
 
     def text(self) -> str:
-        """Return the content of the file, which :func:`read` takes."""
+        """Return the content of the file, for :func:`read`."""
         return json.dumps(self._asdict()) + "\n"
 
 
 def file_of(auth_file: Path) -> Path:
-    """Return the path of the file that tells where the daemon with this ``auth_file`` listens."""
-    # Several daemons may keep their auth files in one directory.
+    """Return the path of this file for the daemon with this ``auth_file``."""
+    # Several daemons may have their auth files in one directory.
     return auth_file.with_name("daemon.json" if auth_file.name == "auth" else f"{auth_file.name}.daemon.json")
 
 
 def find(auth_file: Path) -> Whereabouts | None:
-    """Return where the daemon with this ``auth_file`` listens, or None if it does not run or does not tell."""
+    """Return the content for the daemon with this ``auth_file``, or None if it does not run or left no file."""
     try:
         return read(file_of(auth_file))
     except OSError:
@@ -45,12 +46,12 @@ def find(auth_file: Path) -> Whereabouts | None:
 
 
 def read(path: Path) -> Whereabouts:
-    """Return what a running daemon has written to ``path``.
+    """Return the content that a running daemon has written to ``path``.
 
-    :raises OSError: there is no such file, or its ``strerror`` says why it is not believed: others could have written
+    :raises OSError: there is no such file, or it is not trusted, as its ``strerror`` says: others could have written
         it, it is not a daemon's, or its daemon does not run (:class:`ProcessLookupError`).
     """
-    # O_NONBLOCK: a FIFO must be refused, not waited for.
+    # O_NONBLOCK, so that a FIFO is refused instead of waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -104,7 +105,7 @@ def _runs(found: Whereabouts) -> bool:
     try:
         return found.started == start_of(found.pid)
     except PermissionError:
-        # Another user's process has the number.
+        # Another user's process has this id.
         return False
     except (ProcessLookupError, OverflowError):
         return False

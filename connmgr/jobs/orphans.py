@@ -1,6 +1,6 @@
-"""Jobs on a far side that the vault does not know: of a lost or another vault, or later than the backup.
+"""Jobs on a far side that the vault does not know: of a lost or another vault, or younger than the backup.
 
-A backup that was put back, a connection that was removed and a machine that could not be reached leave such jobs.
+A restored backup, a removed connection and an unreachable machine leave such jobs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from connmgr.vault import Vault
 from connmgr.vault.jobs import RUNNING
 
 LEAST_AGE_SECONDS = 60
-"""Least age of an orphan: another daemon of the vault may have begun a younger job and not yet stored it."""
+"""Least age of an orphan: another daemon of the vault may have begun a younger job and not stored it yet."""
 
 CLEAR_SECONDS = 5.0
-"""Time to clear the far sides of connections that were removed, all together."""
+"""Time to clear the far sides of removed connections, for all together."""
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A job that the vault does not know: its state, and its age in seconds where the far side can tell."""
+    """A job that the vault does not know: its state, and its age in seconds if the far side can tell."""
 
     job: str
     state: str
@@ -47,9 +47,9 @@ class Orphans:
         self._starts = starts
 
     def find(self, connection: str, access: Access, least_age: float, *, remove: bool) -> list[Orphan]:
-        """Return the orphans that began ``least_age`` seconds ago or earlier, and a minute ago at the least.
+        """Return the orphans that began at least ``least_age`` seconds ago, and at least a minute ago.
 
-        With ``remove`` those that do not run are removed. One that runs stays: another vault's daemon may follow it.
+        With ``remove``, ended ones are removed. Running ones stay, because another vault's daemon may follow them.
         :raises connmgr.errors.ConnmgrError: what opening a link raises, or the far side cannot remove one.
         """
         age = max(math.ceil(least_age), LEAST_AGE_SECONDS)
@@ -62,7 +62,7 @@ class Orphans:
     def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:
         """Remove the files of ``jobs``, given by removed connections; return how many stay.
 
-        Jobs stay that run, that are just starting, or whose machine has no open link.
+        Jobs stay if they run, are just starting, or their machine has no open link.
         """
         deadline, left = Deadline(CLEAR_SECONDS), 0
         for connection, ids in jobs.items():
@@ -73,8 +73,8 @@ class Orphans:
         return left
 
     def _found(self, least_age: int, spool: Spool) -> list[Orphan]:
-        # In this order. A job has its row before its start is over, and is gone from the far side before its row is:
-        # so none is taken for an orphan that is started or removed meanwhile.
+        # In this order: a job has its row before its start is over, and leaves the far side before its row is removed.
+        # So a job that is started or removed meanwhile does not count as an orphan.
         ages = {str(uuid.UUID(name)): age for name, age in spool.list(CALL_SECONDS, least_age).items()}
         strange = ages.keys() - self._starts.under_way
         strange -= self._vault.jobs.known(strange)

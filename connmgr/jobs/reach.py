@@ -24,7 +24,7 @@ UNREACHABLE = (
     errors.ShellLost,
     errors.TransferFailed,
 )
-"""The errors of a far side that cannot be asked now."""
+"""The errors of a far side that is unreachable now."""
 
 
 class Reach:
@@ -35,7 +35,7 @@ class Reach:
         self._kept = kept
 
     def allows(self, connection: str, access: Access) -> bool:
-        """Whether there is an open link to the connection, which ``access`` may use.
+        """Whether there is an open link to the connection that ``access`` may use.
 
         :raises connmgr.errors.SecretLocked: it may not.
         """
@@ -51,7 +51,7 @@ class Reach:
         return True
 
     def ask(self, connection: str, access: Access, work: Callable[[Spool], Result], *, shared: bool = True) -> Result:
-        """As :meth:`ask_once`, but try again if the link broke: it may have been dead for long."""
+        """Like :meth:`ask_once`, but try again if the link broke, because it may have been dead for long."""
         try:
             return self.ask_once(connection, access, work, shared=shared)
         except (errors.ShellLost, errors.TransferFailed):
@@ -62,9 +62,9 @@ class Reach:
     ) -> Result:
         """Call ``work`` with the far side of ``connection``, if necessary over a new link, and return its result.
 
-        Where there is no shell its jobs are among those of its host's user; ``work`` that is about more than jobs of
-        the vault is not ``shared``.
-        :raises connmgr.errors.ConnmgrError: what opening the link raises, one of :data:`UNREACHABLE` among them.
+        Without a shell, its jobs are among those of its host's user; ``work`` on other than the vault's jobs is then
+        not ``shared``.
+        :raises connmgr.errors.ConnmgrError: what opening the link raises, including :data:`UNREACHABLE`.
         """
         lease = self._links.lease(connection, access, OPEN_SECONDS)
         try:
@@ -74,7 +74,7 @@ class Reach:
             lease.release()
 
     def ask_at_once(self, connection: str, work: Callable[[Spool], Result]) -> Result | None:
-        """As :meth:`ask`, on the daemon's own behalf and over a link that is open, or return None."""
+        """Like :meth:`ask`, with the daemon's own access and only over an open link; return None without one."""
         lease = self._links.peek(connection)
         if lease is None:
             return None

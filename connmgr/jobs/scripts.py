@@ -1,7 +1,7 @@
 """The programs of ``far/``, in the language of sh, that start jobs and look at them.
 
-Each runs in a helper, as the user of the connection, and answers as :class:`connmgr.engine.exchange.Exchange` has it.
-They need POSIX.1-2017 alone; setsid, /proc, and a dd and a stat that know more are used where they are.
+Each runs in a helper, as the user of the connection, and answers as :class:`connmgr.engine.exchange.Exchange` expects.
+They need only POSIX.1-2017; if present they use setsid, /proc, and the extensions of dd and stat.
 """
 
 from __future__ import annotations
@@ -64,28 +64,28 @@ def _program(name: str, *more: str, fed: bool = False) -> Program:
 
 START = _program("start")
 """``id cap seconds open directory cwd``, the script in two parts, ``clean tell``, and the argv of a shell that runs
-what descriptor 7 holds: the two parts, with the variable ``job_setting`` between them.
+the script on descriptor 7: the two parts, with the variable ``job_setting`` between them.
 
 ``ok``, the runner's process id and start time, the system's boot, a warning or ``-``, and the job's directory.
 """
 
 LOOK = _program("look", "describe")
-"""``id …``. ``ok``, then a line a job: id, state, cap, status, ``over``, whether output was lost; then what ls says."""
+"""``id …``. ``ok``, then per job a line: id, state, cap, status, ``over``, lost output; then the output of ls."""
 
 READ = _program("read", "describe", "content")
-"""``id block block count``. As LOOK, and after a mark each the blocks of both streams, and where it ended."""
+"""``id block block count``. As LOOK; after a mark each, the blocks of both streams and the final directory."""
 
 KILL = _program("kill", "describe")
 """``id signal grace note``. ``ok`` and the number of processes that refused the signal; then as LOOK."""
 
 INPUT = _program("input", fed=True)
-"""``id size eof nonce``, the size as of WRITE in :mod:`connmgr.fs.scripts`, and the limit of what waits, in bytes.
+"""``id size eof nonce``, the block size as for WRITE in :mod:`connmgr.fs.scripts`, and the most bytes of unread input.
 
-``ok`` when it is ready for the data, and ``ok`` when they are kept.
+``ok`` when it is ready for the data, and ``ok`` when they are stored.
 """
 
 REMOVE = _program("remove")
 """``id …``. ``ok``."""
 
 LIST = _program("list")
-"""``seconds``. ``ok``, then lines on jobs that began so long ago or earlier: id, and age in seconds or ``-``."""
+"""``seconds``. ``ok``, then lines on jobs that began at least so long ago: id, and age in seconds or ``-``."""

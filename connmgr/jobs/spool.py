@@ -1,4 +1,4 @@
-"""Starts jobs on the far side of a link, looks at them, feeds and ends them, without keeping any state here."""
+"""Starts jobs on the far side of a link, looks at them, feeds and ends them, without any state in the daemon."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from connmgr.jobs.launch import Launch
 from connmgr.plugin import Deadline, Transport
 
 BLOCK_BYTES = 4096
-"""Bytes to which the far side rounds reads of a stream."""
+"""Block size of the far side for reads of a stream."""
 
 PIECE_BLOCK_BYTES = 64 << 10
 QUEUE_BYTES = 8 << 20
-"""Bytes of unread input of a job; at this limit more is refused."""
+"""Most bytes of unread input of a job; more is refused."""
 
 DESCRIPTION_BYTES = 1 << 20
 JOBS_A_CALL = 500
@@ -66,7 +66,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Seen:
-    """A job as it was seen: ``starting``, ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
+    """A job as last seen: ``starting``, ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
 
     A ``starting`` job has its directory, but its runner has not begun. The end of a ``lost`` job is unknown; the files
     of a ``gone`` job were removed. ``exit_code`` is 128 + N after signal N, and None if unknown.

@@ -37,24 +37,24 @@ class Starts:
 
     @property
     def under_way(self) -> frozenset[str]:
-        """The jobs that are being started: the far side may have them before the vault has."""
+        """The jobs that are being started; the far side may have them before the vault does."""
         with self._lock:
             return frozenset(self._under_way)
 
     def start(self, job: StoredJob, launch: Launch, spool: Spool) -> tuple[StoredJob, str | None]:
-        """Start ``job`` as ``launch`` in ``spool``, or find the one of its connection that has the same key.
+        """Start ``job`` as ``launch`` in ``spool``, or find the job of its connection with the same key.
 
-        Returns the job, and a warning about the far side, if any.
+        Return the job, and a warning about the far side, if any.
         :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
         :raises connmgr.errors.JobLimit: too many are under way.
-        :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or, where the link
-            broke meanwhile, it is not known whether the job runs, and a start with the same key finds out.
+        :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or the link broke, and
+            it is unknown whether the job runs, which a start with the same key finds out.
         """
         if self._vault.connections.temporary.get(job.connection) is not None:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
         self._require_room(job.connection)
         if job.key is None:
-            # At the same time: the commit waits for a disk, the far side for its processes.
+            # Simultaneously, because the commit waits for a disk and the far side for its processes.
             with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:
                 adding = pool.submit(self._vault.jobs.add, job)
                 return self._run(job, spool, launch, adding.result)

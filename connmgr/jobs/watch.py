@@ -11,10 +11,10 @@ from connmgr.jobs.followed import Followed
 logger = logging.getLogger("connmgr.jobs")
 
 LEAST_SECONDS, LONGEST_SECONDS = 0.01, 0.25
-"""Seconds between two looks: after news or for a new waiter, and after a long time without news."""
+"""Shortest and longest interval of looks: after news or for a new waiter, and after a long time without news."""
 
 UNREACHABLE_SECONDS = 1.0
-"""Time until a far side that did not answer is asked again."""
+"""Interval at which a far side that did not answer is asked again."""
 
 Look = Callable[[Mapping[str, Followed]], bool | None]
 """Looks at jobs of one connection; returns whether there were news, None if the far side did not answer."""
@@ -33,7 +33,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def subscribe(self, followed: Followed, version: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """As :meth:`Followed.subscribe`, and look at the job until there are news."""
+        """Like :meth:`Followed.subscribe`, and look at the job until there is news."""
         cancel = followed.subscribe(version, callback)
         with self._lock:
             if self._closing.is_set():
@@ -62,7 +62,7 @@ class Watch:
             try:
                 news = self._look(waited)
             except BaseException:
-                # A plugin may raise anything, and the waiters have their own deadlines.
+                # A plugin may raise any exception, and the waiters have their own deadlines.
                 logger.exception("Jobs of a connection could not be looked at.")
                 news = None
             if self._closing.wait(UNREACHABLE_SECONDS if news is None else LEAST_SECONDS):

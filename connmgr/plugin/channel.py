@@ -13,7 +13,7 @@ from connmgr.errors import TransportUnsupported
 class Pty:
     """The terminal of a process: the value of TERM, and its size in characters.
 
-    A ``raw`` one neither echoes nor translates from the beginning, if the far side supports that.
+    A ``raw`` terminal neither echoes nor translates from the beginning, if the far side supports that.
     """
 
     term: str = "xterm"
@@ -45,7 +45,7 @@ class Channel(ABC):
     def sendall(self, data: bytes, timeout: float) -> None:
         """Write all of ``data`` to the process.
 
-        :raises TimeoutError: the far side did not take it within ``timeout`` seconds.
+        :raises TimeoutError: the far side did not accept it within ``timeout`` seconds.
         :raises OSError: the process or the link is gone.
         """
 
@@ -76,7 +76,7 @@ class Channel(ABC):
         return None
 
     def expect_bulk(self) -> None:  # noqa: B027 - most channels have nothing to do
-        """Prepare for much output that is read as fast as it comes, if that takes memory; by default do nothing.
+        """Prepare for much output that is read as fast as it comes, if that needs memory; by default do nothing.
 
         Otherwise the channel keeps little unread output, and the process waits as for a full pipe.
         """
@@ -93,9 +93,9 @@ class Channel(ABC):
 class ByteStream(Protocol):
     """A stream of bytes in both directions: the methods used of a connected TCP socket.
 
-    A stream other than a socket may have ``fileno() -> int`` too: a descriptor that is readable while there is news,
+    A stream other than a socket may also have ``fileno() -> int``: a descriptor that is readable while there is news,
     until the stream is closed. News means that ``recv`` would return at once, or that ``send`` would, after it has
-    taken nothing. With a timeout of 0 both then never wait, and raise :class:`TimeoutError`; a ``recv`` without data
+    accepted nothing. With a timeout of 0 both then never wait, and raise :class:`TimeoutError`; a ``recv`` without data
     clears the news of ``send``. Without a descriptor, threads of the daemon wait for the stream.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 LEAST_SECONDS = 0.1
-"""The least time of a step that begins when its operation's time is nearly over: it fails for its own reason."""
+"""The least time of a step that begins near its operation's deadline, so that it fails for its own reason."""
 
 
 class Deadline:

@@ -37,7 +37,7 @@ class Transport(ABC):
 
     @property
     def carries_streams(self) -> bool:
-        """Whether :meth:`open_tcp` can open a stream; by default whether the class has a method of its own for that."""
+        """Whether :meth:`open_tcp` can open a stream; by default whether the class overrides it."""
         return type(self).open_tcp is not Transport.open_tcp
 
     @abstractmethod

@@ -62,7 +62,7 @@ class Described(ABC):
     """One sentence that helps a person choose a type."""
 
     schema: ClassVar[type[Schema]]
-    """The fields beside ``type``. A field ``shell``, if there is one, chooses the session's shell."""
+    """The fields besides ``type``. An optional field ``shell`` chooses the session's shell."""
 
     example: ClassVar[Mapping[str, Any]] = {}
     """Valid data without ``type``, for the documentation."""
@@ -102,17 +102,17 @@ class ConnectionType(Described):
         """Return the hosts that :meth:`open` would dial for ``data``, in its order, without dialling; none by default.
 
         A secret in ``data`` is an empty text.
-        :raises connmgr.errors.OperationError: a file that decides about it, such as ssh_config, cannot be read or used.
+        :raises connmgr.errors.OperationError: a file on which this depends, such as ssh_config, cannot be read or used.
         """
         return ()
 
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
-        """Accept ``key`` as that of ``host`` from now on, and return True if ``data`` leads to that host.
+        """Accept ``key`` as the key of ``host`` from now on, and return True if ``data`` leads to that host.
 
-        By default no data does. :class:`connmgr.errors.HostKeyUnknown` of ``open`` told both: its details are ``host``,
-        ``hostKey`` and ``fingerprint``. ``data`` has no secrets.
+        By default no data does. The details of :class:`connmgr.errors.HostKeyUnknown`, raised by ``open``, contain both
+        as ``host`` and ``hostKey``, with the ``fingerprint``. ``data`` has no secrets.
         :raises connmgr.errors.HostKeyChanged: another key is known, or this one is revoked.
-        :raises connmgr.errors.InvalidRequest: ``key`` is none.
+        :raises connmgr.errors.InvalidRequest: ``key`` is malformed.
         """
         return False
 
@@ -129,11 +129,11 @@ class Toggled(Described):
 
     @abstractmethod
     def toggle(self, transport: Transport | None, data: Mapping[str, Any], state: bool, *, timeout: float) -> None:
-        """Start the system that ``data`` leads to, or stop it if ``state`` is False; do nothing if that is its state.
+        """Start the system that ``data`` leads to, or stop it if ``state`` is False; do nothing if it is in that state.
 
         ``transport`` is that of the connection below, None if there is none: a stopped system cannot be opened itself.
-        Secrets in ``data`` are in plain.
-        :raises connmgr.errors.OperationError: it could not be done within ``timeout`` seconds.
+        Secrets in ``data`` are in plain text.
+        :raises connmgr.errors.OperationError: it failed, or took longer than ``timeout`` seconds.
         """
 
 
@@ -157,8 +157,8 @@ class Dialogue(Protocol):
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         """Wait for the first of the regular expressions and return its index.
 
-        ``ready`` is found anywhere, others only in the last 1,024 bytes: a program stops there and waits for an answer.
-        Whatever the far side prints, an expression must not take long on them.
+        ``ready`` is found anywhere, others only in the last 1,024 bytes, because a program stops there and waits for an
+        answer. No expression may take long, whatever the far side prints.
         :raises connmgr.errors.ElevationFailed: the program ended.
         :raises connmgr.errors.ConnectTimeout: none came within ``timeout`` seconds.
         """
@@ -237,8 +237,7 @@ class Tunnel(Described):
 
     @abstractmethod
     def forward(self, data: Mapping[str, Any]) -> Forward:
-        """Return the listening address and the target of the tunnel of ``data``. A secret in ``data`` is an empty
-        text."""
+        """Return the listening address and the target of the tunnel of ``data``, in which a secret is an empty text."""
 
 
 AnyConnectionType = ConnectionType | Wrapper | Tunnel

@@ -25,7 +25,7 @@ from connmgr.secrets.principals import KEY_ID_BYTES, Principal
 _VERSION = 1
 _SEALED_BYTES = 48 + SecretBox.KEY_SIZE
 _TAG_BYTES = 32
-# Values are padded to a multiple of this: a stored record hides the length of a password.
+# Values are padded to a multiple of this, so that a stored record hides the length of a password.
 _PADDING_BYTES = 64
 _CHANGED = "The secret was changed outside of connmgr, or belongs to another vault."
 
@@ -53,7 +53,7 @@ class Envelope:
 
 
 def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dict[str, Any]:
-    """Seal ``value`` to ``recipients`` and return the object that clients and the vault keep.
+    """Seal ``value`` to ``recipients`` and return the object for clients and the vault.
 
     ``sealing_key`` (:func:`connmgr.secrets.principals.sealing_key`) authenticates it.
     """
@@ -73,9 +73,9 @@ def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dic
 
 
 def verify(encrypted: Mapping[str, Any], sealing_key: bytes) -> Envelope:
-    """Check every byte of a sealed secret and return its parts.
+    """Verify every byte of a sealed secret and return its parts.
 
-    :raises IntegrityError: it is not what :func:`seal` made under this ``sealing_key``.
+    :raises IntegrityError: it was not made by :func:`seal` with this ``sealing_key``.
     """
     try:
         token_text, box_text, kind = (

@@ -1,4 +1,4 @@
-"""The vault's key, and the file that keeps it."""
+"""The vault's key, and the file that contains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connmgr.errors import StartupError
 
 KEY_BYTES = 32
 
-# BLAKE2b personalisation strings, at most 16 bytes: keys for different uses must differ.
+# Personalisation strings of BLAKE2b, at most 16 bytes; keys for different uses must differ.
 _RECORDS = b"connmgr.records"
 _VERIFIER = b"connmgr.verifier"
 _WRAPPING = b"connmgr.wrapping"
@@ -174,7 +174,7 @@ class KeyFile:
             os.close(descriptor)
 
     def _read(self, name: str) -> bytes | None:
-        # O_NONBLOCK: a FIFO must be refused, not waited for.
+        # O_NONBLOCK, so that a FIFO is refused instead of waited for.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._directory() as directory:
             try:
@@ -211,7 +211,7 @@ def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -
 
     ``create`` allows a new key, for an empty vault. Of the keys in the store, the one that matches the vault's
     ``verifier`` (:meth:`VaultKey.verifier`) is kept.
-    :raises StartupError: no key, the wrong key, or a store in a bad state; nothing was changed then.
+    :raises StartupError: no key, the wrong key, or a store in a bad state; nothing was changed.
     """
     current, following = store.read(), store.read_next()
     if verifier is not None:

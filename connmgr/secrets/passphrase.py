@@ -1,4 +1,4 @@
-"""Derives keys from passphrases by Argon2id, one at a time and with bounded cost."""
+"""Derives keys from passphrases by Argon2id, one at a time and with limited cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CEILING = Cost(argon2id.OPSLIMIT_SENSITIVE, argon2id.MEMLIMIT_SENSITIVE)
 def check_cost(cost: Cost, salt: bytes) -> None:
     """Refuse parameters that connmgr never writes, before allocating memory for them.
 
-    :raises IntegrityError: cheaper than :data:`MODERATE`, dearer than :data:`CEILING`, or a salt of another length.
+    :raises IntegrityError: cheaper than :data:`MODERATE`, costlier than :data:`CEILING`, or a salt of another length.
     """
     if (
         not MODERATE.opslimit <= cost.opslimit <= CEILING.opslimit
@@ -78,12 +78,12 @@ class KeyDerivation:
     def derive(self, passphrase: str, salt: bytes, cost: Cost) -> bytes:
         """Return the 32-byte key of a passphrase (Argon2id 1.3 over its UTF-8 form in Unicode NFC).
 
-        :raises IntegrityError: see :func:`check_cost`.
-        :raises UnlockThrottled: too many derivations wait already.
+        :raises IntegrityError: as :func:`check_cost`.
+        :raises UnlockThrottled: too many derivations are waiting.
         :raises Busy: the machine lacks the memory.
         """
         check_cost(cost, salt)
-        # Keyboards differ in sending composed or decomposed characters.
+        # Keyboards send composed or decomposed characters.
         password = unicodedata.normalize("NFC", passphrase).encode()
         if not self._places.acquire(blocking=False):
             raise UnlockThrottled("Too many passphrases are being checked; try again in a moment.")

@@ -1,4 +1,4 @@
-"""Principals: the key pairs that secrets are sealed to, and their wrapped private keys."""
+"""Principals: the key pairs to which secrets are sealed, and their wrapped private keys."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Principal:
         return blake2b(self.public_key, person=b"connmgr.key-id", digest_size=KEY_ID_BYTES).digest()
 
     def associated(self) -> bytes:
-        """Return everything but the wrapped key, unambiguously encoded, to authenticate along with that key."""
+        """Return everything except the wrapped key, unambiguously encoded, to authenticate with that key."""
         cost = self.cost or NO_COST
         name = self.name.encode()
         return struct.pack("<BB", 1, len(name)) + name + self.public_key + cost.encode() + self.salt
 
     def record(self) -> bytes:
-        """Return what the row's authentication code covers: every stored byte."""
+        """Return the data covered by the row's authentication code: every stored byte."""
         return self.associated() + self.wrapped_key
 
     def unwrap(self, wrapping: bytes) -> bytes | None:
@@ -101,9 +101,9 @@ def sealing_key(vault_private: bytes) -> bytes:
 
 
 def check_user_name(name: str) -> None:
-    """Refuse what cannot name a vault user.
+    """Refuse a text that cannot be the name of a vault user.
 
-    :raises InvalidRequest: with the rule in its message.
+    :raises InvalidRequest: the message contains the rule.
     """
     if name == VAULT or not _NAME.fullmatch(name):
         raise InvalidRequest(
@@ -113,7 +113,7 @@ def check_user_name(name: str) -> None:
 
 
 class Access:
-    """What one client session may open: nothing, or the secrets of an unlocked user, whose private key it holds.
+    """The secrets that one client session may open: none, or those of an unlocked user, whose private key it holds.
 
     Access to the principal ``vault`` depends on whether users exist, so it is checked on each use. Safe to use from
     several threads.
@@ -142,7 +142,7 @@ class Access:
             self._wipe()
 
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
-        """Open a data key with the user of ``key_id``, None if it is not unlocked; see :func:`open_sealed`."""
+        """Open a data key with the user of ``key_id``; None if that user is not unlocked; see :func:`open_sealed`."""
         with self._lock:
             if self._principal is None or self._principal.key_id != key_id:
                 return None

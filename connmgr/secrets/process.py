@@ -1,4 +1,4 @@
-"""Keeps the process's memory from disk and from other programs."""
+"""Keeps the process's memory from the disk and from other programs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PR_SET_DUMPABLE = 4
 def harden() -> None:
     """Switch core dumps off, and on Linux hide this process's memory from the user's other processes.
 
-    Without the dumpable flag, files under ``/proc/<pid>`` belong to root and no debugger of the user attaches. Programs
-    started from here have the flag again, and may raise the limit of core dumps.
+    Without the dumpable flag, files under ``/proc/<pid>`` belong to root and the user's debuggers cannot attach.
+    Programs started from here have the flag again, and may raise the limit of core dumps.
     :raises OSError: the kernel refused.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)

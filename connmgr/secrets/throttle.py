@@ -1,4 +1,4 @@
-"""Delays that grow with failed unlocks, for each user and for all together."""
+"""Delays that grow with failed unlocks, per user and for all together."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Delays:
 class Throttle:
     """Slows down the guessing of passphrases; safe to use from several threads.
 
-    A refused attempt does not lengthen the delay, and every delay is bounded: a user can get in while someone else
-    guesses. Failures are forgotten after ``memory`` seconds without one. At most ``names`` are counted, whether they
-    exist or not; the oldest is forgotten first.
+    A refused attempt does not lengthen the delay, and every delay is limited, so that a user can unlock while another
+    person guesses. Failures are forgotten after ``memory`` seconds without one. At most ``names`` are counted, whether
+    they exist or not; the oldest is forgotten first.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Which shells run: started, found and ended by connection."""
+"""The running shells: starting, finding and ending them by connection."""

@@ -25,15 +25,15 @@ QUICK_SECONDS = 0.05
 """A command that takes longer gets a thread of its own."""
 
 SLICE_SECONDS = 0.002
-"""Seconds that the driver waits for one command before it looks at the others again."""
+"""Longest wait of the driver for one command before it checks the others again."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """A command that may take ``timeout`` seconds on each connection, and runs on ``parallel`` of them at a time.
+    """A command that may take ``timeout`` seconds on each connection, on ``parallel`` connections at a time.
 
-    ``start`` starts shells that do not run; ``session`` names the shell of each connection; ``fresh`` runs the command
-    in a new shell of each.
+    ``start`` starts missing shells; ``session`` names the shell of each connection; ``fresh`` runs the command in a new
+    shell of each.
     """
 
     command: Command
@@ -57,8 +57,7 @@ class Outcome(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """The command on one connection; ``held`` keeps the session until the command has ended, or is abandoned and
-    killed."""
+    """The command on one connection; ``held`` keeps the session until the command has ended or was killed."""
 
     connection: str
     at: float
@@ -78,11 +77,11 @@ class Broadcast:
     """Runs a command on connections: on the ``ready``, whose shells run and admit ``access``, and on the ``others``.
 
     Waking a thread costs more than a short command. So one thread, the driver, begins the command in the ready shells
-    and reads from all of them in turn. Everything that must be waited for has its own thread: a starting shell, earlier
+    and reads from all of them in turn. Whatever must be waited for has its own thread: a starting shell, earlier
     commands of other clients, a command that is not quick.
 
     Each connection counts as running until the reader of :meth:`outcomes` asks for later outcomes: a slow reader delays
-    commands that have not begun, and few outcomes are held for it.
+    commands that have not begun, and few outcomes are kept for it.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class Broadcast:
                 self._room.release(len(ended))
         finally:
             self._cancelled.set()
-            # The driver may be waiting for it.
+            # The driver may be waiting for room.
             self._room.release()
             self._driver.join()
 
@@ -142,7 +141,7 @@ class Broadcast:
                     self._pool.submit(one.held.close)
 
     def _begin_next(self) -> None:
-        """Begin on as many connections as may run; wait for room if there is nothing else to do."""
+        """Begin on as many connections as allowed; wait for room if there is nothing else to do."""
         while (self._ready or self._others) and self._room.acquire(blocking=not self._begun):
             if self._cancelled.is_set():
                 return
@@ -193,7 +192,7 @@ class Broadcast:
         self._pool.submit(lambda: self._outcomes.put([self._outcome(connection, at, work)]))
 
     def _run(self, connection: str) -> Result:
-        """Run the command and wait for it, if ordered after starting the shell."""
+        """Run the command to its end; if ordered, start the shell first."""
         order = self._order
         place = Place(connection, self._access, order.session, order.start, order.fresh)
         running_there = begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set)

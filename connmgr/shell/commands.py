@@ -15,10 +15,10 @@ from connmgr.shell.shells import Shells
 
 
 class Place(NamedTuple):
-    """Where a command runs: in the shell ``session`` of ``connection``, used by ``access``.
+    """The place of a command: the shell ``session`` of ``connection``, used by ``access``.
 
-    ``start`` says that the shell is started if it does not run, or is lost before anything was sent to it. ``fresh``
-    says that the command has a shell of its own instead, which is stopped after it.
+    With ``start``, the shell is started if it does not run, or is lost before anything was sent to it. With ``fresh``,
+    the command has a shell of its own instead, which is stopped afterwards.
     """
 
     connection: str
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A command that has begun; ``restarted`` says that the shell was lost before, and is a new one."""
+    """A command that has begun; ``restarted`` says that the shell had been lost, and is a new one."""
 
     running: Running
     restarted: bool
@@ -52,7 +52,7 @@ def begun(
     :raises CommandCancelled: it was abandoned while the shell started.
     """
     if not (place.start or place.fresh):
-        # A shortcut for most requests: the stacks below would cost them 1 % of their time.
+        # A shortcut for most requests, which saves them 1 % of their time.
         with (
             shells.using(place.connection, place.access, place.session) as session,
             session.begin(command, timeout, abandoned) as running,

@@ -12,7 +12,7 @@ from connmgr.shell.table import Entry, ShellName, ShellTable
 logger = logging.getLogger("connmgr.shell")
 
 LONGEST_INTERVAL = 30.0
-"""Most seconds between two checks."""
+"""Longest interval of the checks."""
 
 
 class IdleCloser:
@@ -42,7 +42,7 @@ class IdleCloser:
                     # Another thread starts or stops it.
                     continue
                 except BaseException:
-                    # A plugin may raise anything, and must not keep the other shells open.
+                    # A plugin may raise any exception, and must not keep the other shells open.
                     logger.exception("The idle shell of connection %s failed to end cleanly.", name.connection)
 
     def _end_if_idle(self, name: ShellName) -> None:

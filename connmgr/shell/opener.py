@@ -24,8 +24,7 @@ PROBE_SECONDS = 5.0
 
 
 class Opener:
-    """Opens shells until it is closed: within ``timeout`` seconds, keeping ``max_output`` bytes per stream of a
-    command.
+    """Opens shells within ``timeout`` seconds, until it is closed; they keep ``max_output`` bytes of each stream.
 
     ``orphans`` is the file that names local shells. Shells that a killed daemon left behind are ended at once.
     """

@@ -24,7 +24,7 @@ START_TOLERANCE = 0.05
 class Orphans:
     """A file that names each local shell by process id and start time, so that no other process is mistaken for one.
 
-    If it cannot be written, as on a full disk, the log says so; the next change writes the whole file again.
+    If it cannot be written, for example on a full disk, this is logged; the next change writes the whole file again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class Orphans:
         self._shells: dict[int, float] = {}
 
     def reap(self) -> int:
-        """Kill the shells that the file names, with their child processes, and return how many there were."""
+        """Kill the shells in the file, with their child processes, and return their number."""
         left = self._read()
         killed = [pid for pid, started in left.items() if _kill_left(pid, started)]
         self._write()
@@ -41,7 +41,7 @@ class Orphans:
 
     def remember(self, pid: int) -> None:
         """Add a new shell to the file."""
-        # The daemon works without this file.
+        # Imported here, because the daemon works without this file.
         import psutil
 
         with self._lock, contextlib.suppress(psutil.Error):
@@ -61,14 +61,14 @@ class Orphans:
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
-            return {}  # cut short by the crash that this file is for: nothing in it can be trusted
+            return {}  # cut short by a crash: its content cannot be trusted
 
     def _write(self) -> None:
         try:
             self._replace()
         except OSError as error:
-            # The shells work without it. The start time distinguishes an ended shell that is still named from other
-            # processes.
+            # The shells work without the file. An ended shell that is still named in it is distinguished from other
+            # processes by its start time.
             logger.warning("Shells left by a killed daemon may not be found: %s: %s.", self._path.name, error.strerror)
 
     def _replace(self) -> None:

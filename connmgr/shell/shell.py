@@ -1,4 +1,4 @@
-"""Opens a shell: its link, its supervisor, and the commands that it begins with."""
+"""Opens a shell: its link, its supervisor, and its first commands."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from connmgr.vault.admission import Admission
 
 STOP_SECONDS = 5.0
 HELLO_SECONDS = 9.0
-"""Longest wait for the answer of a shell on an open link; what takes longer is no shell."""
+"""Longest wait for the answer of a shell on an open link; a program that takes longer is no shell."""
 
 
 @dataclass
 class Shell:
-    """A session, and the lease of the link that carries it; ``since`` is when it was started, aware."""
+    """A session, and the lease of its link; ``since`` is when it was started, aware."""
 
     session: Session
     lease: Lease
@@ -34,19 +34,19 @@ class Shell:
 
     @property
     def admission(self) -> Admission:
-        """The checks of who may use it."""
+        """The checks whether a caller may use it."""
         return self.lease.link.admission
 
     def leave_silent(self, timeout: float) -> None:
-        """Give up an idle shell whose overdue sign of life does not come in time."""
+        """Abandon an idle shell that gives no overdue sign of life in time."""
         link = self.lease.link
         if not link.first.answers(timeout):
-            # The next start of a shell would wait for it too.
+            # Otherwise the next start of a shell would wait for it too.
             link.retire()
             self.session.lose()
 
     def stop(self, timeout: float) -> None:
-        """End the session and release its link, whatever a plugin raises meanwhile."""
+        """End the session and release its link, even if a plugin raises an exception."""
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self.lease.release)
             self.session.stop(timeout)
@@ -57,9 +57,9 @@ Leasing = Callable[[float, Collection[Link]], Lease]
 
 
 def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
-    """Open a shell on a link within ``timeout`` seconds; ``max_output`` bytes of a stream of a command are kept.
+    """Open a shell on a link within ``timeout`` seconds; it keeps ``max_output`` bytes of each stream of a command.
 
-    :raises connmgr.errors.OperationError: it could not be opened; besides, what ``leasing`` raises.
+    :raises connmgr.errors.OperationError: it could not be opened; also whatever ``leasing`` raises.
     """
     deadline = Deadline(timeout)
     with contextlib.ExitStack() as cleanup:
@@ -75,7 +75,7 @@ def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
 
 
 def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor]:
-    """Start a supervisor on the first link that accepts it; a link that is full or broken is replaced by another."""
+    """Start a supervisor on the first link that accepts it; a full or broken link is replaced by another."""
     passed_over: list[Link] = []
     while True:
         lease = leasing(deadline.left(LEAST_SECONDS), passed_over)

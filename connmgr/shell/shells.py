@@ -1,4 +1,4 @@
-"""The running shells: one per connection, and named further ones."""
+"""The running shells: one per connection, and further named ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("connmgr.shell")
 
 
 class Started(NamedTuple):
-    """A running shell; ``restarted`` says that its predecessor was lost, with directory and variables."""
+    """A running shell; ``restarted`` says that the last one was lost, with its directory and variables."""
 
     info: ShellInfo
     restarted: bool
@@ -68,7 +68,7 @@ class Shells:
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
-        :raises connmgr.errors.SessionLimit: the connection has as many shells as it may have.
+        :raises connmgr.errors.SessionLimit: the connection has the most shells allowed.
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
@@ -104,7 +104,7 @@ class Shells:
             self._vault.connections.touch(connection)
 
     def leave_silent(self, connection: str, session: str | None) -> None:
-        """Give up an idle shell whose far side owes a sign of life and gives none."""
+        """Abandon an idle shell whose far side gives no overdue sign of life."""
         shell = self._table.peek(ShellName(connection, session))
         if shell is not None:
             shell.leave_silent(PROBE_SECONDS)
@@ -112,7 +112,7 @@ class Shells:
     def admitted(
         self, connections: Iterable[Connection], access: Access, session: str | None = None
     ) -> list[Connection]:
-        """Return those of ``connections`` whose shells run, owe no sign of life, and may be used by ``access``.
+        """Return the ``connections`` whose shells run, are not silent, and may be used by ``access``.
 
         For the others :meth:`using` raises the reason.
         """
@@ -124,16 +124,12 @@ class Shells:
         return admitted(running, access)
 
     def stop(self, connection: str, access: Access, session: str | None = None) -> None:
-        """End the shell and its running command, and return once it has exited.
-
-        :raises NoShell: it does not run.
-        """
+        """End the shell and its running command, and return when it has exited; raise NoShell if it does not run."""
         self._admitted(ShellName(connection, session), access)
         self.end(connection, session)
 
     def end(self, connection: str, session: str | None) -> None:
-        """End the shell as :meth:`stop` does, if it runs, and forget that it was lost; for the caller that started
-        it."""
+        """End the shell as :meth:`stop` does, if it runs, and forget that it was lost; only the starter calls this."""
         with self._holding(ShellName(connection, session)) as entry:
             entry.lost = False
             self._opener.empty(entry)
@@ -150,7 +146,7 @@ class Shells:
                 running.append(name)
         if not running:
             raise self._no_shell(connection)
-        # Jobs may keep it open for a while.
+        # Jobs may keep the link open for a while.
         self._links.forget([connection])
         with ThreadPoolExecutor(len(running), "stop-shells") as pool:
             ends = [pool.submit(self.end, *name) for name in running]
@@ -164,18 +160,18 @@ class Shells:
         """
         if connection is not None:
             self._vault.connections.get(connection)
-        # One at a time, because looking at a shell takes its lock, and another look would see it busy.
+        # One at a time: describing a shell takes its lock, and another description would see it busy.
         with self._describing:
             return [status_of(name, shell) for name, _, shell in self._table.taken(connection)]
 
     def probe(self, target: Target, access: Access) -> ShellInfo:
-        """Find out whether a shell can be opened on ``target``; see :meth:`Opener.probe`."""
+        """Test whether a shell can be opened on ``target``; see :meth:`Opener.probe`."""
         return self._opener.probe(target, access)
 
     def refresh(self, connection: str, access: Access) -> None:
-        """Find out whether the connection can be opened, and store what was found as its state.
+        """Test whether the connection can be opened, and store the result as its state.
 
-        :raises connmgr.errors.OperationError: it cannot; the state then names the error's code.
+        :raises connmgr.errors.OperationError: it cannot; the state then contains the error's code.
         """
         record = self._vault.connections.get(connection)
         try:
@@ -260,7 +256,7 @@ class Shells:
         try:
             shell.admission.check(access)
         except Outdated:
-            # Another daemon of the same vault changed it; changes of this daemon are marked in the table.
+            # Another daemon of the same vault changed it; changes by this daemon are marked in the table.
             with contextlib.suppress(ShellBusy):
                 # Another thread holds the entry, and notices the change or ends the shell.
                 self._discard(name, shell)
@@ -269,7 +265,7 @@ class Shells:
         return shell
 
     def _seen(self, record: Connection, access: Access) -> ShellInfo:
-        """Describe the shell of a connection: the running one, or one that is opened for a moment."""
+        """Describe the shell of a connection: the running one, or one opened for this."""
         with contextlib.suppress(NoShell):
             session = self._admitted(ShellName(record.id), access).session
             if session.probe(PROBE_SECONDS):
@@ -287,5 +283,5 @@ class Shells:
             self._opener.end(shell, timeout)
             entry.shell = None
         except BaseException:
-            # A plugin may raise anything, and no caller waits for this result.
+            # A plugin may raise any exception, and no caller waits for this result.
             logger.exception("The shell of connection %s failed to end cleanly.", name.connection)

@@ -20,8 +20,8 @@ logger = logging.getLogger("connmgr.shell")
 class ShellStatus:
     """The state of a running shell, ``idle``, ``busy`` or ``lost``, with times in seconds and queued commands.
 
-    ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when the
-    command began that runs.
+    ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when its
+    running command began.
     """
 
     connection: str
@@ -37,12 +37,12 @@ class ShellStatus:
 
 
 def status_of(name: ShellName, shell: Shell) -> ShellStatus:
-    """Describe a shell, as far as is known without asking it."""
+    """Describe a shell, as far as known without asking it."""
     session = shell.session
     try:
         session.notice_end()
     except Exception:
-        # A plugin may raise anything, and must not keep the other shells from being described.
+        # A plugin may raise any exception, and must not prevent the description of other shells.
         logger.exception("The shell of connection %s cannot be described.", name.connection)
     idle, running = session.idle_seconds, session.running_since
     return ShellStatus(

@@ -53,9 +53,9 @@ class ShellTable:
     def holding(self, name: ShellName, patience: float | None = None, *, make: bool = False) -> Iterator[Entry]:
         """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
-        If there is no entry, ``make`` adds one; otherwise an empty one is held that is not in the table.
+        If there is no entry, ``make`` adds one; otherwise an empty entry outside the table is held.
         :raises ShellBusy: another thread holds it for longer than ``patience`` seconds, by default the table's.
-        :raises SessionLimit: one would be made, and the connection has :data:`MAX_SHELLS`.
+        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`.
         """
         deadline = Deadline(self._patience if patience is None else patience)
         while True:

@@ -38,7 +38,7 @@ EVERY_BYTE = bytes(range(256)) * 8
 LARGE_BYTES = 1 << 20
 BIG_OUTPUT = f"x=0123456789abcdef; while [ ${{#x}} -lt {LARGE_BYTES} ]; do x=$x$x; done; printf %s $x; printf %s $x >&2"
 ENDLESS = "echo begun; sleep 120"
-"""Outlasts each wait of these tests, and ends by itself where a channel that is closed ends no program."""
+"""Outlasts each wait of these tests, and ends by itself if closing a channel does not end its program."""
 SAYS_ITS_SIZE = "echo begun; until [ \"$(stty size)\" = '43 132' ]; do sleep 0.02; done; echo told"
 
 Start = Callable[..., Channel]
@@ -153,7 +153,7 @@ class ChannelConformance:
         blocked = _Call(
             lambda: channel.recv(WAIT_SECONDS * 2) if call == "recv" else _write_without_end(channel, WAIT_SECONDS * 2)
         )
-        time.sleep(0.1)  # nothing tells when a thread has begun to wait; too early is no fault, but proves less
+        time.sleep(0.1)  # nothing shows that a thread has begun to wait; too short a pause is no fault, but proves less
         channel.close()
         assert isinstance(blocked.error(), EOFError | OSError)
         assert not isinstance(blocked.error(), TimeoutError)
@@ -207,7 +207,7 @@ class ChannelConformance:
         told = b""
         while b"told" not in told:
             assert time.monotonic() < deadline, f"the program was not told its size, and wrote {told!r}"
-            # Again: a client such as docker's misses a size that comes before it has asked to be told.
+            # Again, because a client such as docker's misses a size that comes before it watches for sizes.
             channel.resize(131, 43)
             channel.resize(132, 43)
             told += channel.recv(1)[0]

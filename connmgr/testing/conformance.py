@@ -44,9 +44,9 @@ class _Conformance(SchemaConformance, ChannelConformance, SessionConformance):
 
 
 class ConnectionConformance(_Conformance):
-    """Checks all that the engine expects of a connection type with a transport.
+    """Checks everything that the engine expects of a connection type with a transport.
 
-    Fixtures of the subclass: ``kind`` and ``data``; ``via`` if the connection runs over another machine than this one.
+    Fixtures of the subclass: ``kind`` and ``data``; ``via`` if the connection does not run over this machine.
     """
 
     def test_closing_the_transport_wakes_its_channels(self, transport: Transport) -> None:
@@ -72,9 +72,9 @@ class ConnectionConformance(_Conformance):
 
 
 class WrapperConformance(_Conformance):
-    """Checks all that the engine expects of a wrapper.
+    """Checks everything that the engine expects of a wrapper.
 
-    Fixtures of the subclass: ``kind`` and ``data``; ``via`` if it runs over another transport than this machine.
+    Fixtures of the subclass: ``kind`` and ``data``; ``via`` if it does not run over this machine.
     """
 
     PROMPT = "connmgr-test-prompt:"

@@ -15,7 +15,7 @@ WAIT_SECONDS = 30.0
 
 
 class Outcome(NamedTuple):
-    """How a program ended and what it printed; ``stderr`` is empty if it arrived within ``stdout``."""
+    """The exit status and output of a program; ``stderr`` is empty if it arrived within ``stdout``."""
 
     status: int
     stdout: bytes
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
 def connect(
     kind: AnyConnectionType, data: Mapping[str, Any], via: Transport | None = None, *, timeout: float = WAIT_SECONDS
 ) -> Transport:
-    """Open ``data``, as a client sends it but without ``type`` and with secrets in plain, over ``via``.
+    """Open ``data`` over ``via``: as a client sends it, but without ``type`` and with secrets in plain text.
 
     The caller closes the transport, then ``via``.
     :raises connmgr.plugin.ValidationError: the type's schema refuses ``data``.

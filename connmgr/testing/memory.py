@@ -1,7 +1,7 @@
 """A connection type without a machine; its programs are Python functions.
 
-Use it for what real machines can hardly be made to do: refuse a login, print half a line and hang. It has no shell; for
-that, use ``local``.
+Use it for behaviour that real machines hardly show: a refused login, half a line and then silence. It has no shell; for
+one, use ``local``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from connmgr.errors import ShellStartFailed
 from connmgr.plugin import Channel, ConnectionType, Pty, Schema, Transport
 
 STREAM_BYTES = 1 << 16
-"""Bytes that a stream holds until they are read."""
+"""Most bytes that a stream holds until they are read."""
 
 HUNG_UP = 129
-"""The exit status, as a shell gives it, of a program that SIGHUP (signal 1) ends."""
+"""The exit status, as a shell reports it, of a program ended by SIGHUP (signal 1)."""
 
 CLOSE_SECONDS = 2.0
 
