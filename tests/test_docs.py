@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import urllib.request
@@ -17,6 +18,9 @@ ROOT = Path(__file__).parent.parent
 DOCS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
 ALL_DOCS = "\n".join(DOCS.values())
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+PUBLISHING = {"endpoint", "command", "group", "tool"}
+"""Decorators of functions whose docstrings are published: views, commands, and tools for agents."""
+
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -204,3 +208,34 @@ def test_the_make_targets_that_are_named_exist() -> None:
 def test_the_continuous_integration_runs_the_tests_as_the_readme_gives_them() -> None:
     assert re.search(r"^make test$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert re.search(r"^(\$ )?make test$", DOCS["README.md"], re.MULTILINE)
+
+
+def _unpublished(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions below ``tree`` whose docstrings appear only in the source."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            called = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
+            if not {ast.unparse(one).rpartition(".")[2] for one in called} & PUBLISHING:
+                yield node
+
+
+def _surplus(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return by how many lines of text the docstring exceeds the code; 0 for a single line, and for ``...``."""
+    code = function.body[1:]
+    text = [line for line in (ast.get_docstring(function) or "").splitlines() if line]
+    if len(text) <= 1 or not code or all(isinstance(one, ast.Raise) or ast.unparse(one) == "..." for one in code):
+        return 0
+    return max(0, len(text) - ((code[-1].end_lineno or 0) - code[0].lineno + 1))
+
+
+def test_no_docstring_that_is_not_published_is_longer_than_its_code() -> None:
+    """The plugin's interface is exempt, because authors of plugins read its docstrings."""
+    files = [*(ROOT / "connmgr").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    longer = [
+        f"{path.relative_to(ROOT)}:{one.lineno} {one.name}: {surplus} lines"
+        for path in files
+        if (ROOT / "connmgr" / "plugin") not in path.parents
+        for one in _unpublished(ast.parse(path.read_text()))
+        if (surplus := _surplus(one))
+    ]
+    assert longer == []

@@ -34,7 +34,7 @@ class Threads(ThreadedTaskDispatcher):
                 self.queue.append(task)
                 self.queue_cv.notify()
 
-    def start_new_thread(self, target: Callable[[int], None], thread_no: int) -> None:
+    def start_new_thread(self, target: Callable[[int], object], thread_no: int) -> None:
         try:
             super().start_new_thread(target, thread_no)
         except RuntimeError:
