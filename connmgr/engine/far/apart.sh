@@ -1,6 +1,7 @@
-# Where output and errors have a stream each. A command that makes its output non-blocking (asyncio) does so for all who
-# share it. Opened anew, it is another; that goes with pipes in Linux, but not with sockets, with pipes of another user,
-# or where a terminal would get an owner. A failing `exec` alone would end some shells.
+# For channels with separate streams of output and errors. A command that makes its output non-blocking (asyncio)
+# affects all processes that share the open file. Reopening yields another open file. This works for pipes on Linux, but
+# not for sockets or pipes of another user, and not where a terminal would become the controlling one. It is tried in a
+# subshell first, because a failing `exec` would end some shells.
 if (@renewal@);then _cm_renew(){ @renewal@||:;};else _cm_renew(){ :;};fi
 _cm_end(){ _cm_say "$2 $1" >&8;_cm_say "$2" >&9;hash -r;_cm_renew;}
 _cm_done(){ _cm_say "$2 $1";_cm_say "$2" >&2;}

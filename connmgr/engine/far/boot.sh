@@ -1,6 +1,7 @@
-# Announces the far side's shell and becomes the supervisor. $1 is a nonce, the rest the shell's argv, or nothing for the
-# login shell. Run again by a supervisor that has not been greeted yet, it only starts that one anew. Its lines are
-# joined to one, without single quotes: a login shell of another language (fish, csh) hands it on within those.
+# Announces the far side's shell and becomes the supervisor. $1 is a nonce, the rest the shell's argv; without one it is
+# the login shell. When a supervisor that was not greeted yet runs this script again, it only restarts that supervisor.
+# The lines are joined into one, without single quotes, because a login shell of another language (fish, csh) passes the
+# script on in single quotes.
 n=$1
 shift
 [ "${CONNMGR_BOOT-}" = "$n" ] && exec >&8 2>&9

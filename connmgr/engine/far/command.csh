@@ -1,5 +1,5 @@
-# Follows the command in one script, and prints the state that it leaves. csh looks up a builtin's name in PATH where it
-# is quoted as against an alias.
+# Follows the command in one script, and prints the state after it. A word that is quoted to avoid an alias is not a
+# builtin for csh: it runs a program from PATH.
 set _cm_r=$status
 unalias *
 unset echo verbose

@@ -1,6 +1,6 @@
-# Runs the command that descriptor 7 holds, and prints the state that it leaves.
+# Runs the command on descriptor 7, and prints the state after it.
 read -lz __cm_q </dev/fd/7;set -e __cm_q[2]
-# Of a redirection that fails, `eval` itself says nothing.
+# `eval` itself does not report a redirection that fails.
 eval "$__cm_q
 ;set __cm_r \$status";set __cm_s $status
 set -q __cm_r;or set __cm_r $__cm_s;set -eg fish_trace CONNMGR_COMMAND

@@ -1,5 +1,6 @@
-# How a program answers after its mark, and takes from the channel what it was told to: $blocks of $block bytes, then
-# $rest, $size in all. Errors are told by the system's own words (the locale is C) at the end of a program's message.
+# The functions by which a program answers after its mark, and reads exactly its input from the channel: $blocks of
+# $block bytes, then $rest, $size in all. Errors are recognised by the system's words (in the locale C) at the end of a
+# program's message.
 say() { printf '%s %s\n' "$mark" "$*"; }
 tidy() { :; }
 no() { tidy; say no "$@"; exit ${receiving:-0}; }

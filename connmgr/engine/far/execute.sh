@@ -1,5 +1,5 @@
-# Becomes the program $1 of PATH with the words "$@", where `exec` would take its name for a builtin, as mksh does, or for
-# an option.
+# Becomes the program $1 of PATH with the words "$@". Used where `exec` would read the name as a builtin, as mksh does,
+# or as an option.
 _cm_exec(){ _cm_name="$1" _cm_rest="${PATH-/usr/bin:/bin}:" _cm_why="not found" _cm_status=127;shift
 while case "$_cm_rest" in "") ! :;; esac;do
 _cm_at="${_cm_rest%%:*}";_cm_rest="${_cm_rest#*:}";_cm_at="${_cm_at:-.}/$_cm_name"

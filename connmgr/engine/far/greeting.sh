@@ -1,16 +1,17 @@
-# Turns a shell that has just been started into a supervisor, and has it describe itself. A word between two @ is filled
-# in from the shell's dialect. What a frame calls: _cm_gone, _cm_dump, _cm_put; _cm_exec of execute.sh; _cm_hold and _cm_free of hold_*.sh; and
-# _cm_end, _cm_done and _cm_renew of apart.sh or merged.sh. Their last argument is the frame's nonce.
+# Turns a new shell into a supervisor, which then describes itself. The words between two @ are filled in from the
+# shell's dialect. Frames call _cm_gone, _cm_dump and _cm_put; _cm_exec of execute.sh; _cm_hold and _cm_free of
+# hold_*.sh; and _cm_end, _cm_done and _cm_renew of apart.sh or merged.sh. The last argument of each is the frame's
+# nonce.
 unset CONNMGR_BOOT
 @preparation@
 @hold@
-# A directory that the shell's user may not enter, as that of whoever called sudo, is left for the user's home.
+# If the shell's user may not enter the current directory, such as that of the caller of sudo, use the home directory.
 case "$PWD" in /*) @builtin@ [ -x . ]&&@builtin@ [ . -ef "$PWD" ];; *) ! :;; esac||@builtin@ cd||@builtin@ cd /
-# Signals that a command sends to $$ meet a trap that does nothing; every command would ignore an ignored one too.
+# Signals that a command sends to $$ run an empty trap. If they were ignored, every command would ignore them too.
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ @builtin@ echo ":$2$1" >&8;}
-# ksh93 and mksh know where they are just while that exists. ksh93 says 256 + N where signal N ended a command, of which
-# `exit` would leave N.
+# ksh93 and mksh know their directory only while it exists. ksh93 reports 256 + N if signal N ended a command; `exit`
+# would reduce that to N.
 _cm_dump(){ @plainly@||:;@builtin@ set +x;@untrap@;@raw@;{ @builtin@ unset CONNMGR_COMMAND
 @builtin@ echo ":$2@directory@";@builtin@ pwd||@builtin@ echo "$PWD"
 if @builtin@ [ -d /proc/$$/cwd ]&&! @builtin@ [ . -ef /proc/$$/cwd ];then
@@ -23,7 +24,7 @@ _cm_say(){ @builtin@ echo ":$1"||{ sleep 1;@builtin@ echo ":$1";};}
 @streams@
 (@fork@@builtin@ echo "facts @nonce@ $$" >&8
 { @builtin@ read -r os </proc/sys/kernel/ostype||os=$(uname -s);@builtin@ echo "$os";} >&8
-# The first line alone: nl is a newline, which IFS ends with.
+# Only the first line: nl is a newline, the last character of IFS.
 # shellcheck disable=SC1091
 { os=$(. /etc/os-release&&@builtin@ echo "$PRETTY_NAME");nl=${IFS#??}
 case "$os" in ?*) ;; *) os=$(uname -sr);; esac;@builtin@ echo "${os%%"${nl%"${nl#?}"}"*}";} >&8

@@ -1,4 +1,4 @@
-# What is no line for it, such as the rest of a file that could not be written, ends it.
+# A line that is no call, such as the rest of a file that could not be written, ends the helper.
 cd /
 run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
 feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark"; }
@@ -7,7 +7,7 @@ newline='
 while IFS= read -r line; do
   case $line in
     "$word as-is "*) text=${line#* as-is };;
-    # Where printf is a program, there is a limit to what it takes.
+    # If printf is a program, the length of its argument is limited.
     "$word "*) text=$(printf %b "${line#* }") || exit;;
     *) exit;;
   esac

@@ -1,4 +1,5 @@
-# What a redirection replaces is kept in bash near that which is copied: out of the way of the numbers that scripts use.
+# During a redirection, bash saves the replaced descriptor near the number of the copied one; these copies keep it away
+# from the numbers that scripts use.
 # shellcheck shell=bash
 if { exec 254>&8;} 2>&-;then exec 254>&-;_cm_streams=(248 249 248 249)
 _cm_hold(){ exec 248>&8 249>&9;};_cm_free(){ exec 8>&- 9>&- 248>&- 249>&-;}

@@ -1,5 +1,5 @@
-# Continues the process $p, and those above it that are stopped: who waits for a process that stops may stop as well, as
-# sudo and su do, and then would not notice its end.
+# Continues the process $p, and the stopped processes above it. A program that waits for a process may stop when that
+# stops, as sudo and su do, and then would not notice its end.
 resume() {
   state=T
   while [ "$p" -gt 1 ] && case $state in [TZ]*) ;; *) false;; esac; do

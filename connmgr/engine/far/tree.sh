@@ -1,12 +1,12 @@
-# Finds the processes below $root, but for those in $spared, and those that left its tree, which have $carried in their
-# environment. Only builtins, grep, and /proc where there is one: minimal containers have no ps. One grep reads the states
-# of all, since a shell reads a file byte by byte. The grep of busybox reads no further than a NUL unless lines end there
-# (-z). Everything found is stopped before anything is killed, so that nothing can fork its way out.
+# Finds the processes below $root, except those in $spared, and the processes that left its tree, which have $carried in
+# their environment. It uses only builtins, grep, and /proc if present, because minimal containers have no ps. One grep
+# reads all states, because a shell reads a file byte by byte. The grep of busybox stops at a NUL, unless -z makes NUL
+# end a line. All processes found are stopped before any is killed, so that none can fork and escape.
 processes() {
   states=$(grep -Hsoa '.*) [A-Za-z] [0-9]*' /proc/[0-9]*/stat)
   if [ "$states" ]; then
     carriers=$(grep -lszF "$carried" /proc/[0-9]*/environ)
-    # A process may be called *.
+    # The name of a process may be *.
     set -f
     IFS='
 '

@@ -1,4 +1,4 @@
-# What tar complains of follows its archive. To a terminal it writes none itself.
+# The archive comes first, then tar's error messages. tar itself refuses to write an archive to a terminal.
 way=tree
 [ ! "$gated" ] || [ ! "$2" ] || { way=member; set -- "$1"; }
 reach "$1" $way read-all; shift

@@ -1,4 +1,4 @@
-# Each record ends with NUL. A large file's sum is led by its size, since it may take long to come.
+# Each record ends with NUL. The sum of a large file follows the file's size, because it may take long.
 resolve "$1"; shift
 [ -e "$p" ] || absent -L
 find . -prune >/dev/null 2>&1 || no file_operation_failed "find is not installed there."
@@ -6,7 +6,7 @@ find . -prune >/dev/null 2>&1 || no file_operation_failed "find is not installed
 inside
 follow=
 if [ "$only" ]; then set -- "$only"; follow=-H; elif [ $# = 0 ]; then set -- .; fi
-# The two are programs of a shell that find starts.
+# These two are scripts for the shells that find starts.
 # shellcheck disable=SC2016
 announce='{ stat -L -c %s -- "$n" || stat -L -f %z -- "$n" || wc -c <"$n"; } && printf "\0";'
 # shellcheck disable=SC2016

@@ -1,6 +1,6 @@
-# Takes from the channel what comes in chunks, each after a line with its size; after the last one there is a 0. More
-# follows on the channel, so that nothing may read beyond a chunk. Where dd cannot be told to, each chunk is
-# acknowledged on descriptor 5, and the next one is not sent before that.
+# Reads chunks from the channel, each after a line with its size, until a size of 0. More data follow on the channel, so
+# nothing may read beyond a chunk. If dd cannot be limited exactly, each chunk is acknowledged on descriptor 5, and the
+# next one is sent only then.
 if dd count=0 iflag=fullblock; then exact=exact; else exact=; fi </dev/null >/dev/null 2>&1
 chunk() {
   if [ ! "$exact" ]; then head -c "$1"; return; fi

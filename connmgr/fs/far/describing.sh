@@ -1,4 +1,4 @@
-# On a terminal find prints names otherwise than they are: never on one, then.
+# find changes names that it prints on a terminal, so its output never goes to one directly.
 case $how in
   find) format="$mark %m=%y:%s:%T@:%U:%G:%u:%g:/%p\n";;
   -c) format="$mark %f:%s:%Y:%u:%g:%U:%G:/%n";;

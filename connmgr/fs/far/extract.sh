@@ -1,8 +1,8 @@
-# Everything is unpacked in a directory of its own, in the one that it is for, and moved from there to its place when all
-# has come: what is new with one step for a whole tree, what joins a directory that exists file by file. Directories are
-# entered before anything in them is looked at, and one that a link has led to elsewhere is left again: nothing goes
-# through a link below the directory that the caller has named. The directory of its own is reached by its descriptor,
-# as somebody else may put another one, or a link, in its place.
+# Unpacks everything into a directory of its own inside the target directory. When all has arrived, the members are
+# moved to their places: a new tree in one step, members of an existing directory one by one. Each directory is entered
+# before anything in it is examined, and left again if a link has led elsewhere, so nothing passes through a link below
+# the caller's directory. The directory of its own is reached by its descriptor, because another user may replace it or
+# put a link in its place.
 block=$3
 unpack() (
   cd -P "$staged" && [ "$(physical)" = "$root/$t" ] && tar -x -p -o -f - && s=0 || s=$?

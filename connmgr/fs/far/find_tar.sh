@@ -1,4 +1,4 @@
-# Those that take another format or a larger block by default, or can do so, are told which.
+# Finds tar, and the options with which it writes the format and block size that are needed.
 tar=tar
 if ! command -v tar; then tar=
 else case $(tar --version 2>&1) in

@@ -1,10 +1,10 @@
-# For callers with rules over paths. `reach` enters the directory that holds what a path names, name after name, and
-# asks the daemon about the real path before anything is opened, made or removed. Then p is ./name in there, where no
-# link is followed any more, or . for the directory itself.
+# For callers with rules over paths. `reach` enters the directories of a path one by one, and asks the daemon about the
+# real path before anything is opened, created or removed. Afterwards p is ./name in the current directory, where no
+# further link is followed, or . for the directory itself.
 #
-# The last link of a path is followed to a `file` and to a `tree`, which is entered if it is a directory. It is not
-# followed to what is looked at (`look`), to a `member` of a directory, which is entered too, and to the `name` of what
-# is there or is to be there (`new`), of which a trailing slash means nothing.
+# A link at the end of a path is followed for a `file` and for a `tree`, which is entered if it is a directory. It is
+# not followed for a path that is described (`look`), for a `member` of a directory, which is entered too, and for the
+# `name` of an existing file or one to be created (`new`), where a trailing slash is ignored.
 #
 # shellcheck disable=SC2329 # the programs call what the guard defines
 guard() {
@@ -39,8 +39,8 @@ expanded() {
   rest=${l%??}$more
   case $rest in /*) cd /;; esac
 }
-# Stepping back out of a directory tells that it is there: that is the rules' business too. /proc/self is another one for
-# each program that reads it.
+# Going back out of a directory reveals that it exists, so the rules decide about this too. /proc/self differs for each
+# program that reads it.
 hold() {
   resolve "$1"
   links=0 named= missing= way=$2 kind=$3
@@ -95,12 +95,12 @@ lost() {
   esac
   no no_such_directory
 }
-# Whether a directory may be removed with all that is in it, which the caller wants.
+# Whether the caller wants to remove a directory with its content, and may.
 whole() {
   [ "$1" ] && case $kind in *-all) ;; *) return 1;; esac
   removes_safely
 }
-# These never follow a link that somebody puts in a directory's place while they are in the tree.
+# These programs never follow a link that another user puts in a directory's place while they work in the tree.
 removes_safely() { case $(rm --version 2>&1)/$(uname) in *GNU*|*BSD|*/Darwin|*/DragonFly) ;; *) unsafe rm;; esac; }
 finds_safely() { case $(find . --version 2>&1) in *GNU*) ;; *) unsafe find;; esac; }
 go_in() {

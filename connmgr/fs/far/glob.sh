@@ -1,4 +1,4 @@
-# The shell expands the pattern as the value of a variable: nothing in it is a command, a variable or a blank between
+# The shell expands the pattern as the value of a variable, so no part of it is a command, a variable or a blank between
 # two words.
 resolve "$1"
 IFS=

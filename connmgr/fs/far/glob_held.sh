@@ -1,5 +1,5 @@
-# The directory before the first wildcard is entered, however links lead there; from there on wildcards go through none.
-# What they match is described in its directory, which was entered too, after `=` and that directory's name.
+# Enters the directory before the first wildcard, also through links; the wildcards themselves pass through none. Each
+# match is described in its directory, which is entered too, after `=` and the directory's name.
 hold "$1" tree at
 ask at "$h"
 root=${h%/} start=$p pattern=./$2

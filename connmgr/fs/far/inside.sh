@@ -1,4 +1,5 @@
-# Enters the directory p, or that of the file p, whose name is then `only`. Where rules hold that is done.
+# Enters the directory p, or the directory of the file p, whose name is then `only`. For callers with rules, `reach` has
+# already done so.
 inside() {
   only=
   if [ "$gated" ] && [ "$p" != . ]; then

@@ -1,6 +1,6 @@
-# What a killed writer left is cleared by the next one, when the process in its name is gone or after a silent hour,
-# or a day for a directory, which is silent while it is filled: what is the user's own, and of so many names as take
-# milliseconds.
+# Removes files that a killed writer has left: when the process in their name is gone, or they were unchanged for an
+# hour, or for a day if it is a directory, which is unchanged while it is filled. Only the user's own files, and only as
+# many names as take milliseconds.
 alive() {
   if read -r w <"/proc/$1/stat"; then w=${w##*") "}; case $w in [ZX]*) return 1;; esac
   else kill -0 "$1" || { [ ! -e /proc/self ] && ps -p "$1" >/dev/null; }; fi

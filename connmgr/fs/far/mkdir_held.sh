@@ -1,4 +1,5 @@
-# Each directory is made in one that was entered, and entered itself; so what is asked about is what is made.
+# Each directory is created in one that was entered, and then entered itself, so that the directory asked about is the
+# one created.
 hold "$1" new write
 ask write "$at"
 if [ ! "$missing" ]; then
@@ -24,7 +25,7 @@ while :; do
 done
 if [ ! "$2" ]; then make
 else
-  # Without a moment in which it has another mode, or is somebody else's by then.
+  # The umask prevents a moment with another mode, in which another user could replace it.
   umask 077; make; go_in
   why=$(chmod "$2" . 2>&1) || because "$why"
 fi

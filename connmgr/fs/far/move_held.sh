@@ -1,5 +1,5 @@
-# Both directories are held, one as the working directory, the other by its descriptor, and nothing but a rename is done:
-# what is copied could be something else by then.
+# Both directories are held, one as the working directory, the other by its descriptor. Only a rename is done, because
+# the source of a copy could be replaced meanwhile.
 reach "$1" name take-all
 [ "$p" != . ] || no wrong_file_type
 present

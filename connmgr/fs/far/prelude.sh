@@ -1,10 +1,11 @@
-# A name that begins with a dash becomes ./-name; `~` is the user's home; what is relative begins at the session's
-# directory. No other directory is stayed in, since the user might not enter it again. What takes another's name never
-# goes into a directory that somebody has put there meanwhile: GNU's and busybox's mv know -T for that, BSD's -h.
-# `reach`, `enter` and `opened` are others for callers with rules over paths (gate.sh).
+# A name that begins with a dash becomes ./-name; `~` is the user's home; relative paths begin at the session's
+# directory. The shell stays in no other directory, because its user might not be able to enter the session's again. A
+# file that replaces another is never moved into a directory that another user has put there meanwhile: mv of GNU and
+# busybox has -T for this, that of BSD -h. For callers with rules over paths, gate.sh redefines `reach`, `enter` and
+# `opened`.
 #
-# `physical` tells the directory that the shell is in, as the kernel knows it. A shell's own pwd tells what the shell
-# believes: some work that out before they enter a directory, and somebody may have put a link there in between.
+# `physical` prints the shell's directory as the kernel knows it. A shell's own pwd may be wrong: some shells compute it
+# before they enter a directory, and another user may have put a link there meanwhile.
 unset CDPATH
 gated=
 reach() { resolve "$1"; }

@@ -1,4 +1,4 @@
-# The size and the content are those of one opened file, whatever takes its name meanwhile.
+# Size and content are those of one open file, even if another file gets its name meanwhile.
 reach "$1" file read
 [ -e "$p" ] || absent -L
 [ -f "$p" ] || no wrong_file_type

@@ -1,9 +1,8 @@
-# Whoever else may write to the directory may put another file, a link or a directory in the place of ours, of the
-# target or of the directory at any moment. So the directory is entered before anything in it is looked at. The file is
-# received beside its target, and is reached by its open descriptor alone until it is renamed, whole and on disk; then
-# it is compared with what bears the name. A target is written in place, where it must be, by the descriptor of the file
-# that was looked at. What a killed writer left is cleared by the next one, when the process in its name is gone or
-# after a silent hour: files of the user's own, and of so many names as take milliseconds.
+# Another user with access to the directory may at any moment replace our file, the target or the directory by a file, a
+# link or a directory. So the directory is entered before anything in it is examined. The new file is received beside
+# its target, and reached only by its open descriptor until it is complete and on disk. Then it is renamed, and compared
+# with the file of that name. A target that must be written in place is written by the descriptor of the file that was
+# examined. Files of a killed writer are removed by the next one (litter.sh).
 mode=$2 block=$4 stamp=$5 replaces=$6
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 checksum() {

@@ -1,4 +1,4 @@
-# What is behind the first blocks of each stream, after a mark.
+# Prints the part of each stream after its first blocks, after a mark.
 job_content() {
   say
   if [ "$state" != gone ] && [ "$blocks" != 0 ] && job_file "$1" && [ -s "$1" ]; then

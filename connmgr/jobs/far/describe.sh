@@ -1,5 +1,5 @@
-# A line on each job of the arguments, then what ls says of the files of their output. Of a job whose output is a link,
-# or no file, nothing is told.
+# Prints a line for each job of the arguments, then what ls prints about the files of their output. Jobs whose output is
+# a link, or no file, are left out of the latter.
 for id; do
   state=gone cap= phase= status= over= cut_out= cut_err=
   if job_at "$id" && job_file "$d/out" && job_file "$d/err"; then job_state; fi

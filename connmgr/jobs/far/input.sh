@@ -1,4 +1,5 @@
-# A piece is in the queue, whole, before it is acknowledged; its number is taken by a link, which nobody else can take.
+# A piece is acknowledged when it is in the queue completely; a link reserves its number, which no other writer can then
+# take.
 id=$1 size=$2 eof=$3 nonce=$4 block=$5 blocks=$6 left=$7 limit=$8
 state=gone
 ! job_at "$id" || job_state
@@ -23,7 +24,7 @@ job_take() {
 job_last
 [ ! -L "$n" ] || no stdin_closed
 read -r opened <./0
-# Only GNU's dd can ask whether anybody reads a pipe without waiting for a reader.
+# Only GNU dd can test, without waiting, whether a process reads a pipe.
 if [ "$opened" = 1 ]; then
   case $(dd if=/dev/null of="$d/0" oflag=nonblock conv=notrunc 2>&1) in *"o such device"*) no stdin_closed;; esac
 fi

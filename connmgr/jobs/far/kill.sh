@@ -1,5 +1,5 @@
 id=$1 signal=$2 grace=$3 why=$4
-# Of a job without its directory, what runs is known by its environment alone.
+# Without its directory, the processes of a job are found only by their environment.
 job_at "$id" || d=/dev/null
 trap '' HUP
 refused=$(CONNMGR_SPOOL=$id $job_around $job_apart /bin/sh -c "$job_terminator" sh \

@@ -1,5 +1,5 @@
-# The jobs that began $1 seconds ago or more, as stat has it or, where there is none, find, which counts whole days.
-# With 0 all are told of before their ages are.
+# Lists the jobs that began at least $1 seconds ago, by stat, or if that is missing by find, which counts whole days.
+# With 0, all jobs are listed before their ages are known.
 least=$1
 say ok
 now=$(date +%s)

@@ -1,4 +1,4 @@
-# What all calls of one helper share. A name that begins with job_ meets no other program's.
+# Variables for all calls of one helper. The prefix job_ avoids the names of other programs.
 job_mask=$(umask)
 job_home=${XDG_STATE_HOME:-${HOME:+$HOME/.local/state}}
 case $job_home in /*) job_home=$job_home/connmgr/jobs;; *) job_home=;; esac
@@ -8,7 +8,8 @@ job_boot=
 job_boot=${job_boot#*sec = } job_boot=${job_boot%%,*} job_boot=${job_boot:-unknown}
 job_apart=
 ! command -v setsid >/dev/null 2>&1 || job_apart=setsid
-# A login manager may end with a login all that it has begun (logind.conf(5)). Only who is in such a login's scope pays.
+# A login manager may end all processes of a login with it (logind.conf(5)). The costly checks are made only in the
+# scope of such a login.
 job_around= job_warning=
 job_login() {
   session=${1##*/session-} session=${session%%.scope*}

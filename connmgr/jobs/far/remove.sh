@@ -1,8 +1,8 @@
-# A link in the place of a job's directory is removed alone.
+# If a link is in the place of a job's directory, only the link is removed.
 for id; do
   for d in "$job_home/$id" "$job_spare/$id"; do
     [ -e "$d" ] || [ -L "$d" ] || continue
-    # The runner of a job that has just ended may write its last record meanwhile, for which rm fails.
+    # The runner of a job that has just ended may still write its last record, which makes rm fail.
     n=0
     until why=$(rm -rf -- "$d" 2>&1); do
       n=$((n + 1))

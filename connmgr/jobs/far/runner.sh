@@ -1,5 +1,5 @@
-# Runs a job's command in a session of its own, keeps its output in files, and writes how it ended. Whoever kills the
-# group of the command does not reach the runner.
+# Runs a job's command in a session of its own, keeps its output in files, and records its end. Killing the command's
+# process group does not kill the runner.
 d=$1 id=$2 blocks=$3 mask=$4 seconds=$5 open=$6 terminator=$7 apart=$8 boot=$9
 shift 9
 clean=$1 cwd=$2
@@ -7,10 +7,10 @@ shift 2
 [ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" ${cwd:+"CONNMGR_CWD=$d/cwd"} "$@"
 trap : INT QUIT TERM USR1 USR2 ALRM
 umask 077
-# Whatever has taken the place of the directory, or of the file, is another's.
+# A link in the place of the directory or of the file is not ours, so nothing is written through it.
 record() { [ -L "$d" ] || [ -L "$d/end" ] || echo "$* ." 1<>"$d/end"; }
 why=$(mkfifo "$d/1" "$d/2" ${open:+"$d/0"} 2>&1) || { echo "$why" >"$d/err"; record exited 126 over 0 0; exit; }
-# Past the limit of a file's size tee drops what comes, and goes on reading.
+# At the limit of the file's size tee drops further output, but goes on reading.
 keep() {
   cd /
   trap '' INT QUIT TERM USR1 USR2 ALRM XFSZ
@@ -37,7 +37,7 @@ feed() {
       trap 'kill "$!"; exit' TERM
       wait "$!" || break 2
       true >"$n"
-      # Who chose a number a moment ago must find it taken.
+      # A writer that has just chosen a number must still find it taken.
       [ "$n" -le 1000 ] || rm -f "$((n - 1000))"
       n=$((n + 1))
     done
@@ -46,7 +46,7 @@ feed() {
   done
   rm -f "$d/wake"
 }
-# Whether the child $1 has ended; bash takes note of that by itself.
+# Whether the child $1 has ended; bash notices the end by itself.
 gone() {
   if read -r line <"/proc/$1/stat"; then case ${line##*") "} in [ZX]*) return 0;; esac; return 1; fi
   [ -e /proc/self/stat ] || case $(ps -o state= -p "$1") in ""|[ZX]*) ;; *) return 1;; esac
@@ -59,7 +59,7 @@ timer=0 feeder=0 stdin=/dev/null
 [ ! "$seconds" ] || { time_out 7<&- & timer=$!; }
 [ ! "$open" ] || { stdin=$d/0; feed 7<&- & feeder=$!; }
 record started "$out" "$err" "$timer" "$feeder"
-# In the foreground: a shell without job control makes what runs in the background deaf to INT and QUIT.
+# In the foreground, because a shell without job control makes background processes ignore INT and QUIT.
 (
   unset CONNMGR_SPOOL
   export CONNMGR_JOB="$id"
@@ -79,7 +79,7 @@ esac
 record "$state" "$s" open 0 0
 [ "$timer" = 0 ] || [ "$state" = timed_out ] || kill "$timer"
 [ "$feeder" = 0 ] || { kill "$feeder"; [ -L "$d" ] || rm -rf "$d/wake" "$d/in"; }
-# A child that the command has left behind may hold its streams for ever: they are over after a second.
+# A child left by the command may hold its streams open for ever; they count as ended after a second.
 n=0
 [ -e /proc/self/stat ] || n=100
 until { gone "$out" && gone "$err"; } || [ "$n" -ge 120 ]; do

@@ -1,4 +1,4 @@
-# Nothing that takes a process stands before the answer but for one mkdir.
+# Before the answer only one mkdir starts a process.
 id=$1 cap=$2 seconds=$3 open=$4 at=$5 cwd=$6 before=$7 script=$8
 shift 8
 trap '' HUP
@@ -9,7 +9,7 @@ cd -- "${at:-${HOME:-/}}" 2>/dev/null || { [ ! "$at" ] && cd /; } || no no_such_
 umask 077
 job_ours() { [ -O "$1" ] && [ -d "$1" ] && [ -w "$1" ]; }
 job_home_is_ours() {
-  # Whoever owns a directory above, as the caller of a sudo that keeps HOME, could put another in its place.
+  # The owner of a directory above, such as the caller of a sudo that keeps HOME, could replace it.
   [ "$job_home" ] && job_ours "$job_home" && job_ours "${job_home%/*}" && job_ours "${job_home%/*/*}" || return 1
   [ "$XDG_STATE_HOME" ] || { job_ours "$HOME/.local" && job_ours "$HOME"; }
 }
@@ -56,15 +56,15 @@ job_announce() {
 }
 job_self
 parent=$self
-# What a shell without job control runs in the background is deaf to INT and QUIT for ever. So the runner begins in the
-# foreground, and ends who waits for it: quietly, if possible.
+# Background processes of a shell without job control ignore INT and QUIT for ever. So the runner begins in the
+# foreground, and ends the shell that waits for it, quietly if possible.
 job_put "$before$job_setting$script" 2>/dev/null | {
   job_self
   if [ "$self" = "$parent" ]; then
     job_become "$@" &
     job_announce "$!"
   else
-    # Whoever waits for the answer may be gone; the job begins all the same.
+    # The reader of the answer may be gone; the job begins all the same.
     trap '' PIPE
     job_announce "$self" 2>/dev/null
     trap - PIPE

@@ -1,5 +1,5 @@
-# How the job in $d with the uuid $id is, in $state; where it runs, $pid is its runner and $spared the runner's helpers.
-# An environment that may not be read proves nothing.
+# Finds the state of the job in $d with the uuid $id. If it runs, $pid is its runner and $spared are the runner's
+# helpers. An environment that cannot be read proves nothing.
 job_carries() {
   job_marked=1
   {
@@ -10,10 +10,10 @@ job_carries() {
   } <"/proc/$1/environ"
   [ "$job_marked" ]
 } 2>/dev/null
-# What follows a process's name in /proc, and the words of ps.
+# Read the fields after the process's name in /proc, or the words of ps.
 job_stat() { alive=$1 born=${20}; }
 job_ps() { alive=$1 born=$2_$3_$4_$5_$6; }
-# The process that reads this: $$ is the shell that it comes from, which may have ended.
+# Finds the process that runs this: $$ is the shell that it was forked from, which may have ended.
 job_self() { read -r self rest </proc/self/stat || self=$(exec /bin/sh -c 'echo "$PPID"'); } 2>/dev/null
 job_process() {
   if [ -e /proc/self/stat ]; then
@@ -22,7 +22,7 @@ job_process() {
   else
     # shellcheck disable=SC2046
     job_ps $(ps -o state= -o lstart= -p "$1")
-    # Where there is no ps either, nothing more is known of a process.
+    # If there is no ps either, nothing else is known of a process.
     [ "$alive" ] || job_self
     if [ ! "$alive" ] && ! ps -p "$self" >/dev/null && kill -0 "$1"; then alive=R born=-; fi
   fi
@@ -36,7 +36,7 @@ job_runner_is() {
 job_lives() {
   case $pid in ""|*[!0-9]*) return 1;; esac
   [ "$boot" = "$job_boot" ] && job_process "$pid" && [ "$born" = "$start" ] || return 1
-  # It carries the mark once it has begun to write down how it goes.
+  # The runner carries the mark when it has begun to record its state.
   [ "$phase" != started ] || job_carries "$pid"
 }
 job_record() {
@@ -52,7 +52,7 @@ job_state() {
   if job_lives; then
     state=running spared=" $status $over $cut_out $cut_err "
   elif ! job_record; then
-    # The runner may have ended between the two looks, or has not begun.
+    # The runner may have ended between the two checks, or has not begun.
     state=lost
     [ "$pid" ] || [ "$phase" ] || ! job_file "$d/runner" || state=starting
   fi

@@ -1,5 +1,5 @@
-# Sends $3 to the command of the job $2 in $1, to all below it and to all that left it. Where $4 says how many tenths of
-# a second to wait, what is left afterwards is killed. $5 is what is to be noted of the job, $6 the system's boot.
+# Sends $3 to the command of the job $2 in $1, to all processes below it and to those that left its tree. With $4, waits
+# so many tenths of a second and kills the rest. $5 is recorded as the reason, $6 is the system's boot.
 d=$1 id=$2 signal=$3 grace=$4 why=$5 job_boot=$6
 carried=CONNMGR_JOB=$id
 find_job() {
@@ -29,7 +29,7 @@ refused=0 sent=" " n=0
 if [ "$signal" = KILL ]; then
   kill_all
 else
-  # A process that began meanwhile gets it too; each gets it once.
+  # Processes that began meanwhile get it too; each gets it once.
   while fresh && [ "$n" -lt 5 ]; do
     for p in $new; do kill -s "$signal" "$p" 2>/dev/null || [ ! -d "/proc/$p" ] || refused=$((refused + 1)); done
     sent="$sent${new# } " n=$((n + 1))
@@ -39,7 +39,7 @@ fi
 echo "$refused"
 exec >/dev/null 2>&1
 [ "$grace" ] || exit 0
-# By the clock that nobody sets, in hundredths of a second.
+# In hundredths of a second, by a clock that cannot be set.
 now() {
   { read -r now rest </proc/uptime && now=${now%.*}${now#*.}; } 2>/dev/null || now=$((${now:-0} + 20))
 }

@@ -1,5 +1,5 @@
-# Says on a line of its own that the login is over, and becomes the program. Where the streams are apart, each says for
-# itself where the login ends: what is behind belongs to the program. Its lines are joined to one.
+# Prints a line that the login is over, and becomes the program. On separate streams each gets its own line, because the
+# output after it belongs to the program. The lines of this script are joined into one.
 [ -t 2 ] || echo "$0." >&2
 echo
 echo "$0"

@@ -1,5 +1,5 @@
-# Becomes the program of terminal $1: the words from $4 on where $2 is argv. Otherwise these start a shell, without any the
-# login shell, which runs the command $3 where $2 is command, and is interactive where it is not.
+# Becomes the program of terminal $1. If $2 is argv, the program is the words from $4 on. Otherwise these words start a
+# shell, by default the login shell; it runs the command $3 if $2 is command, and else is interactive.
 CONNMGR_TERMINAL=$1
 export CONNMGR_TERMINAL
 kind=$2 command=$3

@@ -1,7 +1,7 @@
-# Becomes the program of terminal $2 as login.sh does, in the state of a session: the lines that come on the terminal, up
-# to one that is $1, set its directory and variables. They hold secrets, and stand in no argv and no file. It prints $1
-# when it is ready for them, and $1. when the terminal is as it was: what is typed before that would be read wrongly.
-# Every shell of the Bourne family reads this.
+# Becomes the program of terminal $2 like login.sh, in the state of a session: the lines that come on the terminal, up
+# to a line $1, set its directory and variables. They contain secrets, and so are in no argv and no file. It prints $1
+# when it is ready for them, and $1. when the terminal is restored: input typed before that would be misread. Every
+# shell of the Bourne family can read this.
 _cm_modes=$(stty -g) && stty raw -echo || exit 1
 printf '\n%s\n' "$1"
 _cm_term=$TERM _cm_text=

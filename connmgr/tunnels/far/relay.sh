@@ -2,12 +2,12 @@
 case $2 in *:*) bracketed="[$2]";; *) bracketed=$2;; esac
 case $1 in
   nc)
-    # The nc of OpenBSD ends what it sends with its input only when it is told to, and itself never before that.
+    # OpenBSD's nc ends the connection at the end of its input only with -N, and otherwise never exits.
     if nc -h 2>&1 | grep '^[[:space:]]*-N' >/dev/null; then exec nc -N "$2" "$3"; fi
     exec nc "$2" "$3";;
-  # Where one direction has ended, the other has a second: no longer does who waits for the end wait.
+  # When one direction has ended, socat gives the other one a second: a reader of the end then waits no longer.
   socat) exec socat -t 1 STDIO "TCP:$bracketed:$3,nodelay";;
-  # It cannot end one direction alone: where the input ends, the connection waits for the other side to do so.
+  # bash cannot end one direction alone: when the input ends, the connection stays open until the other side ends it.
   bash) exec bash -c '
 exec 3<>"/dev/tcp/$1/$2" 4<&0 || exit 1
 cat <&4 >&3 4<&- &
@@ -15,7 +15,7 @@ cat <&3
 kill "$!" 2>/dev/null
 exit 0
 ' bash "$2" "$3";;
-  # Each line is a statement: what is sent has no indentation.
+  # Each line is a statement, because the indentation is removed before sending.
   python3) exec python3 -c '
 import collections, os, socket, sys, threading
 there = socket.create_connection((sys.argv[1], int(sys.argv[2])))

@@ -10,16 +10,16 @@ DOCUMENTATION = """
 name: connmgr
 short_description: run tasks over the connections of a connmgr daemon
 description:
-  - Commands run and files travel over the links that the daemon keeps open, as the user whom the connection logs in as.
+  - Runs commands and transfers files over the links that the daemon keeps open, as the connection's user.
   - The host's name in the inventory is the name of a connection.
 author: connmgr
 options:
   connmgr_connection:
-    description: Name or uuid of the connection, where it is neither the host's address nor its name in the inventory.
+    description: Name or uuid of the connection, if it is neither the host's address nor its name in the inventory.
     vars:
       - name: connmgr_connection
   address:
-    description: Name or uuid of the connection, where one is called so.
+    description: Name or uuid of the connection; ignored if no connection has it.
     vars:
       - name: ansible_host
   host:

@@ -10,14 +10,14 @@ DOCUMENTATION = """
 name: connmgr
 short_description: the connections of a connmgr daemon as hosts
 description:
-  - Each connection on which commands can run is a host, by the name that C(connmgr ls) shows.
-  - Each category is a group, a child of the group of the category that it is in.
+  - Each connection that runs commands is a host, with the name that C(connmgr ls) shows.
+  - Each category is a group, a child of the group of the category above it.
   - A host has the variables C(connmgr_connection), which is the connection's uuid, C(connmgr_name), C(connmgr_category)
-    and C(connmgr_type), and C(ansible_connection). Nothing else of a connection's data is told.
+    and C(connmgr_type), and C(ansible_connection). No other data of a connection is passed on.
 author: connmgr
 options:
   plugin:
-    description: Marks the file as one of this plugin.
+    description: Marks the file as an inventory of this plugin.
     required: true
     choices: [connmgr.connmgr.connmgr]
   names:
