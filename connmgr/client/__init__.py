@@ -223,8 +223,7 @@ class Client:
         return self._session.token
 
     def answer_by(self, deadline: float | None) -> None:
-        """Let requests without an answer at ``deadline``, a time.monotonic() or None, raise :class:`Unreachable`."""
-        # The deadline applies to each part of an answer that comes in parts.
+        """Let requests and parts of answers raise :class:`Unreachable` at ``deadline``, a time.monotonic() or None."""
         self._session.deadline = deadline
 
     def remedy(self, remedy: Remedy | None) -> None:

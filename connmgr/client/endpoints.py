@@ -82,8 +82,8 @@ class Connections(Group):
         category: str | None = None,
         temporary: bool | None = None,
     ) -> str:
-        """Store a connection, or find an equivalent one, and return its id; ``data`` includes its ``type``."""
-        # A temporary connection stays in the daemon's memory while it has a shell, and a minute more.
+        """Store a connection, or find an equivalent one, and return its id; ``data`` includes its ``type``.
+        A ``temporary`` one stays in the daemon's memory while it has a shell, and for a minute more."""
         more = given(category=category, temporary=temporary)
         return str(self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)["connection"])
 

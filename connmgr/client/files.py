@@ -44,8 +44,8 @@ class Files(Group):
         create: bool | None = None,
         session: str | None = None,
     ) -> None:
-        """Put a blob into a file; a new file gets ``mode``."""
-        # With `replaces`, only a file with this SHA-256 in hexadecimal is replaced; with `create`, none is.
+        """Put a blob into a file; a new file gets ``mode``.
+        With ``replaces``, only a file with this SHA-256 in hexadecimal is replaced; with ``create``, none is."""
         options = given(mode=None if mode is None else f"{mode:04o}", replaces=replaces, create=create, session=session)
         self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
 

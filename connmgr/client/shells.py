@@ -71,7 +71,7 @@ class Shells(Group):
         self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
     ) -> Stream:
         """Run a command, and return its output as it comes, in bytes without a limit; raises as :meth:`exec`."""
-        # Returns after the first output or the end. Errors of a command that has begun are raised by the iteration.
+        # It returns after the first output. Errors of a command that has begun are raised by the iteration.
         fields = _fields(connection, command, **_bytes(stdin), **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 

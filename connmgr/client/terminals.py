@@ -48,8 +48,8 @@ class Terminals(Group):
         return str(answer["terminal"])
 
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
-        """Return output, beginning with a drawing of the screen, and input; closing it keeps the terminal open."""
-        # With `watch`, the pipe accepts no input and does not set the size.
+        """Return output, beginning with a drawing of the screen, and input; closing it keeps the terminal open.
+        With ``watch`` it accepts no input and does not set the size."""
         query = "?watch=true" if watch else ""
         return Pipe(open_websocket(self._http, f"/terminal/attach/{quote(terminal, safe='')}{query}"))
 
