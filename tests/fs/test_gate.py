@@ -89,7 +89,7 @@ def _reached(
 def test_what_is_not_allowed_is_refused_alike_whether_it_is_there(guarded: Guarded, name: str) -> None:
     operation = {**FOLLOWING, **NAMING}[name]
     before = facts_of(guarded.folder)
-    for path in _fifth(SHUT, name, guarded):
+    for path in _share(SHUT, name, guarded, len(WAYS)):
         refused(guarded, operation, path)
         assert facts_of(guarded.folder) == before, path
 
@@ -97,7 +97,7 @@ def test_what_is_not_allowed_is_refused_alike_whether_it_is_there(guarded: Guard
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_a_link_that_leads_out_leads_nowhere(guarded: Guarded, name: str) -> None:
     before = facts_of(guarded.folder)
-    for path in _fifth(LEADING_OUT, name, guarded):
+    for path in _share(LEADING_OUT, name, guarded, len(FOLLOWING)):
         refused(guarded, FOLLOWING[name], path)
         assert files.stat_file(guarded.place, guarded.path(path), follow=False).type == "link", path
         assert facts_of(guarded.folder) == before, path
@@ -119,6 +119,9 @@ def refused(guarded: Guarded, operation: Operation, path: str) -> None:
     assert answer == REFUSAL, path
 
 
-def _fifth(paths: list[str], name: str, guarded: Guarded) -> list[str]:
-    """Return every fifth path: so each meets each operation on two of the ten ways, and each way by some operation."""
-    return paths[([*FOLLOWING, *NAMING].index(name) + guarded.number) % 5 :: 5]
+def _share(paths: list[str], name: str, guarded: Guarded, shares: int) -> list[str]:
+    """Return this operation's share of ``paths`` on this way.
+
+    Over all tests each path meets each operation on some way, and each way by some operation.
+    """
+    return paths[([*FOLLOWING, *NAMING].index(name) + guarded.number) % shares :: shares]
