@@ -23,10 +23,10 @@ from tests.fs.trees import archive_of, unpack
 
 Work = Callable[[Place], object]
 
-TIMES = 12
+TIMES = 8
 """How often each is done in each of two shells."""
 
-TIMES_EACH = 4
+TIMES_EACH = 3
 MOST = 20
 """How much more often, while it does not succeed."""
 TIMEOUT = 20

@@ -30,20 +30,17 @@ from tests.fs.far_sides import (
     shell_called_sh,
     stored,
 )
-from tests.fs.swapper import swapped
+from tests.fs.swapper import LIMIT, PAUSE, swapped
 from tests.fs.trees import archive_of
 
 STRANGER = 54321
 """Nobody's user id."""
 
-WRITES = 30
-WRITES_OF_FILES = 100
-"""How often a file is written into a directory that changes places, which opens a shorter moment for it."""
-ROUNDS = 10_000_000
+WRITES = 15
 
 # A link and the real thing take turns as `name`: a file, or a directory with a file.
 _ATTACK = f"""
-import os, sys
+import os, sys, time
 directory, name, victim = sys.argv[1:]
 os.chdir(directory)
 os.setgroups([])
@@ -52,11 +49,14 @@ os.setuid({STRANGER})
 if name == "sub":
     os.mkdir("real")
     open("real/file", "w").close()
+def pause():
+    time.sleep({PAUSE})
 print("ready", flush=True)
-for _ in range({ROUNDS}):
+for _ in range({LIMIT}):
     try:
         os.symlink(victim, "link")
         os.rename("link", name)
+        pause()
         if name == "sub":
             os.symlink("real", "link")
             os.rename("link", name)
@@ -65,6 +65,7 @@ for _ in range({ROUNDS}):
             os.rename("new", name)
     except OSError:
         pass
+    pause()
 """
 
 
@@ -87,7 +88,7 @@ def victim(folder: Path) -> Path:
 
 @contextmanager
 def attacked(directory: Path, name: str, victim: Path) -> Iterator[None]:
-    """Have the stranger swap ``name`` for a link to ``victim`` and back, as fast as it goes."""
+    """Have the stranger swap ``name`` for a link to ``victim`` and back, at random moments."""
     argv = [sys.executable, "-c", _ATTACK, str(directory), name, str(victim)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as attacker:
         assert attacker.stdout
@@ -121,7 +122,9 @@ def test_a_link_in_the_directory_s_place_does_not_give_its_files_away(
 ) -> None:
     (victim / "file").write_bytes(b"root's")
     with attacked(theirs, "sub", victim):
-        for _ in range(WRITES_OF_FILES):
+        for _ in range(WRITES):
+            # Only a file of the stranger's has an owner that root's must not get.
+            os.chown(theirs / "real/file", STRANGER, STRANGER)
             with suppress(errors.ConnmgrError):
                 write(here, b"theirs/sub/file", b"content")
             assert (victim / "file").stat().st_uid == 0, "the stranger owns a file of root's directory"
