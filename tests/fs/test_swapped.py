@@ -210,10 +210,13 @@ def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_
 ) -> None:
     host = os.uname().nodename
     foreign = [f".connmgr-4194999-{host}-{number}" for number in range(20_000)]
-    for name in foreign:
-        (folder / name).touch()
-        os.chown(folder / name, STRANGER, STRANGER)
-        os.utime(folder / name, (0, 0))
+    first = folder / foreign[0]
+    first.touch()
+    os.chown(first, STRANGER, STRANGER)
+    os.utime(first, (0, 0))
+    # Names of one file: another file for each would take seconds.
+    for name in foreign[1:]:
+        os.link(first, folder / name)
     before = time.monotonic()
     write(here, b"file", b"x")
     took = time.monotonic() - before
@@ -224,7 +227,9 @@ def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_
 
 def test_of_our_own_litter_a_write_clears_a_bounded_part(here: Place, write: Write, folder: Path) -> None:
     host = os.uname().nodename
-    for number in range(3000):
-        (folder / f".connmgr-4194999-{host}-{number}").touch()
+    first = folder / f".connmgr-4194999-{host}-0"
+    first.touch()
+    for number in range(1, 3000):
+        os.link(first, folder / f".connmgr-4194999-{host}-{number}")
     write(here, b"file", b"x")
     assert 0 < 3000 - len(litter(folder)) <= 1000
