@@ -142,12 +142,13 @@ def test_a_far_side_that_takes_nothing_stops_no_other_stream(own_daemon: Daemon,
         client = opened.enter_context(client_of(own_daemon))
         far = client.connection.add("far", {"type": "ssh", **ssh_fields(server, server.user), "keepAlive": 600})
         stalled = opened.enter_context(contextlib.closing(Stream(own_daemon.url, PATH, token)))
-        stalled.ask(connection=far, command="echo begun; cat >/dev/null", pty=True).until(b"begun")
+        stalled.ask(connection=far, command="echo begun; cat >/dev/null", pty=True).until(b"begun\r\n")
         server.freeze()
         try:
-            # More than the socket to the far side holds.
-            for number in range(200_000):
-                stalled.resize(80 + number % 2, 24)
+            # More than the socket to the far side holds, which is 4 MB.
+            for number in range(20):
+                stalled.resize(80 + number % 2, 24, times=5000)
+            stalled.await_taken()
             other = opened.enter_context(contextlib.closing(Stream(own_daemon.url, PATH, token)))
             assert other.ask(connection=LOCAL, command="echo there").finish().stdout == b"there\n"
         finally:

@@ -16,6 +16,7 @@ from wsproto.events import (
     BytesMessage,
     CloseConnection,
     Ping,
+    Pong,
     RejectConnection,
     RejectData,
     Request,
@@ -122,9 +123,19 @@ class Stream:
         """Send data."""
         self.send(0, data)
 
-    def resize(self, columns: int, rows: int) -> None:
-        """Send the size of the terminal."""
-        self.send(2, struct.pack(">HH", columns, rows))
+    def resize(self, columns: int, rows: int, times: int = 1) -> None:
+        """Send the size of the terminal, many ``times`` over at the price of one."""
+        self._write(self.connection.send(BytesMessage(b"\2" + struct.pack(">HH", columns, rows))) * times)
+
+    def await_taken(self) -> None:
+        """Wait until the daemon has taken all that was sent; no output may come meanwhile."""
+        self._write(self.connection.send(Ping()))
+        answered = False
+        while not answered:
+            self._read()
+            for event in self.connection.events():
+                assert isinstance(event, Pong), event
+                answered = True
 
     def acknowledge(self, size: int) -> None:
         """Acknowledge output."""
