@@ -41,15 +41,15 @@ def operator(container_host: ContainerHost) -> Inhabitant:
     return user
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def over_ssh(container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
-    """The machine's root, who logs in."""
+    """The machine's root, who logs in; what is opened over it leaves it open."""
     with ways.reach(SSH, container_host.machine.root) as transport:
         yield transport
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sudo_over_ssh(ways: Places, operator: Inhabitant) -> Iterator[Transport]:
-    """The machine's root, whom a user becomes."""
+    """The machine's root, whom a user becomes; what is opened over it leaves it open."""
     with ways.reach(SSH, operator) as transport:
         yield elevate(transport, method="sudo", password=operator.password)
