@@ -8,6 +8,7 @@ import pkgutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,13 @@ pytest.register_assert_rewrite(
 
 from tests.components import may_be_skipped, missing  # noqa: E402
 from tests.daemon import Daemon  # noqa: E402
+from tests.derivation import REAL, lower_cost, real_cost  # noqa: E402
 from tests.ports import reserved_port  # noqa: E402
 
 StartDaemon = Callable[..., Daemon]
+ROOT = Path(__file__).parent.parent
+
+lower_cost()
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +36,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     yield running
     assert running.running, f"a test has brought the shared daemon down; stderr:\n{running.stderr()}"
     running.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cost_of_passphrases(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The tests of some directories, and what they fork, derive keys from passphrases at the real cost."""
+    with real_cost() if request.path.parent.relative_to(ROOT).as_posix() in REAL else nullcontext():
+        yield
 
 
 @pytest.fixture

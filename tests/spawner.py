@@ -2,7 +2,7 @@
 
 What is forked is told from the installed ``connmgr`` by its command line in the system's list of processes, and by
 nothing that the program does: importing its modules starts and builds nothing (tests/test_layering.py). It ends when
-its threads have, without the interpreter taking all modules apart.
+its threads have, without the interpreter taking all modules apart. Its passphrases cost less (tests/derivation.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+from tests.derivation import is_cost_lowered, lower_cost
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("connmgr")
@@ -119,7 +121,8 @@ class Spawner:
             with self._lock:
                 mask = os.umask(0o077)
                 os.umask(mask)
-                words = json.dumps([list(arguments), dict(environment), str(cwd), mask, new_session]).encode()
+                options = [mask, new_session, is_cost_lowered()]
+                words = json.dumps([list(arguments), dict(environment), str(cwd), *options]).encode()
                 socket.send_fds(self._socket, [words], [stdin, stdout, stderr, tells])
                 pid = int(self._socket.recv(32))
         finally:
@@ -286,6 +289,7 @@ def _become(
     cwd: str,
     mask: int,
     new_session: bool,
+    cost_lowered: bool,
     stdin: int,
     stdout: int,
     stderr: int,
@@ -293,6 +297,8 @@ def _become(
     """Make this process what a new one is before it runs the program."""
     if new_session:
         os.setsid()
+    if cost_lowered:
+        lower_cost()
     for target, source in enumerate((stdin, stdout, stderr)):
         os.dup2(source, target)
         os.close(source)

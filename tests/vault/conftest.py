@@ -161,22 +161,15 @@ def directory(template: Path, tmp_path: Path) -> Path:
     return copied(template, tmp_path)
 
 
-@pytest.fixture(scope="session")
-def remembered() -> dict[tuple[str, bytes], bytes]:
-    return {}
-
-
 @pytest.fixture
-def derivations(remembered: dict[tuple[str, bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cost]]:
-    """Each derivation that was asked for; one that was computed before is remembered, for it takes half a second."""
+def derivations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cost]]:
+    """Each derivation that was asked for."""
     asked: list[tuple[str, Cost]] = []
     derive = KeyDerivation.derive
 
-    def remember(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:
+    def record(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:
         asked.append((passphrase, cost))
-        if (passphrase, salt) not in remembered:
-            remembered[passphrase, salt] = derive(self, passphrase, salt, cost)
-        return remembered[passphrase, salt]
+        return derive(self, passphrase, salt, cost)
 
-    monkeypatch.setattr(KeyDerivation, "derive", remember)
+    monkeypatch.setattr(KeyDerivation, "derive", record)
     return asked

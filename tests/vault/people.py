@@ -1,4 +1,4 @@
-"""A vault with users for the tests of principals, made once: a passphrase costs half a second to derive."""
+"""A vault with users for the tests of principals, made once."""
 
 from __future__ import annotations
 

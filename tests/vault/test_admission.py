@@ -16,8 +16,6 @@ from connmgr.vault import Vault, admission
 from connmgr.vault.admission import Admission
 from tests.vault.people import PASSPHRASES, new_directory, opened
 
-pytestmark = pytest.mark.usefixtures("derivations")
-
 
 @pytest.fixture
 def vault(directory: Path) -> Iterator[Vault]:

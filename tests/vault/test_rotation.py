@@ -82,7 +82,6 @@ def test_everything_is_as_before_but_for_the_key(filled: tuple[Path, dict[str, A
         pass
 
 
-@pytest.mark.usefixtures("derivations")
 def test_users_keep_their_passphrases(template: Path, tmp_path: Path) -> None:
     directory = copied(template, tmp_path)
     rotate_in(directory)
