@@ -16,6 +16,7 @@ from connmgr.client import Client
 from connmgr.mcp import server
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.http import listen, serve, url_of
+from connmgr.mcp.log import log_to_stderr
 from tests.mcp.bridge import READY
 
 STEPS = (0, 50, 100)
@@ -142,6 +143,8 @@ def build(bridge: Bridge) -> MCPServer:
 
 def main(url: str) -> None:
     """Serve agents of the daemon at ``url`` on a free port."""
+    # As the program does: the SDK's own log would colour each traceback, which takes seconds.
+    log_to_stderr()
     with listen(0) as listening:
         ready = f"{READY}{url_of(listening)}"
         served = partial(serve, build=build)
