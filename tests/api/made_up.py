@@ -35,6 +35,8 @@ class Description:
     def __init__(self, url: str, session: requests.Session) -> None:
         load_all_checks()
         self._sending = {"base_url": url, "session": session, "timeout": TIMEOUT}
+        # None is made up: a request without a token is refused whatever else it holds.
+        self._authorization = {"Authorization": session.headers["Authorization"]}
         found = schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations()
         self.operations: list[Any] = [result.ok() for result in found]
 
@@ -50,7 +52,7 @@ class Description:
             case.validate_response(response, checks=list(CHECKS))
             assert not (response.status_code == 500 and response.json()["error"]["code"] == "internal")
 
-        _try_out(operation, GenerationMode.POSITIVE, examples, conforms)
+        self._try_out(operation, GenerationMode.POSITIVE, examples, conforms)
 
     def try_broken(self, operation: Any, examples: int) -> None:
         """Send requests whose bodies the description forbids, which must be refused."""
@@ -67,26 +69,24 @@ class Description:
         # What a stream takes is its first message, which no request of HTTP carries.
         takes_a_body = "requestBody" in described and "101" not in described["responses"]
         if takes_a_body and "application/json" in operation.get_request_payload_content_types():
-            _try_out(operation, GenerationMode.NEGATIVE, examples, refused)
+            self._try_out(operation, GenerationMode.NEGATIVE, examples, refused)
 
-
-def _try_out(operation: Any, mode: GenerationMode, examples: int, check: Callable[[Any], None]) -> None:
-    @hypothesis.settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-    def run(case: Any) -> None:
-        case.body = _tamed(case.body, operation.path)
-        if case.headers:
+    def _try_out(self, operation: Any, mode: GenerationMode, examples: int, check: Callable[[Any], None]) -> None:
+        @hypothesis.settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode, headers=self._authorization))
+        def run(case: Any) -> None:
+            case.body = _tamed(case.body, operation.path)
             # It names the daemon, of which the description says nothing.
             case.headers.pop("Host", None)
-        check(case)
+            check(case)
 
-    run()
+        run()
 
 
 def _tamed(body: Any, path: str) -> Any:
