@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ import pytest
 from connmgr.cli import main
 from connmgr.cli.examples import EXAMPLES
 from connmgr.cli.exits import MEANINGS
+from tests.cli.program import Done, run
+from tests.daemon import clean_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +27,26 @@ STRANGERS = {
     *("http", "email", "ssl", "psutil", "pexpect", "rich", "platformdirs", "cryptography", "readline", "tomllib"),
 }
 """What no command loads that only talks to the daemon."""
+
+LIGHT = [
+    *("ls", "exec", "cp", "shell", "ssh", "disconnect", "job", "status", "info", "add", "edit", "rm", "mv", "category"),
+    *("encrypt", "completion"),
+]
+LOADS = """
+import os, sys
+from connmgr.cli import main
+for command in sys.argv[1:]:
+    if os.fork():
+        os.wait()
+        continue
+    output, sys.stdout = sys.stdout, __import__("io").StringIO()
+    try:
+        main([command, "--help"])
+    except SystemExit:
+        loaded = sorted({name.split(".")[0] for name in sys.modules})
+        print(__import__("json").dumps([sys.stdout.getvalue(), loaded]), file=output, flush=True)
+    os._exit(0)
+"""
 
 
 def test_the_documents_are_as_the_commands_are() -> None:
@@ -41,36 +64,19 @@ def test_the_man_page_is_well_formed() -> None:
     assert "EXIT STATUS" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "ls",
-        "exec",
-        "cp",
-        "shell",
-        "ssh",
-        "disconnect",
-        "job",
-        "status",
-        "info",
-        "add",
-        "edit",
-        "rm",
-        "mv",
-        "category",
-        "encrypt",
-        "completion",
-    ],
-)
+@pytest.mark.parametrize("command", LIGHT)
 def test_a_command_loads_nothing_that_it_does_not_need(command: str) -> None:
-    program = (
-        "import sys; from connmgr.cli import main\n"
-        f"try: main(['{command}', '--help'])\n"
-        "except SystemExit: sys.stderr.write(' '.join({name.split('.')[0] for name in sys.modules}))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("Usage: ")
-    assert STRANGERS & set(done.stderr.split()) == set()
+    usage, loaded = _loaded()[command]
+    assert usage.startswith("Usage: ")
+    assert STRANGERS & set(loaded) == set()
+
+
+@cache
+def _loaded() -> dict[str, tuple[str, list[str]]]:
+    """Return for each of :data:`LIGHT` its help and the packages that are loaded then, each in a process of its own."""
+    argv = [sys.executable, "-c", LOADS, *LIGHT]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    return dict(zip(LIGHT, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def _each(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
@@ -96,27 +102,30 @@ def test_each_command_has_examples_that_call_it() -> None:
             assert len(line) <= 76, f"{line!r} does not fit into 80 columns"
 
 
+HelpOf = Callable[..., Done]
+
+
+@pytest.fixture
+def help_of(tmp_path: Path) -> HelpOf:
+    """A function that runs the program on 80 columns."""
+    return partial(run, environment=clean_environment(tmp_path) | {"COLUMNS": "80"})
+
+
 @pytest.mark.parametrize("group", [(), ("category",), ("job",), ("vault",), ("vault", "user"), ("service",)])
-def test_summaries_fit_into_a_terminal_of_80_columns(group: tuple[str, ...]) -> None:
-    shown = _run(*group, "--help").stdout.partition("\nCommands:\n")[2].splitlines()
+def test_summaries_fit_into_a_terminal_of_80_columns(help_of: HelpOf, group: tuple[str, ...]) -> None:
+    shown = help_of(*group, "--help").output.partition("\nCommands:\n")[2].splitlines()
     assert shown
     for line in shown:
         assert not line.endswith("..."), f"shorten the first sentence of its help: {line}"
         assert re.fullmatch(r"  \S+ +\S.*", line), f"shorten the first sentence of the help of the line before: {line}"
 
 
-def test_help_tells_of_a_command_and_of_exit_codes() -> None:
-    assert _run("help", "job", "wait").stdout == _run("job", "wait", "--help").stdout
-    assert _run("help").stdout == _run("--help").stdout
-    codes = _run("help", "exit-codes").stdout
+def test_help_tells_of_a_command_and_of_exit_codes(help_of: HelpOf) -> None:
+    assert help_of("help", "job", "wait").output == help_of("job", "wait", "--help").output
+    assert help_of("help").output == help_of("--help").output
+    codes = help_of("help", "exit-codes").output
     assert re.findall(r"^(\d+) ", codes, re.MULTILINE) == [str(code) for code in MEANINGS]
     assert "128 + N" in codes
-    refused = _run("help", "job", "wiat")
-    assert (refused.returncode, "Did you mean wait" in refused.stderr) == (2, True)
-    assert "connmgr ls has no commands" in _run("help", "ls", "more").stderr
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "connmgr", *arguments]
-    environment = {**os.environ, "COLUMNS": "80"}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    refused = help_of("help", "job", "wiat")
+    assert (refused.code, "Did you mean wait" in refused.errors) == (2, True)
+    assert "connmgr ls has no commands" in help_of("help", "ls", "more").errors
