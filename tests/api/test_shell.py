@@ -112,7 +112,8 @@ def test_what_a_killed_command_printed_is_shown_as_an_answer_shows_it(
 
 
 def test_cut_output_of_a_killed_command_is_said_to_be_cut(client: Client) -> None:
-    error = refused(client, "/shell/exec", connection=LOCAL, command="yes", timeout=2)
+    command = "yes | head -c 17000000; sleep 1000"
+    error = refused(client, "/shell/exec", connection=LOCAL, command=command, timeout=2)
     assert (len(error.details["stdout"]), error.details["truncated"]) == (16 * 1024 * 1024 - 1, True)
 
 

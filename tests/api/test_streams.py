@@ -281,7 +281,7 @@ def test_a_client_that_leaves_kills_the_command(run: Run, connection: str, daemo
         assert client.shell.exec(connection, "echo free", timeout=20).stdout == "free"
 
 
-MEGABYTES = 64
+MEGABYTES = 24
 STILL_SECONDS = 1.0
 
 

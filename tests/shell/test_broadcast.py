@@ -158,7 +158,7 @@ def _sent(daemon: Daemon, path: str, body: dict[str, Any], receive_buffer: int |
 def test_a_reader_that_waits_keeps_further_commands_from_beginning(hosts: Hosts, tmp_path: Path) -> None:
     hosts.run("true")
     log = tmp_path / "begun"
-    size = 8 << 20
+    size = 4 << 20
     body = {"connections": hosts.ids, "command": f"echo >>{log}; head -c {size} /dev/zero | tr '\\0' x", "parallel": 2}
     with _sent(hosts.daemon, "/shell/broadcast", body, receive_buffer=64 << 10) as reader:
         until(lambda: len(lines_of(log)) >= 2, "the first commands begin")

@@ -23,7 +23,7 @@ LATEST = 0.1
 MOST_MEMORY = 32 << 20
 LEAST_ANSWERS = 30
 SECONDS_BETWEEN_ANSWERS = 0.01
-LISTED_FILES = 150_000
+LISTED_FILES = 110_000
 """More than fit into MOST_MEMORY, if the descriptions of all were kept."""
 
 
