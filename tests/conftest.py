@@ -10,8 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.cleaning import CleanDaemon
 
 # Before they are imported: a failed assertion in a module that tests share then tells its values too.
 pytest.register_assert_rewrite(
@@ -43,6 +47,25 @@ def cost_of_passphrases(request: pytest.FixtureRequest) -> Iterator[None]:
     """The tests of some directories, and what they fork, derive keys from passphrases at the real cost."""
     with real_cost() if request.path.parent.relative_to(ROOT).as_posix() in REAL else nullcontext():
         yield
+
+
+@pytest.fixture(scope="session")
+def lender() -> Iterator[CleanDaemon]:
+    """Where :func:`clean_daemon` comes from."""
+    from tests.cleaning import CleanDaemon
+
+    # Not below tmp_path: the path of a Unix socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True) as directory:
+        lender = CleanDaemon(Path(directory))
+        yield lender
+        lender.close()
+
+
+@pytest.fixture
+def clean_daemon(lender: CleanDaemon) -> Iterator[Daemon]:
+    """A daemon with default settings and an empty vault and home; what the test leaves there is removed after it."""
+    with lender.lent() as daemon:
+        yield daemon
 
 
 @pytest.fixture

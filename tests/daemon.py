@@ -105,6 +105,12 @@ class Daemon:
 
         return Client(self.url, auth_file=self.auth_file)
 
+    def leave_client(self) -> None:
+        """Close :attr:`client`, so that the next one has a session of its own."""
+        if "client" in vars(self):
+            self.client.close()
+            del self.client
+
     def stderr(self, start: int = 0) -> str:
         """Return what the daemon has written to stderr, from byte ``start`` on."""
         return self._stderr_path.read_bytes()[start:].decode(errors="replace")

@@ -13,8 +13,8 @@ from tests.daemon import Daemon
 
 
 @pytest.fixture
-def client(own_daemon: Daemon) -> Client:
-    return own_daemon.client
+def client(clean_daemon: Daemon) -> Client:
+    return clean_daemon.client
 
 
 def ssh(host: str, **more: Any) -> dict[str, Any]:

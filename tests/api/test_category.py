@@ -15,8 +15,8 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 @pytest.fixture
-def client(own_daemon: Daemon) -> Client:
-    return own_daemon.client
+def client(clean_daemon: Daemon) -> Client:
+    return clean_daemon.client
 
 
 def add(client: Client, name: str, parent: str = ROOT_CATEGORY) -> str:

@@ -58,21 +58,21 @@ def until_full(daemon: Daemon, headers: dict[str, str]) -> Any:
 
 
 def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(
-    pool: ThreadPoolExecutor, own_daemon: Daemon, gate: Path
+    pool: ThreadPoolExecutor, clean_daemon: Daemon, gate: Path
 ) -> None:
-    own_daemon.client.post("/shell/start", connection=LOCAL)
-    headers = bearer(own_daemon)
+    clean_daemon.client.post("/shell/start", connection=LOCAL)
+    headers = bearer(clean_daemon)
     # One command runs and the others wait for their turn on the same session: each holds a slot and a thread.
-    running: list[Future[Any]] = [pool.submit(blocked, own_daemon, LOCAL, gate) for _ in range(SLOTS)]
-    refused = until_full(own_daemon, headers)
+    running: list[Future[Any]] = [pool.submit(blocked, clean_daemon, LOCAL, gate) for _ in range(SLOTS)]
+    refused = until_full(clean_daemon, headers)
     assert (refused.status, refused.code, refused.headers["Retry-After"]) == (503, "busy", "1")
     for _ in range(20):
-        assert token_of(own_daemon)
-    assert send(own_daemon.url, "/connection/info", {"connections": [LOCAL]}, headers).status == 200
+        assert token_of(clean_daemon)
+    assert send(clean_daemon.url, "/connection/info", {"connections": [LOCAL]}, headers).status == 200
     assert not any(future.done() for future in running)
     gate.touch()
     assert [future.result(60) for future in running] == [{"exitCode": 0, "stdout": "opened", "stderr": ""}] * SLOTS
-    assert send(own_daemon.url, "/shell/start", {"connection": LOCAL}, headers).status == 200
+    assert send(clean_daemon.url, "/shell/start", {"connection": LOCAL}, headers).status == 200
 
 
 def test_the_number_of_slots_is_a_setting(pool: ThreadPoolExecutor, start_daemon: StartDaemon, gate: Path) -> None:
@@ -128,12 +128,12 @@ def test_two_requests_at_once_on_one_session_get_their_own_answers(pool: ThreadP
     assert list(pool.map(one, range(16))) == [str(number) for number in range(16)]
 
 
-def test_the_same_connection_added_at_once_is_stored_once(pool: ThreadPoolExecutor, own_daemon: Daemon) -> None:
+def test_the_same_connection_added_at_once_is_stored_once(pool: ThreadPoolExecutor, clean_daemon: Daemon) -> None:
     data = {"type": "ssh", "host": "box.example", "user": "root", "password": "hunter2"}
     ready = threading.Barrier(8)
 
     def one(number: int) -> str:
-        with client_of(own_daemon) as client:
+        with client_of(clean_daemon) as client:
             client.post("/daemon/version")
             ready.wait(30)
             return str(client.post("/connection/add", name=f"box {number}", data=data)["connection"])

@@ -18,8 +18,8 @@ UNREACHABLE = {"type": "ssh", "host": "127.0.0.1", "port": 1, "user": "nobody", 
 
 
 @pytest.fixture
-def client(own_daemon: Daemon) -> Client:
-    return own_daemon.client
+def client(clean_daemon: Daemon) -> Client:
+    return clean_daemon.client
 
 
 def add(client: Client, name: str, data: dict[str, Any], **fields: Any) -> str:
@@ -68,13 +68,13 @@ def test_what_is_named_twice_is_described_twice_in_its_places(client: Client) ->
     assert [one["category"] for one in named] == [one.lower() for one in categories]
 
 
-def test_secrets_are_stored_and_told_in_their_encrypted_form_alone(client: Client, own_daemon: Daemon) -> None:
+def test_secrets_are_stored_and_told_in_their_encrypted_form_alone(client: Client, clean_daemon: Daemon) -> None:
     id = add(client, "box", SSH)
     told = info(client, id)["rawData"]["password"]
     assert set(told) == {"encryptedToken", "secret"}
     assert client.post("/secret/decrypt", encrypted=told) == {"decrypted": "hunter2"}
     assert "hunter2" not in json.dumps(client.post("/connection/info", connections=[id]))
-    assert "hunter2" not in own_daemon.stderr()
+    assert "hunter2" not in clean_daemon.stderr()
 
 
 def test_an_equivalent_connection_is_not_added_again(client: Client) -> None:

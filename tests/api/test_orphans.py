@@ -105,34 +105,36 @@ def test_what_a_lost_vault_left_is_found_and_what_has_ended_is_removed_when_aske
     assert states(client.jobs.orphans(LOCAL, remove=True)) == {young: ("exited", True), running: ("running", False)}
 
 
-def test_the_vaults_own_jobs_are_none_whichever_connection_they_have(own_daemon: Daemon, gate: Path) -> None:
-    client = own_daemon.client
+def test_the_vaults_own_jobs_are_none_whichever_connection_they_have(clean_daemon: Daemon, gate: Path) -> None:
+    client = clean_daemon.client
     other = client.connection.add("same machine", {"type": "shellEnvironment", "host": LOCAL}, validate=False)
     jobs = [done(client), done(client, other), start(client, waiting(gate)), start(client, waiting(gate), other)]
-    age(own_daemon, *jobs)
+    age(clean_daemon, *jobs)
     assert client.jobs.orphans(LOCAL, remove=True) == client.jobs.orphans(other, remove=True) == []
     assert sorted(one.id for one in client.jobs.query()) == sorted(jobs)
-    assert all(directory(own_daemon, job).exists() for job in jobs)
+    assert all(directory(clean_daemon, job).exists() for job in jobs)
 
 
-def test_a_job_that_is_being_started_is_none_however_old_it_looks(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_job_that_is_being_started_is_none_however_old_it_looks(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.shell.start(LOCAL)
     done(client)
     with (
         ThreadPoolExecutor(1) as pool,
-        client_of(own_daemon) as starting,
-        closing(sqlite3.connect(own_daemon.data_dir / "vault.db", isolation_level=None)) as vault,
+        client_of(clean_daemon) as starting,
+        closing(sqlite3.connect(clean_daemon.data_dir / "vault.db", isolation_level=None)) as vault,
     ):
-        before = set(kept(own_daemon).iterdir())
+        before = set(kept(clean_daemon).iterdir())
         vault.execute("BEGIN IMMEDIATE")
         # The far side has the job now, and the vault cannot take it.
         begun = pool.submit(starting.jobs.start, LOCAL, "true")
-        eventually(lambda: any((path / "runner").exists() for path in set(kept(own_daemon).iterdir()) - before), "none")
-        (new,) = set(kept(own_daemon).iterdir()) - before
+        eventually(
+            lambda: any((path / "runner").exists() for path in set(kept(clean_daemon).iterdir()) - before), "none"
+        )
+        (new,) = set(kept(clean_daemon).iterdir()) - before
         job = str(uuid.UUID(new.name))
         eventually(lambda: (new / "end").read_text().startswith("exited"), "the job did not end")
-        age(own_daemon, job)
+        age(clean_daemon, job)
         assert job not in [one.id for one in client.jobs.query()], "the test must look before the row is there"
         assert client.jobs.orphans(LOCAL, remove=True) == []
         assert not begun.done()
@@ -157,21 +159,21 @@ def test_another_vaults_jobs_stay_until_they_are_asked_for(start_daemon: StartDa
     assert gone.value.code == "output_gone"
 
 
-def test_nothing_is_followed_that_was_put_among_the_jobs(own_daemon: Daemon, tmp_path: Path) -> None:
-    done(own_daemon.client)
+def test_nothing_is_followed_that_was_put_among_the_jobs(clean_daemon: Daemon, tmp_path: Path) -> None:
+    done(clean_daemon.client)
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "runner").write_text("")
-    (kept(own_daemon) / uuid.uuid4().hex).symlink_to(outside)
-    (kept(own_daemon) / "abc").mkdir()
-    assert own_daemon.client.jobs.orphans(LOCAL, remove=True) == []
+    (kept(clean_daemon) / uuid.uuid4().hex).symlink_to(outside)
+    (kept(clean_daemon) / "abc").mkdir()
+    assert clean_daemon.client.jobs.orphans(LOCAL, remove=True) == []
     assert (outside / "runner").exists()
 
 
-def test_a_link_is_opened_for_it_and_an_unknown_connection_is_refused(own_daemon: Daemon) -> None:
-    assert own_daemon.client.jobs.orphans(LOCAL) == []
+def test_a_link_is_opened_for_it_and_an_unknown_connection_is_refused(clean_daemon: Daemon) -> None:
+    assert clean_daemon.client.jobs.orphans(LOCAL) == []
     with pytest.raises(ClientError) as refused:
-        own_daemon.client.jobs.orphans(str(uuid.uuid4()))
+        clean_daemon.client.jobs.orphans(str(uuid.uuid4()))
     assert refused.value.code == "unknown_connection"
 
 
@@ -179,29 +181,30 @@ class TestRemovedConnections:
     """What becomes of the jobs of a connection that is removed."""
 
     @pytest.fixture
-    def other(self, own_daemon: Daemon) -> str:
-        return self.add(own_daemon.client)
+    def other(self, clean_daemon: Daemon) -> str:
+        return self.add(clean_daemon.client)
 
     def add(self, client: Client, category: str | None = None) -> str:
         data = {"type": "shellEnvironment", "host": LOCAL}
         return client.connection.add("other", data, category=category, validate=False)
 
     def test_what_has_ended_is_cleared_and_what_runs_is_told_and_goes_on(
-        self, own_daemon: Daemon, other: str, gate: Path
+        self, clean_daemon: Daemon, other: str, gate: Path
     ) -> None:
-        client = own_daemon.client
+        client = clean_daemon.client
         ended, running, elsewhere = done(client, other), start(client, waiting(gate), other), done(client)
         client.connection.remove([other])
-        entry = audited(own_daemon, "/connection/remove")
+        entry = audited(clean_daemon, "/connection/remove")
         assert (entry["jobs"], entry["jobsLeft"]) == (2, 1)
         assert [one.id for one in client.jobs.query()] == [elsewhere]
-        assert not directory(own_daemon, ended).exists()
-        age(own_daemon, running)
+        assert not directory(clean_daemon, ended).exists()
+        age(clean_daemon, running)
         assert states(client.jobs.orphans(LOCAL, remove=True)) == {running: ("running", False)}
 
     def test_without_a_link_nothing_is_cleared_and_the_trail_says_so(
-        self, start_daemon: StartDaemon, own_daemon: Daemon, other: str
+        self, start_daemon: StartDaemon, own_daemon: Daemon
     ) -> None:
+        other = self.add(own_daemon.client)
         job = done(own_daemon.client, other)
         own_daemon.stop()
         daemon = start_daemon(home=own_daemon.home)
@@ -211,25 +214,25 @@ class TestRemovedConnections:
         age(daemon, job)
         assert states(daemon.client.jobs.orphans(LOCAL, remove=True)) == {job: ("exited", True)}
 
-    def test_the_contents_of_a_category_take_their_jobs_along(self, own_daemon: Daemon) -> None:
-        client = own_daemon.client
+    def test_the_contents_of_a_category_take_their_jobs_along(self, clean_daemon: Daemon) -> None:
+        client = clean_daemon.client
         category = client.category.add("team", ROOT_CATEGORY)
         job = done(client, self.add(client, category))
         client.category.remove([category], contents=True)
-        entry = audited(own_daemon, "/category/remove")
+        entry = audited(clean_daemon, "/category/remove")
         assert (entry["jobs"], entry["jobsLeft"]) == (1, 0)
-        assert not directory(own_daemon, job).exists()
+        assert not directory(clean_daemon, job).exists()
 
-    def test_who_waits_for_such_a_job_is_told(self, own_daemon: Daemon, other: str, gate: Path) -> None:
-        job = start(own_daemon.client, waiting(gate), other)
-        with ThreadPoolExecutor(1) as pool, client_of(own_daemon) as waiter:
+    def test_who_waits_for_such_a_job_is_told(self, clean_daemon: Daemon, other: str, gate: Path) -> None:
+        job = start(clean_daemon.client, waiting(gate), other)
+        with ThreadPoolExecutor(1) as pool, client_of(clean_daemon) as waiter:
             answer = pool.submit(waiter.post, "/job/wait", job=job, wait=25)
-            own_daemon.client.jobs.get(job).info()
-            own_daemon.client.connection.remove([other])
+            clean_daemon.client.jobs.get(job).info()
+            clean_daemon.client.connection.remove([other])
             with pytest.raises(ClientError) as gone:
                 answer.result(20)
         assert gone.value.code == "unknown_job"
 
-    def test_a_removal_without_jobs_tells_of_none(self, own_daemon: Daemon, other: str) -> None:
-        own_daemon.client.connection.remove([other])
-        assert "jobs" not in audited(own_daemon, "/connection/remove")
+    def test_a_removal_without_jobs_tells_of_none(self, clean_daemon: Daemon, other: str) -> None:
+        clean_daemon.client.connection.remove([other])
+        assert "jobs" not in audited(clean_daemon, "/connection/remove")

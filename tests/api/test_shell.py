@@ -123,8 +123,8 @@ def test_a_timeout_is_500_with_what_was_printed_and_the_session_goes_on(client: 
     assert run(client, "echo on")["stdout"] == "on"
 
 
-def test_without_a_shell_there_is_nothing_to_run_or_stop(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_without_a_shell_there_is_nothing_to_run_or_stop(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     for path, fields in (("/shell/exec", {"command": "true"}), ("/shell/stop", {})):
         error = refused(client, path, connection=LOCAL, **fields)
         assert (error.status, error.code) == (400, "no_shell")
@@ -133,8 +133,8 @@ def test_without_a_shell_there_is_nothing_to_run_or_stop(own_daemon: Daemon) -> 
     assert refused(client, "/shell/start", connection=NOBODY).status == 400
 
 
-def test_stop_is_answered_when_the_shell_has_exited(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_stop_is_answered_when_the_shell_has_exited(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     pid = int(client.post("/shell/exec", connection=LOCAL, command="echo $$")["stdout"])
     assert Path(f"/proc/{pid}").exists()

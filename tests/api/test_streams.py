@@ -190,18 +190,18 @@ def test_after_a_timeout_the_last_line_tells_of_it(run: Run, local: Client) -> N
     assert local.shell.exec(LOCAL, "echo free").stdout == "free"
 
 
-def test_a_shell_that_is_killed_is_told_in_the_last_line(run: Run, own_daemon: Daemon) -> None:
-    own_daemon.client.shell.start(LOCAL)
-    lines = list(run("echo begun; kill -9 $$; sleep 0.1", of=own_daemon))
+def test_a_shell_that_is_killed_is_told_in_the_last_line(run: Run, clean_daemon: Daemon) -> None:
+    clean_daemon.client.shell.start(LOCAL)
+    lines = list(run("echo begun; kill -9 $$; sleep 0.1", of=clean_daemon))
     assert lines[0] == {"stdout": "begun\n"}
     assert [line["error"]["code"] for line in lines[1:]] == ["shell_lost"]
 
 
-def test_a_shell_that_is_stopped_is_told_in_the_last_line(run: Run, own_daemon: Daemon) -> None:
-    own_daemon.client.shell.start(LOCAL)
-    stream = run("echo begun; sleep 50", of=own_daemon)
+def test_a_shell_that_is_stopped_is_told_in_the_last_line(run: Run, clean_daemon: Daemon) -> None:
+    clean_daemon.client.shell.start(LOCAL)
+    stream = run("echo begun; sleep 50", of=clean_daemon)
     assert stream.line() == {"stdout": "begun\n"}
-    own_daemon.client.shell.stop(LOCAL)
+    clean_daemon.client.shell.stop(LOCAL)
     assert [line["error"]["code"] for line in stream] == ["shell_stopped"]
 
 
@@ -221,13 +221,13 @@ def test_what_prevents_the_command_is_answered_as_ever(
     assert answer.headers["Content-Type"] == "application/json"
 
 
-def test_without_a_shell_and_while_it_is_busy_the_answer_is_as_ever(run: Run, own_daemon: Daemon) -> None:
+def test_without_a_shell_and_while_it_is_busy_the_answer_is_as_ever(run: Run, clean_daemon: Daemon) -> None:
     fields = {"connection": LOCAL, "command": "true", "timeout": 0.2}
-    headers = {"Accept": LINES, **bearer(own_daemon)}
-    assert send(own_daemon.url, "/shell/exec", fields, headers).code == "no_shell"
-    own_daemon.client.shell.start(LOCAL)
-    assert run("echo begun; sleep 50", of=own_daemon).line() == {"stdout": "begun\n"}
-    assert send(own_daemon.url, "/shell/exec", fields, headers).code == "shell_busy"
+    headers = {"Accept": LINES, **bearer(clean_daemon)}
+    assert send(clean_daemon.url, "/shell/exec", fields, headers).code == "no_shell"
+    clean_daemon.client.shell.start(LOCAL)
+    assert run("echo begun; sleep 50", of=clean_daemon).line() == {"stdout": "begun\n"}
+    assert send(clean_daemon.url, "/shell/exec", fields, headers).code == "shell_busy"
 
 
 @pytest.mark.parametrize(

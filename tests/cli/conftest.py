@@ -44,6 +44,12 @@ def own_connmgr(own_daemon: Daemon) -> CommandLine:
     return CommandLine(own_daemon)
 
 
+@pytest.fixture
+def clean_connmgr(clean_daemon: Daemon) -> CommandLine:
+    """The command line of a user whose vault and home are as new."""
+    return CommandLine(clean_daemon)
+
+
 @pytest.fixture(scope="session")
 def login() -> Iterator[str]:
     """Whom to log in as over SSH: a throw-away user where the tests run as root."""

@@ -10,7 +10,6 @@ import pytest
 from connmgr.client import ClientError
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
-from tests.conftest import StartDaemon
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "bash")
@@ -31,15 +30,15 @@ def server(start_sshd: StartSshd) -> Sshd:
 
 
 @pytest.fixture
-def connmgr(start_daemon: StartDaemon, tmp_path: Path, server: Sshd) -> CommandLine:
+def connmgr(clean_connmgr: CommandLine, server: Sshd) -> CommandLine:
     """A command line whose daemon's user knows the server as ssh does, by ~/.ssh alone."""
-    home = tmp_path / "home"
-    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    home = clean_connmgr.daemon.home
+    (home / ".ssh").mkdir(mode=0o700)
     (home / ".ssh" / "known_hosts").write_text(server.known_hosts())
     config = home / ".ssh" / "config"
     config.write_text(CONFIG.format(server=server))
     config.chmod(0o600)
-    return CommandLine(start_daemon(home=home, environment={"SHELL": "/bin/bash"}))
+    return clean_connmgr
 
 
 def test_a_host_that_is_not_stored_keeps_its_shell(connmgr: CommandLine, server: Sshd) -> None:

@@ -71,18 +71,18 @@ def stored(connmgr: CommandLine) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("text", "name"), [(INI, "hosts"), (YAML, "hosts.yml")], ids=["ini", "yaml"])
 def test_hosts_become_connections_and_groups_categories(
-    own_connmgr: CommandLine, tmp_path: Path, text: str, name: str
+    clean_connmgr: CommandLine, tmp_path: Path, text: str, name: str
 ) -> None:
     file = write(tmp_path, text, name)
     hosts = {"lone.example", "web01.example", "web02.example", "web03.example", "appa", "appc", "db1"}
     elevated = {f"{host}/root" for host in hosts - {"lone.example", "db1"}}
-    planned = told(own_connmgr, file)
+    planned = told(clean_connmgr, file)
     assert (set(planned), {outcome for outcome, _ in planned.values()}) == (hosts | elevated, {"new"})
     assert "also in db" in planned["web01.example"][1]
     assert "connmgr edit appa --secret password" in planned["appa"][1]
-    assert stored(own_connmgr) == {}
-    assert {outcome for outcome, _ in told(own_connmgr, file, "--apply").values()} == {"added"}
-    found = {path: (one["category"], one["rawData"]) for path, one in stored(own_connmgr).items()}
+    assert stored(clean_connmgr) == {}
+    assert {outcome for outcome, _ in told(clean_connmgr, file, "--apply").values()} == {"added"}
+    found = {path: (one["category"], one["rawData"]) for path, one in stored(clean_connmgr).items()}
     assert set(found) == hosts | elevated
     category, data = found["web01.example"]
     assert (category, data["port"], data["user"]) == (["world", "eu", "web"], 2201, "deploy")
@@ -93,11 +93,11 @@ def test_hosts_become_connections_and_groups_categories(
     assert found["lone.example"][0] == ["default"]
     category, data = found["appa/root"]
     assert (category, data["user"], data["method"], data["elevated"]) == (["world", "eu", "web"], "root", "sudo", True)
-    assert {outcome for outcome, _ in told(own_connmgr, file, "--apply", "--update").values()} == {"there already"}
-    assert "canary" not in (own_connmgr.daemon.data_dir / "audit.log").read_text()
+    assert {outcome for outcome, _ in told(clean_connmgr, file, "--apply", "--update").values()} == {"there already"}
+    assert "canary" not in (clean_connmgr.daemon.data_dir / "audit.log").read_text()
 
 
-def test_what_has_no_counterpart_is_left_out_and_told(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_what_has_no_counterpart_is_left_out_and_told(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = write(
         tmp_path,
         """
@@ -117,8 +117,8 @@ all:
         "hosts.yaml",
     )
     (tmp_path / "group_vars").mkdir()
-    assert "group_vars is not read" in own_connmgr("import-ansible-inventory", file).errors
-    rows = told(own_connmgr, file, "--apply")
+    assert "group_vars is not read" in clean_connmgr("import-ansible-inventory", file).errors
+    rows = told(clean_connmgr, file, "--apply")
     assert {name: outcome for name, (outcome, _) in rows.items()} == {
         "here": "there already",
         "here/www": "added",
@@ -137,7 +137,7 @@ all:
     assert "keys/id is not taken" in rows["odd"][1]
     assert "gateway=" in rows["hop"][1]
     assert "edit hop/root --secret password" in rows["hop/root"][1]
-    assert own_connmgr("info", "www", "--json").json["name"] == ["local machine", "www"]
+    assert clean_connmgr("info", "www", "--json").json["name"] == ["local machine", "www"]
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_addresses_ranges_and_circles_are_read_as_ansible_does(tmp_path: Path) -
 
 
 @pytest.mark.needs("sshd")
-def test_an_imported_host_works(own_connmgr: CommandLine, start_sshd: StartSshd, tmp_path: Path) -> None:
+def test_an_imported_host_works(clean_connmgr: CommandLine, start_sshd: StartSshd, tmp_path: Path) -> None:
     server = start_sshd()
-    (own_connmgr.daemon.home / ".ssh").mkdir(mode=0o700)
-    (own_connmgr.daemon.home / ".ssh" / "known_hosts").write_text(server.known_hosts())
+    (clean_connmgr.daemon.home / ".ssh").mkdir(mode=0o700)
+    (clean_connmgr.daemon.home / ".ssh" / "known_hosts").write_text(server.known_hosts())
     line = f"box ansible_host=127.0.0.1 ansible_port={server.port} ansible_user={server.user}"
     file = write(tmp_path, f"[team]\n{line} ansible_ssh_private_key_file={server.client_key}\n")
-    own_connmgr("import-ansible-inventory", "--apply", file)
-    assert own_connmgr("exec", "team/box", "--", "echo $SSH_CONNECTION").output.startswith("127.0.0.1 ")
+    clean_connmgr("import-ansible-inventory", "--apply", file)
+    assert clean_connmgr("exec", "team/box", "--", "echo $SSH_CONNECTION").output.startswith("127.0.0.1 ")

@@ -34,9 +34,9 @@ connections:
 
 
 @pytest.fixture
-def peopled(own_connmgr: CommandLine) -> CommandLine:
+def peopled(clean_connmgr: CommandLine) -> CommandLine:
     """A vault with what is hard to tell apart, and with secrets."""
-    connmgr = own_connmgr
+    connmgr = clean_connmgr
     for category in ("a/b", "a", "empty"):
         connmgr("category", "add", category)
     connmgr("add", "ssh", "hop", "host=hop.example", "--secret", "password", stdin=SECRET)
@@ -89,9 +89,9 @@ def test_an_export_makes_the_same_vault_elsewhere_but_for_secrets(peopled: Comma
     assert connmgr("apply", "-f", "-", "--yes", "--prune", stdin=exported).output.endswith("8 unchanged\n")
 
 
-def test_a_plan_is_shown_then_done_and_says_what_changes(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_plan_is_shown_then_done_and_says_what_changes(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = write(tmp_path, TEAM)
-    planned = own_connmgr("apply", "-f", file)
+    planned = clean_connmgr("apply", "-f", file)
     assert [line.split()[:2] for line in planned.output.splitlines()] == [
         ["new", "spare/empty"],
         ["new", "team/hop"],
@@ -99,23 +99,23 @@ def test_a_plan_is_shown_then_done_and_says_what_changes(own_connmgr: CommandLin
         ["new", "team/web/root"],
     ]
     assert "--yes" in planned.errors
-    assert own_connmgr("ls", "--type", "ssh", "--json").json == []
-    done = own_connmgr("apply", "-f", file, "--yes").output
+    assert clean_connmgr("ls", "--type", "ssh", "--json").json == []
+    done = clean_connmgr("apply", "-f", file, "--yes").output
     assert done.endswith("3 connections: 3 added\n")
-    own_connmgr("edit", "team/web/root", "--secret", "password", stdin=SECRET)
-    stored = data(own_connmgr, "team/web/root")
+    clean_connmgr("edit", "team/web/root", "--secret", "password", stdin=SECRET)
+    stored = data(clean_connmgr, "team/web/root")
     changed = TEAM.replace("web.example", "www.example").replace("elevated: true", "elevated: true, user: www")
     file = write(
         tmp_path,
         changed.replace("name: Hop\n  category: Team", "name: Hop\n  category: hops").replace("Team/Hop", "hop"),
     )
-    planned = own_connmgr("apply", "-f", file).output
+    planned = clean_connmgr("apply", "-f", file).output
     for line in ("changes  team/web       host", "changes  team/web/root  user", "changes  hops/hop       category"):
         assert line in planned
-    assert own_connmgr("apply", "-f", file, "--yes").output.endswith("3 connections: 3 changed\n")
-    assert data(own_connmgr, "team/web")["host"] == "www.example"
-    assert data(own_connmgr, "team/web/root") == {**stored, "user": "www"}
-    assert outcomes(own_connmgr, "-f", file) == dict.fromkeys(
+    assert clean_connmgr("apply", "-f", file, "--yes").output.endswith("3 connections: 3 changed\n")
+    assert data(clean_connmgr, "team/web")["host"] == "www.example"
+    assert data(clean_connmgr, "team/web/root") == {**stored, "user": "www"}
+    assert outcomes(clean_connmgr, "-f", file) == dict.fromkeys(
         ["hops/hop", "team/web", "team/web/root"], "there already"
     )
 
@@ -166,12 +166,12 @@ def test_a_file_at_fault_is_refused_whole_and_says_where(
     assert connmgr("ls", "--json").json == stored
 
 
-def test_on_a_terminal_it_asks(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_on_a_terminal_it_asks(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = write(tmp_path, TEAM)
     for answer, code, expected in (("n", 1, set()), ("y", 0, {"hop", "web", "web/root"})):
-        terminal = own_connmgr.on_terminal("apply", "-f", file)
+        terminal = clean_connmgr.on_terminal("apply", "-f", file)
         terminal.expect_exact("Apply this?")
         terminal.sendline(answer)
         assert finish(terminal)[0] == code
-        found = own_connmgr("ls", "--json").json
+        found = clean_connmgr("ls", "--json").json
         assert {"/".join(one["name"]) for one in found if one["type"] != "local"} == expected

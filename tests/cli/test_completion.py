@@ -95,9 +95,9 @@ def test_fish_shows_descriptions_whole(connmgr: CommandLine) -> None:
 
 
 @pytest.mark.needs("bash")
-def test_a_category_is_completed_and_a_command_is_not(own_connmgr: CommandLine) -> None:
-    own_connmgr("category", "add", "fleet/eu")
-    own_connmgr("add", "ssh", "web", "host=a.example", "--category", "fleet/eu")
+def test_a_category_is_completed_and_a_command_is_not(clean_connmgr: CommandLine) -> None:
+    clean_connmgr("category", "add", "fleet/eu")
+    clean_connmgr("add", "ssh", "web", "host=a.example", "--category", "fleet/eu")
     for words, expected in {
         "exec flee": ["fleet/eu/web"],
         "exec fleet/eu/w": ["fleet/eu/web"],
@@ -110,7 +110,7 @@ def test_a_category_is_completed_and_a_command_is_not(own_connmgr: CommandLine) 
     }.items():
         line = f"connmgr {words}"
         request = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_CONNMGR_COMPLETE": "bash_complete"}
-        offered = [one.partition(",")[2] for one in own_connmgr(environment=request).output.split()]
+        offered = [one.partition(",")[2] for one in clean_connmgr(environment=request).output.split()]
         assert offered == expected, words
 
 
@@ -122,8 +122,8 @@ def test_without_a_daemon_nothing_is_offered_and_nothing_said(connmgr: CommandLi
     assert (done.output.strip(), done.errors) == ("", "")
 
 
-def test_what_is_offered_names_one_connection(own_connmgr: CommandLine) -> None:
-    connmgr = own_connmgr
+def test_what_is_offered_names_one_connection(clean_connmgr: CommandLine) -> None:
+    connmgr = clean_connmgr
     for category in ("a", "b"):
         connmgr("category", "add", category)
         connmgr("add", "ssh", "web", f"host={category}.example", "--category", category)

@@ -33,16 +33,16 @@ def test_a_file_goes_there_and_back(connmgr: CommandLine, tmp_path: Path, conten
 
 @pytest.mark.needs("sshd")
 def test_over_ssh_and_from_one_connection_to_another(
-    own_connmgr: CommandLine, start_sshd: StartSshd, tmp_path: Path, content: bytes
+    clean_connmgr: CommandLine, start_sshd: StartSshd, tmp_path: Path, content: bytes
 ) -> None:
-    own_connmgr.add_ssh("web", start_sshd())
+    clean_connmgr.add_ssh("web", start_sshd())
     (tmp_path / "here").write_bytes(content)
-    own_connmgr("cp", f"{tmp_path}/here", "web:sent")
-    assert own_connmgr("exec", "web", "--", "wc -c < sent").output.strip() == str(SIZE)
-    own_connmgr("cp", "web:sent", f"local:{tmp_path}/across")
+    clean_connmgr("cp", f"{tmp_path}/here", "web:sent")
+    assert clean_connmgr("exec", "web", "--", "wc -c < sent").output.strip() == str(SIZE)
+    clean_connmgr("cp", "web:sent", f"local:{tmp_path}/across")
     assert (tmp_path / "across").read_bytes() == content
-    own_connmgr("cp", f"local:{tmp_path}/across", "web:~/again")
-    own_connmgr("exec", "web", "--", "cmp sent again")
+    clean_connmgr("cp", f"local:{tmp_path}/across", "web:~/again")
+    clean_connmgr("exec", "web", "--", "cmp sent again")
 
 
 def test_streams(connmgr: CommandLine, tmp_path: Path, content: bytes) -> None:
@@ -66,12 +66,12 @@ def test_a_directory_takes_the_file_under_its_name(connmgr: CommandLine, tmp_pat
     assert (tmp_path / "near" / "file").read_text() == "x"
 
 
-def test_an_empty_path_is_the_shell_s_directory(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_an_empty_path_is_the_shell_s_directory(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "far").mkdir()
-    own_connmgr("exec", "local", "--", f"cd {tmp_path}/far")
-    own_connmgr("cp", f"{tmp_path}/file", "local:")
-    own_connmgr("cp", f"{tmp_path}/file", "local:other")
+    clean_connmgr("exec", "local", "--", f"cd {tmp_path}/far")
+    clean_connmgr("cp", f"{tmp_path}/file", "local:")
+    clean_connmgr("cp", f"{tmp_path}/file", "local:other")
     assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["file", "other"]
 
 

@@ -40,11 +40,11 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hosts(own_connmgr: CommandLine, running_machine: Machine, places: Places) -> dict[str, Inhabitant]:  # noqa: F811
+def hosts(clean_connmgr: CommandLine, running_machine: Machine, places: Places) -> dict[str, Inhabitant]:  # noqa: F811
     """By name, root's connections by sudo to users of the machine, each in its user's home."""
     users = {f"host{number}": running_machine.add_user() for number in range(HOSTS)}
     running_machine.allow(*(f"{user.name} ALL=(ALL) ALL" for user in users.values()))
-    client = own_connmgr.daemon.client
+    client = clean_connmgr.daemon.client
     for name, user in users.items():
         over = client.connection.add(f"ssh of {name}", {"type": "ssh", **ssh_fields(places.sshd, user.name)})
         data = {"type": "shellEnvironment", "host": over, "elevated": True, "password": user.password}
@@ -55,14 +55,14 @@ def hosts(own_connmgr: CommandLine, running_machine: Machine, places: Places) ->
 
 
 def test_a_tree_goes_to_five_hosts_by_sudo_and_comes_back(
-    own_connmgr: CommandLine,
+    clean_connmgr: CommandLine,
     hosts: dict[str, Inhabitant],
     running_machine: Machine,  # noqa: F811
     tree: Path,
     tmp_path: Path,
 ) -> None:
     expected = {path: (kind, mode & 0o777, when, content) for path, (kind, mode, when, content) in facts(tree).items()}
-    done = own_connmgr("cp", "-a", "--all", "**/host?", f"{tree}", ":site")
+    done = clean_connmgr("cp", "-a", "--all", "**/host?", f"{tree}", ":site")
     assert f"{HOSTS} connections in " in done.errors
     assert f": {HOSTS} ok" in done.errors
     for name, user in hosts.items():
@@ -70,9 +70,9 @@ def test_a_tree_goes_to_five_hosts_by_sudo_and_comes_back(
         assert facts(copy) == expected, name
         assert {path.lstat().st_uid for path in copy.rglob("*")} == {0}, "not root's"
         assert stat.S_IMODE((copy / "d0").stat().st_mode) == 0o750
-    again = own_connmgr("cp", "-a", "--checksum", "--all", "**/host?", f"{tree}/.", ":site")
+    again = clean_connmgr("cp", "-a", "--checksum", "--all", "**/host?", f"{tree}/.", ":site")
     assert again.output.count(f"{FILES} equal") == HOSTS
-    own_connmgr("cp", "-a", "--all", "**/host?", ":site", f"{tmp_path}/back")
+    clean_connmgr("cp", "-a", "--all", "**/host?", ":site", f"{tmp_path}/back")
     assert names_in(tmp_path / "back") == [f"ssh of {name}" for name in hosts]
     for name in hosts:
         assert facts(tmp_path / "back" / f"ssh of {name}" / name / "site") == expected

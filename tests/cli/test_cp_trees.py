@@ -50,16 +50,16 @@ def test_a_tree_comes_back_as_it_was(connmgr: CommandLine, tree: Path, tmp_path:
 
 
 @pytest.mark.needs("sshd")
-def test_a_tree_goes_over_ssh(own_connmgr: CommandLine, start_sshd: StartSshd, tree: Path, tmp_path: Path) -> None:
-    own_connmgr.add_ssh("web", start_sshd())
-    done = own_connmgr("cp", "-a", f"{tree}", "web:tree-sent")
+def test_a_tree_goes_over_ssh(clean_connmgr: CommandLine, start_sshd: StartSshd, tree: Path, tmp_path: Path) -> None:
+    clean_connmgr.add_ssh("web", start_sshd())
+    done = clean_connmgr("cp", "-a", f"{tree}", "web:tree-sent")
     assert "failed" not in done.errors
-    own_connmgr("cp", "-a", "web:tree-sent", f"{tmp_path}/back")
+    clean_connmgr("cp", "-a", "web:tree-sent", f"{tmp_path}/back")
     assert facts(tmp_path / "back") == facts(tree)
-    own_connmgr("cp", "-a", "web:tree-sent", f"local:{tmp_path}/across")
+    clean_connmgr("cp", "-a", "web:tree-sent", f"local:{tmp_path}/across")
     assert facts(tmp_path / "across") == facts(tree)
-    own_connmgr("cp", "-a", f"local:{tmp_path}/across", "web:tree-again")
-    assert own_connmgr("exec", "web", "--", "diff -r --no-dereference tree-sent tree-again").output == ""
+    clean_connmgr("cp", "-a", f"local:{tmp_path}/across", "web:tree-again")
+    assert clean_connmgr("exec", "web", "--", "diff -r --no-dereference tree-sent tree-again").output == ""
 
 
 def test_without_keeping_links_are_left_and_the_umask_counts(connmgr: CommandLine, tree: Path, tmp_path: Path) -> None:
@@ -182,13 +182,13 @@ def test_a_single_file_keeps_its_time_where_asked(connmgr: CommandLine, tmp_path
         assert (status.st_mode & 0o777, int(status.st_mtime)) == (0o604, WHEN), name
 
 
-def test_all_connections_get_the_same(own_connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
+def test_all_connections_get_the_same(clean_connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
     for name, shell in (("web1", "sh"), ("web2", "bash")):
         home = tmp_path / name
         home.mkdir()
-        own_connmgr("add", "local", name, f"shell=/bin/{shell}")
-        own_connmgr("exec", name, "--", f"cd {home}")
-    done = own_connmgr("cp", "--all", "web*", "-r", f"{site}", ":copy")
+        clean_connmgr("add", "local", name, f"shell=/bin/{shell}")
+        clean_connmgr("exec", name, "--", f"cd {home}")
+    done = clean_connmgr("cp", "--all", "web*", "-r", f"{site}", ":copy")
     for name in ("web1", "web2"):
         assert facts(tmp_path / name / "copy") == facts(site)
         assert f"{name}  ok" in done.output
@@ -196,29 +196,29 @@ def test_all_connections_get_the_same(own_connmgr: CommandLine, site: Path, tmp_
     (tmp_path / "web2" / "copy" / "index.html").unlink()
     (tmp_path / "web2" / "copy" / "index.html").mkdir()
     (site / "index.html").write_text("newer")
-    failed = own_connmgr("cp", "--all", "web*", "-r", f"{site}/.", ":copy", code=1)
+    failed = clean_connmgr("cp", "--all", "web*", "-r", f"{site}/.", ":copy", code=1)
     assert "web1  ok" in failed.output
     assert "web2  failed" in failed.output
     assert "1 ok, 1 failed" in failed.errors
     for operands in ((":x", ":y"), ("x", "y"), ("-", ":y"), (":x", "-"), ("web1:x", "y"), ("x", ":y", ":z")):
-        assert "With --all" in own_connmgr("cp", "--all", "web*", *operands, code=2).errors, operands
+        assert "With --all" in clean_connmgr("cp", "--all", "web*", *operands, code=2).errors, operands
 
 
 def test_all_connections_give_theirs_into_directories_of_their_names(
-    own_connmgr: CommandLine, site: Path, tmp_path: Path
+    clean_connmgr: CommandLine, site: Path, tmp_path: Path
 ) -> None:
     for name, shell in (("web1", "sh"), ("web2", "bash"), ("web3", "dash")):
         home = tmp_path / name
         home.mkdir()
-        own_connmgr("add", "local", name, f"shell=/bin/{shell}")
-        own_connmgr("exec", name, "--", f"cd {home}")
+        clean_connmgr("add", "local", name, f"shell=/bin/{shell}")
+        clean_connmgr("exec", name, "--", f"cd {home}")
         if name != "web3":
             shutil.copytree(site, home / "site")
             (home / "site" / "index.html").write_text(name)
     target = tmp_path / "fetched"
     mask = os.umask(0o027)
     try:
-        failed = own_connmgr("cp", "--all", "web*", "-r", ":site", ":site/*.html", f"{target}", code=1)
+        failed = clean_connmgr("cp", "--all", "web*", "-r", ":site", ":site/*.html", f"{target}", code=1)
     finally:
         os.umask(mask)
     assert "2 ok, 1 failed" in failed.errors
@@ -229,32 +229,34 @@ def test_all_connections_give_theirs_into_directories_of_their_names(
         assert {(target / name / path).read_text() for path in ("index.html", "site/index.html")} == {name}
         assert (target / name / "site" / "src" / "main.py").stat().st_mode & 0o777 == 0o640
         assert target.stat().st_mode & 0o777 == 0o750
-    own_connmgr("cp", "--all", "web[12]", ":site/src/main.py", f"{target}/files")
+    clean_connmgr("cp", "--all", "web[12]", ":site/src/main.py", f"{target}/files")
     assert (target / "files" / "web2" / "main.py").read_text() == "src/main.py"
 
 
-def test_a_directory_of_a_name_lies_in_no_other_and_leads_nowhere(own_connmgr: CommandLine, tmp_path: Path) -> None:
-    own_connmgr("add", "local", "web", "shell=/bin/sh")
-    own_connmgr("add", "shellEnvironment", "root", "host=web")
-    refused = own_connmgr("cp", "--all", "web", "--all", "web/root", ":x", f"{tmp_path}/into", code=1)
+def test_a_directory_of_a_name_lies_in_no_other_and_leads_nowhere(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    clean_connmgr("add", "local", "web", "shell=/bin/sh")
+    clean_connmgr("add", "shellEnvironment", "root", "host=web")
+    refused = clean_connmgr("cp", "--all", "web", "--all", "web/root", ":x", f"{tmp_path}/into", code=1)
     assert "web/root would go into the directory of web" in refused.errors
-    own_connmgr("add", "local", "..", "shell=/bin/bash")
-    refused = own_connmgr("cp", "--all", "..", ":x", f"{tmp_path}/into", code=1)
+    clean_connmgr("add", "local", "..", "shell=/bin/bash")
+    refused = clean_connmgr("cp", "--all", "..", ":x", f"{tmp_path}/into", code=1)
     assert "cannot be a directory's name" in refused.errors
     assert not (tmp_path / "into").exists()
 
 
-def test_fresh_shells_leave_nothing(own_connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
-    own_connmgr("add", "local", "web", "shell=/bin/sh")
-    own_connmgr("exec", "web", "--", f"cd {tmp_path}")
-    running = len(own_connmgr.daemon.client.shell.list())
-    own_connmgr("cp", "--fresh", f"web:{site}/index.html", f"web:{tmp_path}/index.html")
+def test_fresh_shells_leave_nothing(clean_connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
+    clean_connmgr("add", "local", "web", "shell=/bin/sh")
+    clean_connmgr("exec", "web", "--", f"cd {tmp_path}")
+    running = len(clean_connmgr.daemon.client.shell.list())
+    clean_connmgr("cp", "--fresh", f"web:{site}/index.html", f"web:{tmp_path}/index.html")
     assert (tmp_path / "index.html").read_bytes() == (site / "index.html").read_bytes()
-    assert own_connmgr("cp", "--fresh", "web:site/index.html", "-", code=1).errors, "not in the directory of the shell"
-    own_connmgr("cp", "--fresh", "--all", "web", "-r", f"{site}", f":{tmp_path}/copy")
+    assert clean_connmgr("cp", "--fresh", "web:site/index.html", "-", code=1).errors, (
+        "not in the directory of the shell"
+    )
+    clean_connmgr("cp", "--fresh", "--all", "web", "-r", f"{site}", f":{tmp_path}/copy")
     assert facts(tmp_path / "copy") == facts(site)
-    assert len(own_connmgr.daemon.client.shell.list()) == running
-    assert "Give --session or --fresh" in own_connmgr("cp", "--fresh", "--session", "x", "web:x", "y", code=2).errors
+    assert len(clean_connmgr.daemon.client.shell.list()) == running
+    assert "Give --session or --fresh" in clean_connmgr("cp", "--fresh", "--session", "x", "web:x", "y", code=2).errors
 
 
 def test_progress_of_a_tree(connmgr: CommandLine, tree: Path, tmp_path: Path) -> None:

@@ -39,21 +39,21 @@ def test_without_a_daemon_commands_exit_with_3_and_say_what_to_do(arguments: tup
     assert done.output == ""
 
 
-def test_status_describes_the_daemon(own_connmgr: CommandLine) -> None:
-    own_connmgr("exec", "local", "--", "true")
-    shown = own_connmgr("status", "--json").json
-    assert (shown["url"], shown["pid"]) == (own_connmgr.daemon.url, own_connmgr.daemon.pid)
+def test_status_describes_the_daemon(clean_connmgr: CommandLine) -> None:
+    clean_connmgr("exec", "local", "--", "true")
+    shown = clean_connmgr("status", "--json").json
+    assert (shown["url"], shown["pid"]) == (clean_connmgr.daemon.url, clean_connmgr.daemon.pid)
     assert [one["connection"] for one in shown["sessions"]] == [LOCAL_MACHINE]
-    text = own_connmgr("status").output
-    assert own_connmgr.daemon.url in text
+    text = clean_connmgr("status").output
+    assert clean_connmgr.daemon.url in text
     assert "1 connection, without users" in text
     assert text.splitlines()[-1].strip().startswith("local machine  idle")
 
 
-def test_status_shows_the_names_of_shells(own_connmgr: CommandLine) -> None:
-    own_connmgr("exec", "local", "--", "true")
-    own_connmgr("exec", "local", "--session", "build", "--", "true")
-    shown = [line.split("  ")[1] for line in own_connmgr("status").output.splitlines()[-2:]]
+def test_status_shows_the_names_of_shells(clean_connmgr: CommandLine) -> None:
+    clean_connmgr("exec", "local", "--", "true")
+    clean_connmgr("exec", "local", "--session", "build", "--", "true")
+    shown = [line.split("  ")[1] for line in clean_connmgr("status").output.splitlines()[-2:]]
     assert shown == ["local machine", "local machine [build]"]
 
 
@@ -99,13 +99,13 @@ def test_a_credential_that_is_no_text_is_refused(connmgr: CommandLine, tmp_path:
     connmgr("ls", code=4, environment={"CONNMGR_AUTH_FILE": str(key)})
 
 
-def test_a_url_and_an_api_key_will_do(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_a_url_and_an_api_key_will_do(clean_daemon: Daemon, tmp_path: Path) -> None:
     key = tmp_path / "key"
-    key.write_text(CommandLine(own_daemon)("api-key").output)
+    key.write_text(CommandLine(clean_daemon)("api-key").output)
     environment = {**clean_environment(tmp_path / "stranger"), "CONNMGR_PORT": "1"}
-    connmgr = CommandLine(own_daemon)
+    connmgr = CommandLine(clean_daemon)
     connmgr.environment = environment
-    named = ("--url", own_daemon.url, "--api-key-file", str(key))
+    named = ("--url", clean_daemon.url, "--api-key-file", str(key))
     assert connmgr(*named, "exec", "local", "--", "echo in").output == "in\n"
     key.write_text("wrong")
     connmgr(*named, "ls", code=4)

@@ -27,8 +27,8 @@ def killing(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.kill()
 
 
-def test_it_ends_all_shells_and_what_runs_in_them(own_connmgr: CommandLine, tmp_path: Path) -> None:
-    connmgr, gate = own_connmgr, tmp_path / "gate"
+def test_it_ends_all_shells_and_what_runs_in_them(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    connmgr, gate = clean_connmgr, tmp_path / "gate"
     os.mkfifo(gate)
     connmgr("exec", "local", "--", "cd /usr")
     work = [DIRECTORY / "connmgr", "exec", "--session", "build", "local", "--", f"cd /etc; echo begun; cat {gate}"]
@@ -52,29 +52,29 @@ def test_it_ends_all_shells_and_what_runs_in_them(own_connmgr: CommandLine, tmp_
     assert connmgr("exec", "local", "--", "pwd").output == f"{connmgr.daemon.home}\n"
 
 
-def test_it_ends_one_shell_by_its_name(own_connmgr: CommandLine) -> None:
-    own_connmgr("exec", "local", "--", "true")
-    own_connmgr("exec", "--session", "build", "local", "--", "true")
-    done = own_connmgr("disconnect", "--session", "build", "local", environment={"CONNMGR_SESSION": "other"})
+def test_it_ends_one_shell_by_its_name(clean_connmgr: CommandLine) -> None:
+    clean_connmgr("exec", "local", "--", "true")
+    clean_connmgr("exec", "--session", "build", "local", "--", "true")
+    done = clean_connmgr("disconnect", "--session", "build", "local", environment={"CONNMGR_SESSION": "other"})
     assert done.output == "local: 1 shell ended\n"
-    assert [one.status.session for one in own_connmgr.daemon.client.shell.list()] == [None]
-    assert own_connmgr("disconnect", "local", environment={"CONNMGR_SESSION": "other"}).output == (
+    assert [one.status.session for one in clean_connmgr.daemon.client.shell.list()] == [None]
+    assert clean_connmgr("disconnect", "local", environment={"CONNMGR_SESSION": "other"}).output == (
         "local: 1 shell ended\n"
     )
 
 
 @pytest.mark.needs("sshd")
-def test_it_ends_the_link_though_jobs_have_used_it(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_it_ends_the_link_though_jobs_have_used_it(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     server = start_sshd()
-    own_connmgr.add_ssh("web", server)
-    job = own_connmgr("exec", "--detach", "web", "--", "sleep 100").output.strip()
-    own_connmgr("job", "logs", job)
+    clean_connmgr.add_ssh("web", server)
+    job = clean_connmgr("exec", "--detach", "web", "--", "sleep 100").output.strip()
+    clean_connmgr("job", "logs", job)
     logins = server.log().count("Accepted publickey")
-    own_connmgr("disconnect", "web")
-    own_connmgr("exec", "web", "--", "true")
+    clean_connmgr("disconnect", "web")
+    clean_connmgr("exec", "web", "--", "true")
     assert server.log().count("Accepted publickey") == logins + 1, "the next command did not log in again"
-    assert own_connmgr("job", "ls").output.count("running") == 1
-    own_connmgr("job", "kill", job)
+    assert clean_connmgr("job", "ls").output.count("running") == 1
+    clean_connmgr("job", "kill", job)
     deadline = time.monotonic() + TIMEOUT
-    while "running" in own_connmgr("job", "ls").output:
+    while "running" in clean_connmgr("job", "ls").output:
         assert time.monotonic() < deadline, "the job does not end"

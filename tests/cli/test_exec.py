@@ -32,40 +32,40 @@ def test_words_are_joined_by_blanks_into_one_command(connmgr: CommandLine) -> No
     )
 
 
-def test_with_argv_no_shell_reads_the_words(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_with_argv_no_shell_reads_the_words(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     words = ["", "a  b", "it's", "$((1+1))", "*", "--", "-n", "new\nline", "ä", "|"]
     sent = tuple(word.encode() for word in words)
     recorder = str(write_recorder(tmp_path / "recorder"))
-    assert recorded(own_connmgr("exec", "local", "--argv", "--", recorder, *words).stdout).words == sent
-    shown = own_connmgr("exec", "--json", "--argv", "--env", "A=b", "local", "--", recorder, *words).json
+    assert recorded(clean_connmgr("exec", "local", "--argv", "--", recorder, *words).stdout).words == sent
+    shown = clean_connmgr("exec", "--json", "--argv", "--env", "A=b", "local", "--", recorder, *words).json
     assert shown["stdout"].split("\0")[1:11] == words
-    [line] = own_connmgr("exec", "--all", "--json", "--argv", "local*", "--", recorder, *words).output.splitlines()
+    [line] = clean_connmgr("exec", "--all", "--json", "--argv", "local*", "--", recorder, *words).output.splitlines()
     assert json.loads(line)["stdout"].split("\0")[1:11] == words
-    job = own_connmgr("exec", "--detach", "--argv", "local", "--", recorder, *words).output.strip()
-    assert own_connmgr("job", "wait", job).code == 0
-    assert recorded(own_connmgr("job", "logs", job).stdout).words == sent
-    assert "/etc/passwd" in own_connmgr("exec", "local", "--argv", "--", "/etc/passwd", code=126).errors
+    job = clean_connmgr("exec", "--detach", "--argv", "local", "--", recorder, *words).output.strip()
+    assert clean_connmgr("job", "wait", job).code == 0
+    assert recorded(clean_connmgr("job", "logs", job).stdout).words == sent
+    assert "/etc/passwd" in clean_connmgr("exec", "local", "--argv", "--", "/etc/passwd", code=126).errors
 
 
-def test_the_shell_is_started_kept_and_started_again(own_connmgr: CommandLine) -> None:
-    assert own_connmgr("exec", "local", "--", "cd /etc; export ODD='a b'").code == 0
-    assert own_connmgr("exec", "local", "--", 'pwd; echo "$ODD"').output == "/etc\na b\n"
-    own_connmgr.daemon.client.shell.stop(LOCAL_MACHINE)
-    assert own_connmgr("exec", "local", "--", 'echo "<$ODD>"').output == "<>\n"
+def test_the_shell_is_started_kept_and_started_again(clean_connmgr: CommandLine) -> None:
+    assert clean_connmgr("exec", "local", "--", "cd /etc; export ODD='a b'").code == 0
+    assert clean_connmgr("exec", "local", "--", 'pwd; echo "$ODD"').output == "/etc\na b\n"
+    clean_connmgr.daemon.client.shell.stop(LOCAL_MACHINE)
+    assert clean_connmgr("exec", "local", "--", 'echo "<$ODD>"').output == "<>\n"
 
 
-def test_a_shell_of_a_name_is_another_one(own_connmgr: CommandLine, tmp_path: Path) -> None:
-    own_connmgr("exec", "local", "--", "cd /usr")
-    own_connmgr("exec", "local", "--session", "build", "--", f"cd {tmp_path}")
-    assert own_connmgr("exec", "local", "--", "pwd").output == "/usr\n"
-    assert own_connmgr("exec", "local", "--session", "build", "--", "pwd").output == f"{tmp_path}\n"
-    assert "build" not in own_connmgr("exec", "--all", "local*", "--session", "build", "--", "pwd").errors
-    own_connmgr("cp", "--session", "build", "-", "local:file", stdin="here")
+def test_a_shell_of_a_name_is_another_one(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    clean_connmgr("exec", "local", "--", "cd /usr")
+    clean_connmgr("exec", "local", "--session", "build", "--", f"cd {tmp_path}")
+    assert clean_connmgr("exec", "local", "--", "pwd").output == "/usr\n"
+    assert clean_connmgr("exec", "local", "--session", "build", "--", "pwd").output == f"{tmp_path}\n"
+    assert "build" not in clean_connmgr("exec", "--all", "local*", "--session", "build", "--", "pwd").errors
+    clean_connmgr("cp", "--session", "build", "-", "local:file", stdin="here")
     assert (tmp_path / "file").read_text() == "here"
-    assert own_connmgr("cp", "--session", "build", "local:file", "-").output == "here"
-    assert own_connmgr("shell", "--session", "build", "local", stdin="cd /etc\npwd\n").output == "/etc\n"
-    assert own_connmgr("exec", "local", "--", "pwd").output == "/usr\n"
-    assert "session" in own_connmgr("exec", "local", "--session", "no name", "--", "pwd", code=125).errors
+    assert clean_connmgr("cp", "--session", "build", "local:file", "-").output == "here"
+    assert clean_connmgr("shell", "--session", "build", "local", stdin="cd /etc\npwd\n").output == "/etc\n"
+    assert clean_connmgr("exec", "local", "--", "pwd").output == "/usr\n"
+    assert "session" in clean_connmgr("exec", "local", "--session", "no name", "--", "pwd", code=125).errors
 
 
 def test_input_directory_and_variables_are_given_when_asked_for(connmgr: CommandLine) -> None:
@@ -252,23 +252,23 @@ def test_a_reader_that_leaves_early_is_no_trouble(connmgr: CommandLine) -> None:
 
 
 @pytest.mark.needs("sshd")
-def test_all_of_it_over_ssh(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
-    own_connmgr.add_ssh("web", start_sshd())
-    done = own_connmgr("exec", "web", "--", r"printf 'a\000\377'; printf b >&2; exit 7", code=7)
+def test_all_of_it_over_ssh(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+    clean_connmgr.add_ssh("web", start_sshd())
+    done = clean_connmgr("exec", "web", "--", r"printf 'a\000\377'; printf b >&2; exit 7", code=7)
     assert (done.stdout, done.stderr) == (b"a\0\xff", b"b")
-    own_connmgr("exec", "web", "--", "cd /etc")
-    assert own_connmgr("exec", "web", "--", "pwd").output == "/etc\n"
+    clean_connmgr("exec", "web", "--", "cd /etc")
+    assert clean_connmgr("exec", "web", "--", "pwd").output == "/etc\n"
 
 
-def test_json_lines_of_many_are_objects(own_connmgr: CommandLine) -> None:
-    own_connmgr("add", "local", "posix", "shell=sh")
-    done = own_connmgr("exec", "--all", "{local*,posix}", "--json", "--", "echo $0; echo err >&2", code=0)
+def test_json_lines_of_many_are_objects(clean_connmgr: CommandLine) -> None:
+    clean_connmgr("add", "local", "posix", "shell=sh")
+    done = clean_connmgr("exec", "--all", "{local*,posix}", "--json", "--", "echo $0; echo err >&2", code=0)
     outcomes = {one["name"]: one for one in map(json.loads, done.output.splitlines())}
     assert set(outcomes) == {"default/local machine", "default/posix"}
     assert all((one["exitCode"], one["stderr"]) == (0, "err") for one in outcomes.values())
     assert "2 connections in " in done.errors
     assert "2 ok" in done.errors
-    assert "No connection matches" in own_connmgr("exec", "--all", "x*", "--", "true", code=125).errors
+    assert "No connection matches" in clean_connmgr("exec", "--all", "x*", "--", "true", code=125).errors
 
 
 def _pid_in(path: Path) -> int:

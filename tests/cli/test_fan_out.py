@@ -61,42 +61,46 @@ def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
     assert taken < BOUND
 
 
-def test_a_command_that_fails_somewhere_exits_with_1(own_connmgr: CommandLine) -> None:
+def test_a_command_that_fails_somewhere_exits_with_1(clean_connmgr: CommandLine) -> None:
     for name, shell in (("one", "bash"), ("two", "sh")):
-        own_connmgr("add", "local", name, f"shell={shell}")
-    done = own_connmgr("exec", "--all", "{one,two}", "--", 'test -n "$BASH_VERSION" || exit 3; echo a; echo b', code=1)
+        clean_connmgr("add", "local", name, f"shell={shell}")
+    done = clean_connmgr(
+        "exec", "--all", "{one,two}", "--", 'test -n "$BASH_VERSION" || exit 3; echo a; echo b', code=1
+    )
     lines = {line.split()[0]: line for line in done.output.splitlines()}
     assert re.fullmatch(r"one  ok       +[\d.]+ s  a  \(\+1 line\)", lines["one"]), lines
     assert re.fullmatch(r"two  exit 3   +[\d.]+ s", lines["two"]), lines
     assert done.errors.endswith(" s: 1 ok, 1 exit 3\n")
 
 
-def test_only_what_failed_is_run_again(own_connmgr: CommandLine, tmp_path: Path, closed_port: int) -> None:
-    client = own_connmgr.daemon.client
+def test_only_what_failed_is_run_again(clean_connmgr: CommandLine, tmp_path: Path, closed_port: int) -> None:
+    client = clean_connmgr.daemon.client
     for number in range(4):
-        data = {"type": "shellEnvironment", "host": _local(own_connmgr), "commands": [f"N={number}; export N"]}
+        data = {"type": "shellEnvironment", "host": _local(clean_connmgr), "commands": [f"N={number}; export N"]}
         client.connection.add(f"sh{number}", data)
     unreachable = {"type": "ssh", "host": "127.0.0.1", "port": closed_port, "user": "x"}
     client.connection.add("sh-far", unreachable)
-    first = own_connmgr("exec", "--all", "**/sh?", "--json", "--", "exit $((N % 2))", code=1)
+    first = clean_connmgr("exec", "--all", "**/sh?", "--json", "--", "exit $((N % 2))", code=1)
     log = tmp_path / "first"
-    log.write_text(first.output + own_connmgr("exec", "--all", "sh-far", "--json", "--", "true", code=1).output)
+    log.write_text(first.output + clean_connmgr("exec", "--all", "sh-far", "--json", "--", "true", code=1).output)
     again = ("exec", "--all", "**sh*", "--retry-failed", str(log), "--json", "--", "echo $N")
-    done = own_connmgr(*again, code=1)
+    done = clean_connmgr(*again, code=1)
     outcomes = [json.loads(line) for line in done.output.splitlines()]
     assert sorted(one.get("stdout", one.get("error", {}).get("code")) for one in outcomes) == ["1", "3", "host_refused"]
     log.write_text("\n".join(line for line in first.output.splitlines() if '"exitCode": 0' in line))
-    nothing = own_connmgr(*again)
+    nothing = clean_connmgr(*again)
     assert (nothing.output, nothing.errors) == ("", "0 connections in 0.0 s: 0 ok\n")
 
 
-def test_what_is_no_earlier_output_is_refused(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_what_is_no_earlier_output_is_refused(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for text in ("web1  ok", "[]", '{"connection": "x"}', "3"):
         log.write_text(text)
-        done = own_connmgr("exec", "--all", "*", "--retry-failed", str(log), "--", "true", code=125)
+        done = clean_connmgr("exec", "--all", "*", "--retry-failed", str(log), "--", "true", code=125)
         assert "line 1 is none" in done.errors
-    assert "goes with --all" in own_connmgr("exec", "local", "--retry-failed", str(log), "--", "true", code=125).errors
+    assert (
+        "goes with --all" in clean_connmgr("exec", "local", "--retry-failed", str(log), "--", "true", code=125).errors
+    )
 
 
 def test_a_daemon_with_few_slots_is_asked_again(start_daemon: object) -> None:

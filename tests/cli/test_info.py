@@ -24,13 +24,13 @@ Host proxied
 
 
 @pytest.fixture
-def connmgr(own_connmgr: CommandLine) -> CommandLine:
-    home = Path(own_connmgr.daemon.environment["HOME"])
+def connmgr(clean_connmgr: CommandLine) -> CommandLine:
+    home = Path(clean_connmgr.daemon.environment["HOME"])
     (home / ".ssh").mkdir(mode=0o700)
     config = home / ".ssh" / "config"
     config.write_text(CONFIG.format(home=home))
     config.chmod(0o600)
-    return own_connmgr
+    return clean_connmgr
 
 
 def shown(connmgr: CommandLine, name: str) -> list[tuple[str, str]]:

@@ -94,11 +94,11 @@ def follow() -> Iterator[Follow]:
 
 
 class TestBegin:
-    def test_the_uuid_is_printed_and_the_shell_started(self, own_connmgr: CommandLine) -> None:
-        id = begin(own_connmgr, "pwd; echo $A; cat", "--cwd", "/usr", "--env", "A=b", "--stdin")
-        own_connmgr("job", "wait", id)
-        assert own_connmgr("job", "logs", id).output == "/usr\nb\n"
-        object = own_connmgr("exec", "--detach", "--json", "local", "--", "true").json
+    def test_the_uuid_is_printed_and_the_shell_started(self, clean_connmgr: CommandLine) -> None:
+        id = begin(clean_connmgr, "pwd; echo $A; cat", "--cwd", "/usr", "--env", "A=b", "--stdin")
+        clean_connmgr("job", "wait", id)
+        assert clean_connmgr("job", "logs", id).output == "/usr\nb\n"
+        object = clean_connmgr("exec", "--detach", "--json", "local", "--", "true").json
         assert re.fullmatch(UUID, object["job"] + "\n")
 
     def test_it_gets_standard_input(self, connmgr: CommandLine) -> None:
@@ -191,12 +191,12 @@ class TestLogs:
         assert "job-output" in done.errors
 
     @pytest.mark.needs("sshd")
-    def test_over_ssh(self, own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
-        own_connmgr.add_ssh("web", start_sshd())
-        id = begin(own_connmgr, r"printf 'a\000\377'; printf b >&2; exit 7", on="web")
-        done = own_connmgr("job", "logs", "-f", id)
+    def test_over_ssh(self, clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+        clean_connmgr.add_ssh("web", start_sshd())
+        id = begin(clean_connmgr, r"printf 'a\000\377'; printf b >&2; exit 7", on="web")
+        done = clean_connmgr("job", "logs", "-f", id)
         assert (done.stdout, done.stderr) == (b"a\0\xff", b"b")
-        own_connmgr("job", "wait", id, code=7)
+        clean_connmgr("job", "wait", id, code=7)
 
 
 class TestWait:

@@ -19,46 +19,46 @@ ANEW = "web: the shell was started anew; its directory and variables are new\n"
 
 
 @pytest.fixture
-def server(own_connmgr: CommandLine, start_sshd: StartSshd) -> Sshd:
+def server(clean_connmgr: CommandLine, start_sshd: StartSshd) -> Sshd:
     """The server of the connection ``web``."""
     started = start_sshd()
-    own_connmgr.add_ssh("web", started)
+    clean_connmgr.add_ssh("web", started)
     return started
 
 
-def test_the_first_command_after_a_broken_link_works_and_says_so(own_connmgr: CommandLine, server: Sshd) -> None:
-    first = own_connmgr("exec", "web", "--", "cd /usr; export ODD=1")
+def test_the_first_command_after_a_broken_link_works_and_says_so(clean_connmgr: CommandLine, server: Sshd) -> None:
+    first = clean_connmgr("exec", "web", "--", "cd /usr; export ODD=1")
     assert first.errors == "", "a shell that was never there is told as one that was lost"
-    lose_links(own_connmgr, server)
-    done = own_connmgr("exec", "web", "--", 'echo "<$ODD>"; pwd')
+    lose_links(clean_connmgr, server)
+    done = clean_connmgr("exec", "web", "--", 'echo "<$ODD>"; pwd')
     assert done.output.startswith("<>\n/")
     assert "/usr" not in done.output
     assert done.errors == ANEW
-    assert own_connmgr("exec", "web", "--", "true").errors == "", "it is said twice"
+    assert clean_connmgr("exec", "web", "--", "true").errors == "", "it is said twice"
 
 
-def test_json_says_it_by_a_member(own_connmgr: CommandLine, server: Sshd) -> None:
+def test_json_says_it_by_a_member(clean_connmgr: CommandLine, server: Sshd) -> None:
     for everywhere in ([], ["--all"]):
-        own_connmgr("exec", "web", "--", "true")
-        lose_links(own_connmgr, server)
-        done = own_connmgr("exec", *everywhere, "--json", "web", "--", "echo hi")
+        clean_connmgr("exec", "web", "--", "true")
+        lose_links(clean_connmgr, server)
+        done = clean_connmgr("exec", *everywhere, "--json", "web", "--", "echo hi")
         found = json.loads(done.output)
         assert (found["stdout"], found.get("restarted")) == ("hi", True), found
         assert ANEW not in done.errors
-        assert "restarted" not in json.loads(own_connmgr("exec", *everywhere, "--json", "web", "--", "true").output)
+        assert "restarted" not in json.loads(clean_connmgr("exec", *everywhere, "--json", "web", "--", "true").output)
 
 
-def test_a_run_everywhere_says_where_it_was(own_connmgr: CommandLine, server: Sshd) -> None:
-    own_connmgr("exec", "web", "--", "true")
-    lose_links(own_connmgr, server)
-    done = own_connmgr("exec", "--all", "{web,local*}", "--", "echo hi")
+def test_a_run_everywhere_says_where_it_was(clean_connmgr: CommandLine, server: Sshd) -> None:
+    clean_connmgr("exec", "web", "--", "true")
+    lose_links(clean_connmgr, server)
+    done = clean_connmgr("exec", "--all", "{web,local*}", "--", "echo hi")
     assert "2 ok" in done.errors
     assert ANEW in done.errors
     assert done.errors.count("anew") == 1
 
 
 def test_a_command_during_which_the_link_breaks_fails_and_is_not_run_twice(
-    own_connmgr: CommandLine, server: Sshd
+    clean_connmgr: CommandLine, server: Sshd
 ) -> None:
     counter = server.directory / "counter"
     counter.touch()
@@ -66,7 +66,7 @@ def test_a_command_during_which_the_link_breaks_fails_and_is_not_run_twice(
     command = f"echo once >> {counter}; echo begun; sleep 100"
     process = subprocess.Popen(
         [DIRECTORY / "connmgr", "exec", "web", "--", command],
-        env=own_connmgr.environment,
+        env=clean_connmgr.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -78,28 +78,28 @@ def test_a_command_during_which_the_link_breaks_fails_and_is_not_run_twice(
         assert process.wait(TIMEOUT) == 125
         assert b"The next command starts a new shell" in process.stderr.read()
     assert counter.read_text() == "once\n", "the command ran twice"
-    assert own_connmgr("exec", "web", "--", "echo on").errors == ANEW
+    assert clean_connmgr("exec", "web", "--", "echo on").errors == ANEW
 
 
-def test_files_and_jobs_and_a_shell_go_on_too(own_connmgr: CommandLine, server: Sshd) -> None:
-    own_connmgr("exec", "web", "--", "true")
-    lose_links(own_connmgr, server)
-    done = own_connmgr("cp", f"web:{__file__}", "-")
+def test_files_and_jobs_and_a_shell_go_on_too(clean_connmgr: CommandLine, server: Sshd) -> None:
+    clean_connmgr("exec", "web", "--", "true")
+    lose_links(clean_connmgr, server)
+    done = clean_connmgr("cp", f"web:{__file__}", "-")
     assert done.output == Path(__file__).read_text()
     assert done.errors == ANEW
-    lose_links(own_connmgr, server)
-    job = own_connmgr("exec", "--detach", "web", "--", "echo of a job")
+    lose_links(clean_connmgr, server)
+    job = clean_connmgr("exec", "--detach", "web", "--", "echo of a job")
     assert job.errors == ANEW
-    assert own_connmgr("job", "logs", "-f", job.output.strip()).output == "of a job\n"
-    lose_links(own_connmgr, server)
-    done = own_connmgr("shell", "web", stdin="echo hi\n")
+    assert clean_connmgr("job", "logs", "-f", job.output.strip()).output == "of a job\n"
+    lose_links(clean_connmgr, server)
+    done = clean_connmgr("shell", "web", stdin="echo hi\n")
     assert (done.output, done.errors) == ("hi\n", ANEW)
 
 
-def test_the_status_shows_a_link_that_broke(own_connmgr: CommandLine, server: Sshd) -> None:
-    own_connmgr("exec", "web", "--", "true")
+def test_the_status_shows_a_link_that_broke(clean_connmgr: CommandLine, server: Sshd) -> None:
+    clean_connmgr("exec", "web", "--", "true")
     server.kill_sessions()
     deadline = time.monotonic() + TIMEOUT
-    while "lost" not in (shown := own_connmgr("status").output):
+    while "lost" not in (shown := clean_connmgr("status").output):
         assert time.monotonic() < deadline, shown
-    assert own_connmgr("status", "--json").json["sessions"][0]["state"] == "lost"
+    assert clean_connmgr("status", "--json").json["sessions"][0]["state"] == "lost"

@@ -106,30 +106,30 @@ def server(tmp_path: Path) -> Iterator[Sshd]:
 
 @pytest.mark.needs("sshd")
 def test_over_ssh_what_ran_when_its_connection_was_removed_is_found_by_the_next_one(
-    own_connmgr: CommandLine, server: Sshd
+    clean_connmgr: CommandLine, server: Sshd
 ) -> None:
     jobs = "${XDG_STATE_HOME:-$HOME/.local/state}/connmgr/jobs"
 
     def begin(command: str) -> str:
-        return own_connmgr("exec", "--detach", "web", "--", command).output.strip()
+        return clean_connmgr("exec", "--detach", "web", "--", command).output.strip()
 
     def listed(*options: str) -> list[str]:
-        return own_connmgr("job", "orphans", "web", *options).output.split()
+        return clean_connmgr("job", "orphans", "web", *options).output.split()
 
-    own_connmgr.add_ssh("web", server)
-    own_connmgr("exec", "web", "--", "mkfifo gate")
+    clean_connmgr.add_ssh("web", server)
+    clean_connmgr("exec", "web", "--", "mkfifo gate")
     running, ended = begin("read line <gate"), begin("echo done")
-    own_connmgr("job", "wait", ended)
-    own_connmgr("rm", "--yes", "web")
-    own_connmgr.add_ssh("web", server)
+    clean_connmgr("job", "wait", ended)
+    clean_connmgr("rm", "--yes", "web")
+    clean_connmgr.add_ssh("web", server)
     name = running.replace("-", "")
-    assert own_connmgr("exec", "web", "--", f'ls "{jobs}"').output.split() == [name], (
+    assert clean_connmgr("exec", "web", "--", f'ls "{jobs}"').output.split() == [name], (
         "the job that ended was not cleared"
     )
-    own_connmgr("exec", "web", "--", f'touch -t 202001010000 "{jobs}/{name}/runner"')
+    clean_connmgr("exec", "web", "--", f'touch -t 202001010000 "{jobs}/{name}/runner"')
     assert listed()[:2] == [running, "running"]
     assert "removed" not in listed("--remove")
-    own_connmgr("exec", "web", "--", "echo end >gate; rm gate")
+    clean_connmgr("exec", "web", "--", "echo end >gate; rm gate")
     eventually(lambda: "exited" in listed(), "the job did not end")
     assert listed("--remove")[-1] == "removed"
-    assert own_connmgr("exec", "web", "--", f'ls "{jobs}"').output == ""
+    assert clean_connmgr("exec", "web", "--", f'ls "{jobs}"').output == ""

@@ -13,8 +13,8 @@ def sessions(connmgr: CommandLine) -> list[str | None]:
     return [one.status.session for one in connmgr.daemon.client.shell.list()]
 
 
-def test_two_sessions_have_two_directories(own_connmgr: CommandLine) -> None:
-    connmgr = own_connmgr
+def test_two_sessions_have_two_directories(clean_connmgr: CommandLine) -> None:
+    connmgr = clean_connmgr
     one, two = {"CONNMGR_SESSION": "one"}, {"CONNMGR_SESSION": "two"}
     connmgr("exec", "local", "--", "cd /usr; export ODD=1", environment=one)
     connmgr("exec", "local", "--", "cd /etc", environment=two)
@@ -26,8 +26,8 @@ def test_two_sessions_have_two_directories(own_connmgr: CommandLine) -> None:
     assert sorted(map(str, sessions(connmgr))) == ["one", "two"], "a shell without a name was started"
 
 
-def test_a_fresh_shell_leaves_nothing(own_connmgr: CommandLine) -> None:
-    connmgr, home = own_connmgr, str(own_connmgr.daemon.home)
+def test_a_fresh_shell_leaves_nothing(clean_connmgr: CommandLine) -> None:
+    connmgr, home = clean_connmgr, str(clean_connmgr.daemon.home)
     connmgr("exec", "local", "--", "cd /usr")
     named = {"CONNMGR_SESSION": "one"}
     for environment in ({}, named):
@@ -43,9 +43,9 @@ def test_a_fresh_shell_leaves_nothing(own_connmgr: CommandLine) -> None:
     assert connmgr("exec", "local", "--", "pwd").output == "/usr\n"
 
 
-def test_one_says_either(own_connmgr: CommandLine) -> None:
+def test_one_says_either(clean_connmgr: CommandLine) -> None:
     for command, code in (
         (("exec", "--fresh", "--session", "one", "local", "--", "true"), 125),
         (("shell", "--fresh", "--session", "one", "local"), 2),
     ):
-        assert "Give --session or --fresh." in own_connmgr(*command, code=code).errors
+        assert "Give --session or --fresh." in clean_connmgr(*command, code=code).errors

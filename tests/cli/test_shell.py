@@ -23,11 +23,11 @@ def prompt(directory: str, name: str = "local machine") -> str:
 
 
 @pytest.fixture
-def terminal(own_connmgr: CommandLine) -> Iterator[pexpect.spawn]:
+def terminal(clean_connmgr: CommandLine) -> Iterator[pexpect.spawn]:
     """The shell of the local machine, at its first prompt."""
-    started = own_connmgr.on_terminal("shell", "--lines", "local")
+    started = clean_connmgr.on_terminal("shell", "--lines", "local")
     started.setecho(False)
-    started.expect(prompt(str(own_connmgr.daemon.home)))
+    started.expect(prompt(str(clean_connmgr.daemon.home)))
     yield started
     started.close(force=True)
 
@@ -66,9 +66,9 @@ def await_sleep(pid: int) -> None:
         time.sleep(0.005)
 
 
-def test_ctrl_c_at_the_prompt_drops_the_line(own_connmgr: CommandLine) -> None:
-    home = own_connmgr.daemon.home
-    terminal = own_connmgr.on_terminal("shell", "--lines", "local", columns=1000)
+def test_ctrl_c_at_the_prompt_drops_the_line(clean_connmgr: CommandLine) -> None:
+    home = clean_connmgr.daemon.home
+    terminal = clean_connmgr.on_terminal("shell", "--lines", "local", columns=1000)
     terminal.expect(prompt(str(home)))
     terminal.send("touch never")
     terminal.expect("never")
@@ -83,16 +83,16 @@ def test_ctrl_c_at_the_prompt_drops_the_line(own_connmgr: CommandLine) -> None:
 
 
 def test_the_history_lasts_and_leaves_out_lines_with_a_leading_blank(
-    terminal: pexpect.spawn, own_connmgr: CommandLine
+    terminal: pexpect.spawn, clean_connmgr: CommandLine
 ) -> None:
     run(terminal, "cd /usr", "/usr")
     run(terminal, " echo private", "/usr")
     terminal.sendeof()
     assert finish(terminal)[0] == 0
-    history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
+    history = clean_connmgr.daemon.home / "state" / "connmgr" / "history"
     assert history.read_text().splitlines()[-1] == "cd /usr"
     assert history.stat().st_mode & 0o777 == 0o600
-    again = own_connmgr.on_terminal("shell", "--lines", "local")
+    again = clean_connmgr.on_terminal("shell", "--lines", "local")
     again.expect(prompt("/usr"))
     again.send("\x1b[A")
     again.expect("cd /usr")
@@ -111,12 +111,12 @@ def test_ctrl_c_leaves_what_the_command_had_printed(terminal: pexpect.spawn) -> 
     terminal.expect(r"\^C\s+local machine:\S+> ")
 
 
-def test_a_history_that_cannot_be_read_is_done_without(own_connmgr: CommandLine) -> None:
-    history = own_connmgr.daemon.home / "state" / "connmgr" / "history"
+def test_a_history_that_cannot_be_read_is_done_without(clean_connmgr: CommandLine) -> None:
+    history = clean_connmgr.daemon.home / "state" / "connmgr" / "history"
     history.mkdir(parents=True)
-    terminal = own_connmgr.on_terminal("shell", "--lines", "local", columns=1000)
+    terminal = clean_connmgr.on_terminal("shell", "--lines", "local", columns=1000)
     terminal.expect(re.escape(f"connmgr: lines are not remembered: {history}: "))
-    terminal.expect(prompt(str(own_connmgr.daemon.home)))
+    terminal.expect(prompt(str(clean_connmgr.daemon.home)))
     terminal.sendline("cd /")
     terminal.expect(prompt("/"))
     terminal.sendeof()
@@ -134,22 +134,22 @@ def test_exit_leaves_with_the_last_exit_code_or_its_own(terminal: pexpect.spawn,
     assert finish(terminal)[0] == code
 
 
-def test_without_a_terminal_lines_of_standard_input_are_run(own_connmgr: CommandLine) -> None:
-    done = own_connmgr("shell", "local", stdin="cd /etc\n\npwd\necho err >&2; printf end; (exit 6)\n", code=6)
+def test_without_a_terminal_lines_of_standard_input_are_run(clean_connmgr: CommandLine) -> None:
+    done = clean_connmgr("shell", "local", stdin="cd /etc\n\npwd\necho err >&2; printf end; (exit 6)\n", code=6)
     assert (done.stdout, done.stderr) == (b"/etc\nend", b"err\n")
-    assert own_connmgr("exec", "local", "--", "pwd").output == "/etc\n"
+    assert clean_connmgr("exec", "local", "--", "pwd").output == "/etc\n"
 
 
 @pytest.mark.needs("sshd")
-def test_a_shell_that_is_lost_is_started_again(own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_a_shell_that_is_lost_is_started_again(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     server = start_sshd()
-    own_connmgr.add_ssh("web", server)
-    terminal = own_connmgr.on_terminal("shell", "--lines", "web")
+    clean_connmgr.add_ssh("web", server)
+    terminal = clean_connmgr.on_terminal("shell", "--lines", "web")
     terminal.setecho(False)
     terminal.expect(r"web:\S+> ")
     terminal.sendline("cd /etc")
     terminal.expect(prompt("/etc", "web"))
-    lose_links(own_connmgr, server)
+    lose_links(clean_connmgr, server)
     terminal.sendline("echo ba''ck")
     terminal.expect_exact("web: the shell was started anew; its directory and variables are new")
     terminal.expect(r"back\s+web:(?!/etc)\S+> ")

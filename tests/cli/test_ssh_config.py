@@ -43,75 +43,75 @@ def names(connmgr: CommandLine) -> set[str]:
     return {info["name"][0] for info in connmgr("ls", "--type", "ssh", "--json").json}
 
 
-def test_hosts_of_the_usual_file_are_shown_then_added_by_their_alias_once(own_connmgr: CommandLine) -> None:
-    directory = usual(own_connmgr, f"Include more\n{HOSTS}")
+def test_hosts_of_the_usual_file_are_shown_then_added_by_their_alias_once(clean_connmgr: CommandLine) -> None:
+    directory = usual(clean_connmgr, f"Include more\n{HOSTS}")
     (directory / "more").write_text("Host extra\n  HostName extra.example\n")
     (directory / "more").chmod(0o600)
     expected = {"extra": "new", "web": "new", "db": "new", "odd": "left out"}
-    assert outcomes(own_connmgr) == expected
-    assert names(own_connmgr) == set()
-    shown = own_connmgr("import-ssh-config")
+    assert outcomes(clean_connmgr) == expected
+    assert names(clean_connmgr) == set()
+    shown = clean_connmgr("import-ssh-config")
     assert "deploy@web.example.org:2200" in shown.output
     assert "ProxyCommand" in shown.output
     assert "--apply" in shown.errors
-    own_connmgr("category", "add", "imported")
-    added = own_connmgr("import-ssh-config", "--apply", "--category", "imported").output
+    clean_connmgr("category", "add", "imported")
+    added = clean_connmgr("import-ssh-config", "--apply", "--category", "imported").output
     assert added.splitlines()[0].split()[:2] == ["added", "extra"]
-    assert names(own_connmgr) == {"extra", "web", "db"}
-    assert own_connmgr("info", "web", "--json").json["category"] == ["imported"]
-    assert own_connmgr("info", "web", "--json").json["rawData"]["host"] == "web"
+    assert names(clean_connmgr) == {"extra", "web", "db"}
+    assert clean_connmgr("info", "web", "--json").json["category"] == ["imported"]
+    assert clean_connmgr("info", "web", "--json").json["rawData"]["host"] == "web"
     for again in ((), ("--apply",)):
-        assert outcomes(own_connmgr, *again) == dict.fromkeys(expected, "there already") | {"odd": "left out"}
-    assert names(own_connmgr) == {"extra", "web", "db"}
+        assert outcomes(clean_connmgr, *again) == dict.fromkeys(expected, "there already") | {"odd": "left out"}
+    assert names(clean_connmgr) == {"extra", "web", "db"}
 
 
-def test_hosts_of_another_file_are_added_with_what_it_says(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_hosts_of_another_file_are_added_with_what_it_says(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(HOSTS)
     new = {"web": "new", "joe@hop.example:99": "new", "db": "new", "odd": "left out"}
-    assert outcomes(own_connmgr, str(file)) == new
-    assert outcomes(own_connmgr, str(file), "--apply") == {**new, "web": "added", "joe@hop.example:99": "added"} | {
+    assert outcomes(clean_connmgr, str(file)) == new
+    assert outcomes(clean_connmgr, str(file), "--apply") == {**new, "web": "added", "joe@hop.example:99": "added"} | {
         "db": "added"
     }
-    web = own_connmgr("info", "web", "--json").json
+    web = clean_connmgr("info", "web", "--json").json
     data = web["rawData"]
     assert (data["host"], data["port"], data["user"]) == ("web.example.org", 2200, "deploy")
     assert data["identity"]["file"].endswith("/.ssh/id_web")
-    hop = own_connmgr("info", "joe@hop.example:99", "--json").json
+    hop = clean_connmgr("info", "joe@hop.example:99", "--json").json
     assert (hop["rawData"]["host"], hop["rawData"]["port"], hop["rawData"]["user"]) == ("hop.example", 99, "joe")
-    assert own_connmgr("info", "db", "--json").json["rawData"]["gateway"] == web["connection"]
+    assert clean_connmgr("info", "db", "--json").json["rawData"]["gateway"] == web["connection"]
     kept = dict.fromkeys(new, "there already") | {"odd": "left out"}
-    assert outcomes(own_connmgr, str(file), "--apply") == kept
+    assert outcomes(clean_connmgr, str(file), "--apply") == kept
     file.write_text(HOSTS.replace("2200", "2201"))
-    assert outcomes(own_connmgr, str(file), "--apply")["web"] == "name taken"
-    assert own_connmgr("info", "web", "--json").json["rawData"]["port"] == 2200
+    assert outcomes(clean_connmgr, str(file), "--apply")["web"] == "name taken"
+    assert clean_connmgr("info", "web", "--json").json["rawData"]["port"] == 2200
 
 
 def test_update_changes_what_is_stored_with_other_data_and_says_in_what(
-    own_connmgr: CommandLine, tmp_path: Path
+    clean_connmgr: CommandLine, tmp_path: Path
 ) -> None:
     file = tmp_path / "config"
     file.write_text(HOSTS)
-    own_connmgr("import-ssh-config", "--apply", str(file))
-    before = own_connmgr("info", "web", "--json").json["connection"]
+    clean_connmgr("import-ssh-config", "--apply", str(file))
+    before = clean_connmgr("info", "web", "--json").json["connection"]
     file.write_text(HOSTS.replace("2200", "2201").replace("deploy", "admin"))
-    assert "stored with another port, user" in own_connmgr("import-ssh-config", "--apply", str(file)).output
+    assert "stored with another port, user" in clean_connmgr("import-ssh-config", "--apply", str(file)).output
     planned = {"web": "changes", "joe@hop.example:99": "there already", "db": "changes", "odd": "left out"}
-    assert outcomes(own_connmgr, str(file), "--update") == planned
-    assert own_connmgr("info", "web", "--json").json["rawData"]["port"] == 2200
+    assert outcomes(clean_connmgr, str(file), "--update") == planned
+    assert clean_connmgr("info", "web", "--json").json["rawData"]["port"] == 2200
     done = {**planned, "web": "changed", "db": "changed"}
-    assert outcomes(own_connmgr, str(file), "--update", "--apply") == done
-    web = own_connmgr("info", "web", "--json").json
+    assert outcomes(clean_connmgr, str(file), "--update", "--apply") == done
+    web = clean_connmgr("info", "web", "--json").json
     assert (web["connection"], web["rawData"]["port"], web["rawData"]["user"]) == (before, 2201, "admin")
-    assert outcomes(own_connmgr, str(file), "--update")["web"] == "there already"
+    assert outcomes(clean_connmgr, str(file), "--update")["web"] == "there already"
 
 
-def test_a_host_that_the_daemon_refuses_is_named_and_none_is_added(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_host_that_the_daemon_refuses_is_named_and_none_is_added(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("Host good\nHost bad\n  User a b\nHost worse\n  HostName a,b\n")
-    refused = own_connmgr("import-ssh-config", "--apply", str(file), code=1).errors
+    refused = clean_connmgr("import-ssh-config", "--apply", str(file), code=1).errors
     assert "worse: data.host: " in refused
-    assert names(own_connmgr) == set()
+    assert names(clean_connmgr) == set()
 
 
 def test_thousands_of_hosts_are_added_in_one_step(own_connmgr: CommandLine, tmp_path: Path) -> None:
@@ -124,33 +124,33 @@ def test_thousands_of_hosts_are_added_in_one_step(own_connmgr: CommandLine, tmp_
     assert set(outcomes(own_connmgr, str(file), "--apply").values()) == {"there already"}
 
 
-def test_a_circle_of_jumps_comes_to_an_end(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_circle_of_jumps_comes_to_an_end(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
-    assert outcomes(own_connmgr, str(file), "--apply")["a"] == "left out"
+    assert outcomes(clean_connmgr, str(file), "--apply")["a"] == "left out"
 
 
-def test_a_file_that_others_may_write_to_is_refused(own_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_file_that_others_may_write_to_is_refused(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host a\n")
     (tmp_path / "config").chmod(0o666)
-    assert "others may write to it" in own_connmgr("import-ssh-config", str(tmp_path / "config"), code=1).errors
-    own_connmgr("import-ssh-config", str(tmp_path / "nowhere"), code=2)
+    assert "others may write to it" in clean_connmgr("import-ssh-config", str(tmp_path / "config"), code=1).errors
+    clean_connmgr("import-ssh-config", str(tmp_path / "nowhere"), code=2)
 
 
 @pytest.mark.needs("sshd")
 @pytest.mark.parametrize("which", ["usual", "other"])
 def test_imported_hosts_work_through_their_jumps(
-    own_connmgr: CommandLine, start_sshd: StartSshd, tmp_path: Path, which: str
+    clean_connmgr: CommandLine, start_sshd: StartSshd, tmp_path: Path, which: str
 ) -> None:
     server: Sshd = start_sshd()
     text = (
         f"Host near far\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n"
         f"  IdentityFile {server.client_key}\nHost far\n  ProxyJump near\n"
     )
-    directory = usual(own_connmgr, text if which == "usual" else "")
+    directory = usual(clean_connmgr, text if which == "usual" else "")
     (directory / "known_hosts").write_text(server.known_hosts())
     (tmp_path / "other").write_text(text)
-    own_connmgr("import-ssh-config", "--apply", *([] if which == "usual" else [str(tmp_path / "other")]))
+    clean_connmgr("import-ssh-config", "--apply", *([] if which == "usual" else [str(tmp_path / "other")]))
     before = server.log().count("Accepted publickey")
-    assert own_connmgr("exec", "far", "--", "echo $SSH_CONNECTION").output.startswith("127.0.0.1 ")
+    assert clean_connmgr("exec", "far", "--", "echo $SSH_CONNECTION").output.startswith("127.0.0.1 ")
     assert server.log().count("Accepted publickey") == before + 2

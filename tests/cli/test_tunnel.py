@@ -18,8 +18,8 @@ def service() -> Iterator[Service]:
         yield running
 
 
-def test_a_port_of_a_machine_is_a_port_here(own_connmgr: CommandLine, service: Service) -> None:
-    connmgr = own_connmgr
+def test_a_port_of_a_machine_is_a_port_here(clean_connmgr: CommandLine, service: Service) -> None:
+    connmgr = clean_connmgr
     place = f"127.0.0.1:{service.port}"
     told = connmgr("tunnel", "local", place).output
     assert told == f"services/{place}  open  127.0.0.1:{service.port}\n"
@@ -33,8 +33,8 @@ def test_a_port_of_a_machine_is_a_port_here(own_connmgr: CommandLine, service: S
     assert connmgr("tunnel", place).output == told
 
 
-def test_what_is_no_place_is_said(own_connmgr: CommandLine) -> None:
-    assert "not of the form [HOST:]PORT" in own_connmgr("tunnel", "local", "http", code=2).errors
-    assert "No connection is called 'nowhere'" in own_connmgr("tunnel", "nowhere", "80", code=5).errors
-    assert "name a PORT" in own_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
-    assert own_connmgr("tunnel", "ls").output == ""
+def test_what_is_no_place_is_said(clean_connmgr: CommandLine) -> None:
+    assert "not of the form [HOST:]PORT" in clean_connmgr("tunnel", "local", "http", code=2).errors
+    assert "No connection is called 'nowhere'" in clean_connmgr("tunnel", "nowhere", "80", code=5).errors
+    assert "name a PORT" in clean_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
+    assert clean_connmgr("tunnel", "ls").output == ""

@@ -124,8 +124,8 @@ def test_a_kept_session_that_others_could_read_is_refused(own_connmgr: CommandLi
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "fifo"])
-def test_what_is_no_kept_session_is_refused_and_what_to_do_is_said(own_connmgr: CommandLine, kind: str) -> None:
-    kept = own_connmgr.daemon.home / "run" / "connmgr" / "session"
+def test_what_is_no_kept_session_is_refused_and_what_to_do_is_said(clean_connmgr: CommandLine, kind: str) -> None:
+    kept = clean_connmgr.daemon.home / "run" / "connmgr" / "session"
     if kind == "symlink":
         kept.symlink_to("/etc/passwd")
     elif kind == "directory":
@@ -133,7 +133,7 @@ def test_what_is_no_kept_session_is_refused_and_what_to_do_is_said(own_connmgr: 
     else:
         os.mkfifo(kept, 0o600)
     for command in (("ls",), ("vault", "unlock", "alice"), ("vault", "lock")):
-        refusal = own_connmgr(*command, code=1).errors
+        refusal = clean_connmgr(*command, code=1).errors
         assert refusal.startswith(f"Error: {kept} "), refusal
         assert refusal.endswith(": remove it, and unlock the vault again.\n")
 

@@ -37,8 +37,8 @@ SSH = {"type": "ssh", "host": "web.example", "user": "me", "password": "hunter2"
 
 
 @pytest.fixture
-def client(own_daemon: Daemon) -> Iterator[Client]:
-    with Client(own_daemon.url, auth_file=own_daemon.auth_file) as made:
+def client(clean_daemon: Daemon) -> Iterator[Client]:
+    with Client(clean_daemon.url, auth_file=clean_daemon.auth_file) as made:
         yield made
 
 
@@ -127,7 +127,8 @@ def test_a_shell_is_started_by_its_first_command(client: Client) -> None:
     assert not client.shell.ensure(LOCAL_MACHINE, session="build"), "a first shell counts as one that was lost"
 
 
-def test_secrets_and_the_vault(client: Client) -> None:
+def test_secrets_and_the_vault(own_daemon: Daemon) -> None:
+    client = own_daemon.client
     encrypted = client.secret.encrypt("value")
     assert client.secret.decrypt(encrypted) == "value"
     assert not client.vault.status().has_users
@@ -145,9 +146,10 @@ def test_secrets_and_the_vault(client: Client) -> None:
     assert client.vault.remove_user("alice", force=True) == []
 
 
-def test_versions_and_the_end(client: Client, own_daemon: Daemon) -> None:
+def test_versions_and_the_end(own_daemon: Daemon) -> None:
     from connmgr import __version__
 
+    client = own_daemon.client
     assert client.daemon.version().build == __version__
     client.shell.start(LOCAL_MACHINE)
     status = client.daemon.status()
@@ -157,7 +159,8 @@ def test_versions_and_the_end(client: Client, own_daemon: Daemon) -> None:
 
 
 class TestSessions:
-    def test_a_clone_continues_the_session_in_another_thread(self, client: Client) -> None:
+    def test_a_clone_continues_the_session_in_another_thread(self, own_daemon: Daemon) -> None:
+        client = own_daemon.client
         client.vault.add_user("alice", "four words or more")
         client.vault.unlock("alice", "four words or more")
         with client.clone() as other, ThreadPoolExecutor(1) as pool:
@@ -173,18 +176,18 @@ class TestSessions:
         with Client(client.base_url, auth_file=nowhere, session_token="x") as other, pytest.raises(Unreachable):
             other.daemon.version()
 
-    def test_the_api_key_will_do(self, own_daemon: Daemon) -> None:
-        key = run("api-key", environment=own_daemon.environment).output.strip()
-        with Client(own_daemon.url, auth_file="/nonexistent", api_key=key) as client:
+    def test_the_api_key_will_do(self, clean_daemon: Daemon) -> None:
+        key = run("api-key", environment=clean_daemon.environment).output.strip()
+        with Client(clean_daemon.url, auth_file="/nonexistent", api_key=key) as client:
             assert client.daemon.version().build
-        with Client(own_daemon.url, api_key="wrong") as client, pytest.raises(AccessDenied) as denied:
+        with Client(clean_daemon.url, api_key="wrong") as client, pytest.raises(AccessDenied) as denied:
             client.daemon.version()
         assert denied.value.code == "invalid_credential"
 
-    def test_the_environment_names_the_daemon(self, own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_names_the_daemon(self, clean_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("CONNMGR_AUTH_FILE", raising=False)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", own_daemon.environment["XDG_RUNTIME_DIR"])
-        monkeypatch.setenv("CONNMGR_PORT", own_daemon.url.rpartition(":")[2])
+        monkeypatch.setenv("XDG_RUNTIME_DIR", clean_daemon.environment["XDG_RUNTIME_DIR"])
+        monkeypatch.setenv("CONNMGR_PORT", clean_daemon.url.rpartition(":")[2])
         with Client() as client:
             assert client.daemon.version().build
 
@@ -248,7 +251,8 @@ def impostor(host: str) -> Iterator[tuple[int, Callable[[], bytes]]]:
 
 
 class TestFaults:
-    def test_a_request_that_breaks_is_not_repeated(self, client: Client, own_daemon: Daemon, tmp_path: Path) -> None:
+    def test_a_request_that_breaks_is_not_repeated(self, own_daemon: Daemon, tmp_path: Path) -> None:
+        client = own_daemon.client
         client.shell.start(LOCAL_MACHINE)
         mark = tmp_path / "begun"
         os.mkfifo(mark)

@@ -52,9 +52,9 @@ def test_options_are_those_of_exec(client: Client) -> None:
     assert stream.exit_code == 0
 
 
-def test_what_prevents_the_command_is_raised_at_once(own_daemon: Daemon) -> None:
+def test_what_prevents_the_command_is_raised_at_once(clean_daemon: Daemon) -> None:
     with pytest.raises(ClientError) as caught:
-        own_daemon.client.shell.stream(LOCAL_MACHINE, "true")
+        clean_daemon.client.shell.stream(LOCAL_MACHINE, "true")
     assert (caught.value.code, caught.value.status) == ("no_shell", 400)
 
 

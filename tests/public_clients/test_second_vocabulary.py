@@ -45,12 +45,12 @@ def test_shells_and_files_take_either_name_and_errors_use_the_one_given(daemon: 
     assert "store: This is another name of connection" in _refusal(daemon, path, store=LOCAL, connection=LOCAL)
 
 
-def test_shells_of_a_connection_are_listed_by_either_name(own_daemon: Daemon) -> None:
-    own_daemon.client.post("/shell/start", store=LOCAL, session="one")
+def test_shells_of_a_connection_are_listed_by_either_name(clean_daemon: Daemon) -> None:
+    clean_daemon.client.post("/shell/start", store=LOCAL, session="one")
     for fields in ({"store": LOCAL}, {"connection": LOCAL}, {}):
-        (shell,) = own_daemon.client.post("/shell/list", **fields)["shells"]
+        (shell,) = clean_daemon.client.post("/shell/list", **fields)["shells"]
         assert (shell["connection"], shell["session"]) == (LOCAL, "one")
-    assert "store: Not a valid string" in _refusal(own_daemon, "/shell/list", store=5)
+    assert "store: Not a valid string" in _refusal(clean_daemon, "/shell/list", store=5)
 
 
 def test_the_published_description_has_one_vocabulary(daemon: Daemon) -> None:

@@ -16,7 +16,6 @@ from connmgr.api.schemas import FilePath, Id
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.rights.scopes import ACTIONS, ARGV, SCOPES, TEXT, missing
 from tests.api.wire import NOBODY, send
-from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.rights.wire import Holder, create
 from tests.streams.wire import Stream
@@ -136,5 +135,5 @@ def test_every_id_and_path_of_a_request_is_looked_at() -> None:
     assert not unseen, "tokens would not be held to what they see: these fields have no place in rights/subjects.py"
 
 
-def test_the_page_of_the_description_needs_no_token(start_daemon: StartDaemon) -> None:
-    assert send(start_daemon().url, "/openapi.json", method="GET").status == 200
+def test_the_page_of_the_description_needs_no_token(daemon: Daemon) -> None:
+    assert send(daemon.url, "/openapi.json", method="GET").status == 200

@@ -212,13 +212,13 @@ def test_a_token_is_used_from_its_networks(daemon: Daemon, networks: list[str], 
     assert handshake(holder).status == (200 if welcome else 403)
 
 
-def test_a_revocation_ends_what_runs_within_a_second(own_daemon: Daemon) -> None:
-    holder = create(own_daemon, "shell.any", "job", "terminal", "connection.read")
+def test_a_revocation_ends_what_runs_within_a_second(clean_daemon: Daemon) -> None:
+    holder = create(clean_daemon, "shell.any", "job", "terminal", "connection.read")
     holder.ok("/shell/start", connection=LOCAL)
     terminal = holder.ok("/terminal/open", connection=LOCAL, command="sleep 600")["terminal"]
     job = holder.ok("/job/start", connection=LOCAL, command="sleep 600")["job"]
     answers: list[Any] = []
-    begun = own_daemon.home / "begun"
+    begun = clean_daemon.home / "begun"
     command = f"touch {begun}; sleep 600"
     thread = threading.Thread(
         target=lambda: answers.append(holder.send("/shell/exec", connection=LOCAL, command=command))
@@ -227,12 +227,12 @@ def test_a_revocation_ends_what_runs_within_a_second(own_daemon: Daemon) -> None
     until = time.monotonic() + 20
     while not begun.exists():
         assert time.monotonic() < until, "the command does not begin"
-    own_daemon.client.post("/token/revoke", id=holder.id)
+    clean_daemon.client.post("/token/revoke", id=holder.id)
     at = time.monotonic()
     thread.join(20)
     assert [one.code for one in answers] == ["command_cancelled"]
     assert time.monotonic() - at < 5
-    client = own_daemon.client
+    client = clean_daemon.client
     while client.post("/job/info", job=job)["state"] != "killed":
         assert time.monotonic() < at + 20, "the job runs on"
     while [
@@ -254,31 +254,31 @@ def test_a_token_that_was_changed_in_the_vault_is_refused(own_daemon: Daemon) ->
     assert holder.refused("/connection/info", connections=[LOCAL]) == "integrity"
 
 
-def test_a_revocation_cuts_a_download(own_daemon: Daemon) -> None:
-    big = own_daemon.home / "big"
+def test_a_revocation_cuts_a_download(clean_daemon: Daemon) -> None:
+    big = clean_daemon.home / "big"
     with big.open("wb") as file:
         file.truncate(200 << 20)
-    holder = create(own_daemon, "fs.read", "shell.any")
+    holder = create(clean_daemon, "fs.read", "shell.any")
     holder.ok("/shell/start", connection=LOCAL)
-    connection = http.client.HTTPConnection(*address(own_daemon.url), timeout=30)
+    connection = http.client.HTTPConnection(*address(clean_daemon.url), timeout=30)
     headers = {"Authorization": f"Bearer {holder.secret}", "Content-Type": "application/json"}
     connection.request("POST", "/fs/read", json.dumps({"connection": LOCAL, "path": str(big)}), headers)
     answer = connection.getresponse()
     assert answer.status == 200
     # More stays behind than sockets and the daemon hold.
     assert len(answer.read(1 << 20)) == 1 << 20
-    own_daemon.client.post("/token/revoke", id=holder.id)
+    clean_daemon.client.post("/token/revoke", id=holder.id)
     with pytest.raises(http.client.IncompleteRead):
         answer.read()
     connection.close()
 
 
-def test_a_text_of_who_may_run_argvs_alone_runs_as_one(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_text_of_who_may_run_argvs_alone_runs_as_one(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     client.post("/shell/exec", connection=LOCAL, command="true() { echo a function; }; alias false='echo an alias'")
-    holder, rules = create(own_daemon, "shell.argv"), [{"effect": "deny", "text": "nothing"}]
-    for one in (holder, create(own_daemon, "shell.argv", rules=rules)):
+    holder, rules = create(clean_daemon, "shell.argv"), [{"effect": "deny", "text": "nothing"}]
+    for one in (holder, create(clean_daemon, "shell.argv", rules=rules)):
         assert one.ok("/shell/exec", connection=LOCAL, command="true")["stdout"] == ""
         assert one.ok("/shell/exec", connection=LOCAL, command="false")["exitCode"] == 1
         assert one.refused("/shell/exec", connection=LOCAL, command="true;") == "scope_denied"
@@ -314,30 +314,30 @@ def test_who_unlocks_a_user_unlocks_it_for_nobody_else_with_the_same_token(own_d
     assert holder.ok("/vault/status")["user"] is None
 
 
-def test_a_stream_that_is_asked_for_after_the_revocation_begins_nothing(own_daemon: Daemon) -> None:
-    holder = create(own_daemon, "shell.any")
-    stream = Stream(own_daemon.url, "/shell/pipe", holder.secret)
-    own_daemon.client.post("/token/revoke", id=holder.id)
+def test_a_stream_that_is_asked_for_after_the_revocation_begins_nothing(clean_daemon: Daemon) -> None:
+    holder = create(clean_daemon, "shell.any")
+    stream = Stream(clean_daemon.url, "/shell/pipe", holder.secret)
+    clean_daemon.client.post("/token/revoke", id=holder.id)
     ended = stream.ask(connection=LOCAL, command="echo begun").finish()
     assert (ended.stdout, ended.error["code"]) == (b"", "token_revoked")
 
 
-def test_what_runs_by_any_session_of_a_renewed_token_ends_with_it(own_daemon: Daemon) -> None:
-    holder = create(own_daemon, "shell.any", expires=1)
+def test_what_runs_by_any_session_of_a_renewed_token_ends_with_it(clean_daemon: Daemon) -> None:
+    holder = create(clean_daemon, "shell.any", expires=1)
     holder.ok("/shell/exec", connection=LOCAL, command="true", start=True)
     for _ in range(100):
-        if state(own_daemon, holder) == "expired":
+        if state(clean_daemon, holder) == "expired":
             break
         threading.Event().wait(0.05)
     # Within so long the daemon has noticed.
     threading.Event().wait(1)
-    own_daemon.client.post("/token/renew", id=holder.id, expires=600)
+    clean_daemon.client.post("/token/renew", id=holder.id, expires=600)
     session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
     holder.ok("/shell/exec", connection=LOCAL, command="true")
     body = {"connection": LOCAL, "command": "sleep 20"}
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(send, own_daemon.url, "/shell/exec", body, session)
-        while own_daemon.client.post("/shell/list", connection=LOCAL)["shells"][0]["state"] != "busy":
+        answer = pool.submit(send, clean_daemon.url, "/shell/exec", body, session)
+        while clean_daemon.client.post("/shell/list", connection=LOCAL)["shells"][0]["state"] != "busy":
             threading.Event().wait(0.05)
-        own_daemon.client.post("/token/revoke", id=holder.id)
+        clean_daemon.client.post("/token/revoke", id=holder.id)
         assert answer.result(10).code == "command_cancelled"

@@ -40,34 +40,34 @@ def test_who_may_not_run_anything_does_not_choose_what_is_run(daemon: Daemon, tm
     assert not trace.exists()
 
 
-def test_what_others_run_over_is_not_changed_out_of_their_sight(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_what_others_run_over_is_not_changed_out_of_their_sight(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     apple = add(client, "apple", type="ssh", host="apple.example", user="ci")
     add(client, "root", type="shellEnvironment", elevated=True, host={"storeId": apple}, password="secret")
-    holder = create(own_daemon, *WRITES, connections=["apple", "pear", "pear/**"])
+    holder = create(clean_daemon, *WRITES, connections=["apple", "pear", "pear/**"])
     assert holder.refused("/connection/update", connection=apple, name="pear") == "scope_denied"
     data = {"type": "ssh", "host": "evil.example", "user": "ci"}
     assert holder.refused("/connection/update", connection=apple, data=data) == "scope_denied"
 
 
-def test_rules_for_certain_connections_are_not_escaped_by_names(own_daemon: Daemon) -> None:
-    prod = add(own_daemon.client, "prod1", type="ssh", host="prod.example")
+def test_rules_for_certain_connections_are_not_escaped_by_names(clean_daemon: Daemon) -> None:
+    prod = add(clean_daemon.client, "prod1", type="ssh", host="prod.example")
     rules = [{"effect": "deny", "argv": ["echo", {"rest": {"re": ".*"}}], "connections": ["prod*"]}]
-    holder = create(own_daemon, *WRITES, "shell.any", rules=rules)
+    holder = create(clean_daemon, *WRITES, "shell.any", rules=rules)
     assert holder.refused("/connection/update", connection=prod, name="dev1") == "scope_denied"
     over = {"type": "shellEnvironment", "host": {"storeId": prod}}
     assert holder.refused("/connection/add", name="dev2", data=over, validate=False) == "scope_denied"
 
 
-def test_equal_data_tell_no_password(own_daemon: Daemon) -> None:
+def test_equal_data_tell_no_password(clean_daemon: Daemon) -> None:
     data = {"type": "ssh", "host": "db.example", "user": "ci", "password": "right"}
-    stored = add(own_daemon.client, "db", **data)
-    holder = create(own_daemon, *WRITES)
+    stored = add(clean_daemon.client, "db", **data)
+    holder = create(clean_daemon, *WRITES)
     body = {"name": "guess", "data": data}
     assert holder.ok("/connection/add", **body, validate=False)["connection"] != stored
     [applied] = holder.ok("/connection/apply", add=[body], change=[], remove=[])["added"]
     assert applied["added"]
-    knows = create(own_daemon, *WRITES, "secret.decrypt")
+    knows = create(clean_daemon, *WRITES, "secret.decrypt")
     assert knows.ok("/connection/add", **body, validate=False)["connection"] == stored
 
 
@@ -97,18 +97,18 @@ def test_who_is_bound_does_not_stop_what_others_use(own_daemon: Daemon) -> None:
     assert [(one["terminal"], one["state"]) for one in listed] == [(terminal, "running")]
 
 
-def test_a_job_of_another_is_not_found_by_its_key(own_daemon: Daemon) -> None:
-    own_daemon.client.post("/shell/start", connection=LOCAL)
-    holder = create(own_daemon, "job", "shell.argv")
+def test_a_job_of_another_is_not_found_by_its_key(clean_daemon: Daemon) -> None:
+    clean_daemon.client.post("/shell/start", connection=LOCAL)
+    holder = create(clean_daemon, "job", "shell.argv")
     wanted = {"connection": LOCAL, "argv": ["/bin/true"], "key": "nightly"}
     own = holder.ok("/job/start", **wanted)["job"]
     assert holder.ok("/job/start", **wanted)["job"] == own
-    assert own_daemon.client.post("/job/start", **wanted)["job"] != own
+    assert clean_daemon.client.post("/job/start", **wanted)["job"] != own
 
 
-def test_one_request_that_waits_counts_once(own_daemon: Daemon) -> None:
-    own_daemon.client.post("/shell/start", connection=LOCAL)
-    holder = create(own_daemon, "job", "shell.any", quotaPerDay=3)
+def test_one_request_that_waits_counts_once(clean_daemon: Daemon) -> None:
+    clean_daemon.client.post("/shell/start", connection=LOCAL)
+    holder = create(clean_daemon, "job", "shell.any", quotaPerDay=3)
     command = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"
     job = holder.ok("/job/start", connection=LOCAL, command=command)["job"]
     at = time.monotonic()
@@ -131,10 +131,10 @@ def tunnel_through(daemon: Daemon, **data: Any) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("more", [{"autoStart": True}, {"bindAddress": "0.0.0.0"}, {"bindAddress": "::"}])
 def test_a_tunnel_of_a_token_neither_outlives_it_nor_lets_other_machines_in(
-    own_daemon: Daemon, more: dict[str, Any]
+    clean_daemon: Daemon, more: dict[str, Any]
 ) -> None:
-    _, data = tunnel_through(own_daemon)
-    holder = create(own_daemon, *WRITES, "tunnel", connections=["web1", "web1/**"])
+    _, data = tunnel_through(clean_daemon)
+    holder = create(clean_daemon, *WRITES, "tunnel", connections=["web1", "web1/**"])
     tunnel = holder.ok("/connection/add", name="mine", data=data, validate=False)["connection"]
     worse = data | more
     assert holder.refused("/connection/add", name="worse", data=worse, validate=False) == "scope_denied"
@@ -144,11 +144,11 @@ def test_a_tunnel_of_a_token_neither_outlives_it_nor_lets_other_machines_in(
         assert holder.refused("/connection/apply", add=asked, change=[], remove=[]) == "scope_denied"
 
 
-def test_a_tunnel_that_a_token_changes_is_not_opened_for_who_wanted_another(own_daemon: Daemon) -> None:
-    client = own_daemon.client
-    web, data = tunnel_through(own_daemon)
+def test_a_tunnel_that_a_token_changes_is_not_opened_for_who_wanted_another(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
+    web, data = tunnel_through(clean_daemon)
     tunnel = add(client, "ours", **data)
-    holder = create(own_daemon, *WRITES, "tunnel", connections=["web1", "web1/**"])
+    holder = create(clean_daemon, *WRITES, "tunnel", connections=["web1", "web1/**"])
     changes: list[dict[str, Any]] = [
         {"connection": tunnel, "data": data | {"remoteHost": "evil.example"}},
         {"connection": web, "data": {"type": "ssh", "host": "127.0.0.1", "port": 2, "user": "ci"}},
@@ -164,9 +164,9 @@ def test_a_tunnel_that_a_token_changes_is_not_opened_for_who_wanted_another(own_
     assert told["wanted"], "what it has toggled itself goes on"
 
 
-def test_who_is_bound_by_rules_starts_and_stops_no_container(own_daemon: Daemon) -> None:
-    container = add(own_daemon.client, "web", type="docker", host=LOCAL, containerName="web")
+def test_who_is_bound_by_rules_starts_and_stops_no_container(clean_daemon: Daemon) -> None:
+    container = add(clean_daemon.client, "web", type="docker", host=LOCAL, containerName="web")
     rules = [{"effect": "allow", "argv": ["/bin/true"]}]
     for effect in ("allow", "ask"):
-        holder = create(own_daemon, "shell.any", rules=[{**rules[0], "effect": effect}])
+        holder = create(clean_daemon, "shell.any", rules=[{**rules[0], "effect": effect}])
         assert holder.refused("/connection/toggle", connection=container, state=False) == "scope_denied"

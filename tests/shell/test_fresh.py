@@ -19,21 +19,21 @@ WAIT = 30.0
 
 
 @pytest.fixture
-def client(own_daemon: Daemon) -> Client:
-    own_daemon.client.shell.start(LOCAL)
-    own_daemon.client.shell.exec(LOCAL, "cd /usr; export ODD=1")
-    return own_daemon.client
+def client(clean_daemon: Daemon) -> Client:
+    clean_daemon.client.shell.start(LOCAL)
+    clean_daemon.client.shell.exec(LOCAL, "cd /usr; export ODD=1")
+    return clean_daemon.client
 
 
 def shells(client: Client) -> list[tuple[str | None, str]]:
     return [(one.status.session, one.directory) for one in client.shell.list()]
 
 
-def test_a_command_of_its_own_shell_finds_nothing_and_leaves_nothing(client: Client, own_daemon: Daemon) -> None:
+def test_a_command_of_its_own_shell_finds_nothing_and_leaves_nothing(client: Client, clean_daemon: Daemon) -> None:
     before = shells(client)
     found = client.shell.exec(LOCAL, 'pwd; echo "<$ODD>"; cd /etc; export ODD=2; echo $$', fresh=True)
     directory, variable, pid = found.stdout.splitlines()
-    assert (directory, variable) == (str(own_daemon.home), "<>")
+    assert (directory, variable) == (str(clean_daemon.home), "<>")
     assert gone(int(pid)), "its shell still runs"
     assert shells(client) == before == [(None, "/usr")]
     assert client.shell.exec(LOCAL, 'pwd; echo "$ODD"').stdout == "/usr\n1"
@@ -68,7 +68,7 @@ def test_one_whose_client_leaves_is_killed_with_its_shell(client: Client, tmp_pa
     other._session._connection.sock.shutdown(2)  # type: ignore[union-attr]
     worker.join(WAIT)
     await_true(lambda: shells(client) == [(None, "/usr")], "a shell of its own outlives its client")
-    assert gone(int(mark.read_text()))
+    await_true(lambda: gone(int(mark.read_text())), "the command outlives its client")
 
 
 def test_each_of_many_has_a_shell_of_its_own(client: Client) -> None:

@@ -24,8 +24,8 @@ def await_lost(client: Client, connection: str) -> None:
     await_true(lambda: states(client)[connection] == "lost", "a shell that has ended is shown as one that runs")
 
 
-def test_a_shell_that_dies_while_idle_is_shown_as_lost(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_shell_that_dies_while_idle_is_shown_as_lost(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     shell = supervisor(client, LOCAL)
     assert states(client) == {LOCAL: "idle"}
@@ -37,8 +37,8 @@ def test_a_shell_that_dies_while_idle_is_shown_as_lost(own_daemon: Daemon) -> No
     assert states(client) == {LOCAL: "idle"}
 
 
-def test_a_dead_shell_whose_streams_a_job_holds_is_shown_as_lost(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_dead_shell_whose_streams_a_job_holds_is_shown_as_lost(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     job = psutil.Process(int(exec_text(client, LOCAL, "sleep 300 & echo $!")))
     try:
@@ -49,10 +49,10 @@ def test_a_dead_shell_whose_streams_a_job_holds_is_shown_as_lost(own_daemon: Dae
         job.kill()
 
 
-def test_what_a_background_job_prints_is_no_end(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_what_a_background_job_prints_is_no_end(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
-    release = own_daemon.home / "release"
+    release = clean_daemon.home / "release"
     exec_text(client, LOCAL, f"(while ! [ -e {release} ]; do sleep 0.02; done; echo late; echo late >&2) &")
     assert states(client) == {LOCAL: "idle"}
     release.touch()
@@ -68,8 +68,8 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 @pytest.mark.needs("sshd")
-def test_a_shell_whose_link_breaks_while_it_is_idle_is_shown_as_lost(own_daemon: Daemon, sshd: Sshd) -> None:
-    client = own_daemon.client
+def test_a_shell_whose_link_breaks_while_it_is_idle_is_shown_as_lost(clean_daemon: Daemon, sshd: Sshd) -> None:
+    client = clean_daemon.client
     connection = client.connection.add("far", {"type": "ssh", **ssh_fields(sshd, sshd.user)})
     client.post("/shell/start", connection=connection)
     assert states(client) == {connection: "idle"}

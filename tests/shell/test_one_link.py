@@ -64,10 +64,10 @@ def kept_apart(client: Client, connection: str, names: list[str]) -> None:
         assert client.shell.exec(connection, "echo $PWD $WHO", session=name).stdout == f"/ {name}"
 
 
-def test_sixteen_at_once_are_over_one_connection(own_daemon: Daemon, roomy: Sshd) -> None:
-    client = own_daemon.client
+def test_sixteen_at_once_are_over_one_connection(clean_daemon: Daemon, roomy: Sshd) -> None:
+    client = clean_daemon.client
     connection = added(client, roomy)
-    at_once(own_daemon, NAMES, lambda own, name: own.shell.start(connection, session=name))
+    at_once(clean_daemon, NAMES, lambda own, name: own.shell.start(connection, session=name))
     kept_apart(client, connection, NAMES)
     assert client.fs.read(connection, "/etc/passwd", session=NAMES[3])
     assert logins(roomy) == 1
@@ -77,8 +77,8 @@ def test_sixteen_at_once_are_over_one_connection(own_daemon: Daemon, roomy: Sshd
     assert logins(roomy) == 2
 
 
-def test_the_link_lasts_as_long_as_one_shell(own_daemon: Daemon, roomy: Sshd) -> None:
-    client = own_daemon.client
+def test_the_link_lasts_as_long_as_one_shell(clean_daemon: Daemon, roomy: Sshd) -> None:
+    client = clean_daemon.client
     connection = added(client, roomy)
     for name in ("a", "b"):
         client.shell.start(connection, session=name)
@@ -92,12 +92,12 @@ def test_the_link_lasts_as_long_as_one_shell(own_daemon: Daemon, roomy: Sshd) ->
 
 @pytest.mark.parametrize("sessions", ["1", "2", "3"])
 def test_where_few_fit_on_a_connection_there_are_more_connections(
-    own_daemon: Daemon, tmp_path: Path, sessions: str
+    clean_daemon: Daemon, tmp_path: Path, sessions: str
 ) -> None:
-    client, names = own_daemon.client, ["a", "b", "c", "d"]
+    client, names = clean_daemon.client, ["a", "b", "c", "d"]
     with ssh_server(tmp_path, MaxSessions=sessions) as server:
         connection = added(client, server)
-        at_once(own_daemon, names, lambda own, name: own.shell.start(connection, session=name))
+        at_once(clean_daemon, names, lambda own, name: own.shell.start(connection, session=name))
         kept_apart(client, connection, names)
         for name in names:
             with pytest.raises(ClientError) as caught:
@@ -110,8 +110,8 @@ def test_where_few_fit_on_a_connection_there_are_more_connections(
         await_true(lambda: not server.sessions(), "connections outlive their shells")
 
 
-def test_a_server_that_takes_no_session_says_so(own_daemon: Daemon, tmp_path: Path) -> None:
-    client = own_daemon.client
+def test_a_server_that_takes_no_session_says_so(clean_daemon: Daemon, tmp_path: Path) -> None:
+    client = clean_daemon.client
     with ssh_server(tmp_path, MaxSessions="0") as server:
         connection = added(client, server)
         with pytest.raises(ClientError) as caught:
@@ -121,8 +121,8 @@ def test_a_server_that_takes_no_session_says_so(own_daemon: Daemon, tmp_path: Pa
         await_true(lambda: not server.sessions(), "a connection without a shell stays open")
 
 
-def test_all_are_lost_with_the_link_and_start_again_over_a_new_one(own_daemon: Daemon, roomy: Sshd) -> None:
-    client, names = own_daemon.client, NAMES[:4]
+def test_all_are_lost_with_the_link_and_start_again_over_a_new_one(clean_daemon: Daemon, roomy: Sshd) -> None:
+    client, names = clean_daemon.client, NAMES[:4]
     connection = added(client, roomy)
     for name in names:
         client.shell.start(connection, session=name)
@@ -130,15 +130,15 @@ def test_all_are_lost_with_the_link_and_start_again_over_a_new_one(own_daemon: D
     await_true(
         lambda: {one.status.state for one in client.shell.list(connection)} == {"lost"}, "they are not shown as lost"
     )
-    at_once(own_daemon, names, lambda own, name: own.shell.start(connection, session=name))
+    at_once(clean_daemon, names, lambda own, name: own.shell.start(connection, session=name))
     kept_apart(client, connection, names)
     assert logins(roomy) == 2
 
 
 def test_a_command_that_loses_its_link_is_told_and_the_next_start_opens_another(
-    own_daemon: Daemon, roomy: Sshd
+    clean_daemon: Daemon, roomy: Sshd
 ) -> None:
-    client = own_daemon.client
+    client = clean_daemon.client
     connection = added(client, roomy)
     for name in ("a", "b"):
         client.shell.start(connection, session=name)
@@ -172,9 +172,9 @@ def test_a_link_that_answers_no_more_is_not_shared_any_longer(start_daemon: Star
 
 
 def test_a_link_is_lost_with_the_gateway_that_it_goes_through(
-    own_daemon: Daemon, roomy: Sshd, tmp_path_factory: pytest.TempPathFactory
+    clean_daemon: Daemon, roomy: Sshd, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    client = own_daemon.client
+    client = clean_daemon.client
     with ssh_server(tmp_path_factory.mktemp("gateway")) as between:
         gateway = added(client, between)
         fields = {**ssh_fields(roomy, roomy.user), "gateway": gateway}
@@ -188,8 +188,8 @@ def test_a_link_is_lost_with_the_gateway_that_it_goes_through(
         assert (logins(between), logins(roomy)) == (2, 2)
 
 
-def test_a_connection_that_is_changed_leaves_no_link(own_daemon: Daemon, roomy: Sshd) -> None:
-    client = own_daemon.client
+def test_a_connection_that_is_changed_leaves_no_link(clean_daemon: Daemon, roomy: Sshd) -> None:
+    client = clean_daemon.client
     connection = added(client, roomy)
     for name in ("a", "b"):
         client.shell.start(connection, session=name)

@@ -62,8 +62,8 @@ def running(client: Client, session: str | None) -> bool:
     return any(one.status.session == session and one.running_since for one in client.shell.list(LOCAL))
 
 
-def test_each_has_its_own_directory_and_variables(own_daemon: Daemon, tmp_path: Path) -> None:
-    client = own_daemon.client
+def test_each_has_its_own_directory_and_variables(clean_daemon: Daemon, tmp_path: Path) -> None:
+    client = clean_daemon.client
     start(client, None, "a", "b")
     for name in (None, "a", "b"):
         (tmp_path / str(name)).mkdir()
@@ -73,8 +73,8 @@ def test_each_has_its_own_directory_and_variables(own_daemon: Daemon, tmp_path: 
     assert len(set(pids(client).values())) == 3
 
 
-def test_files_start_from_the_directory_of_the_shell_that_is_named(own_daemon: Daemon, tmp_path: Path) -> None:
-    client, fs = own_daemon.client, own_daemon.client.fs
+def test_files_start_from_the_directory_of_the_shell_that_is_named(clean_daemon: Daemon, tmp_path: Path) -> None:
+    client, fs = clean_daemon.client, clean_daemon.client.fs
     start(client, None, "a")
     for name in ("own", "a"):
         (tmp_path / name).mkdir()
@@ -94,12 +94,12 @@ def test_files_start_from_the_directory_of_the_shell_that_is_named(own_daemon: D
     assert [entry.name for entry in fs.list(LOCAL, ".")] == ["file"]
 
 
-def test_a_command_in_one_holds_no_other(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_command_in_one_holds_no_other(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     start(client, None, "a", "b")
-    with at_work(own_daemon, "sleep 1000", session="a") as hanging:
+    with at_work(clean_daemon, "sleep 1000", session="a") as hanging:
         await_true(lambda: running(client, "a"), "the command does not run")
-        with at_work(own_daemon, "echo next", session="a") as queued:
+        with at_work(clean_daemon, "echo next", session="a") as queued:
             await_true(lambda: client.shell.list(LOCAL)[1].status.waiting == 1, "the second command does not wait")
             assert client.shell.exec(LOCAL, "echo own").stdout == "own"
             assert client.shell.exec(LOCAL, "echo b", session="b").stdout == "b"
@@ -111,8 +111,8 @@ def test_a_command_in_one_holds_no_other(own_daemon: Daemon) -> None:
     assert client.shell.exec(LOCAL, "echo b", session="b").stdout == "b"
 
 
-def test_what_runs_is_told(own_daemon: Daemon, tmp_path: Path) -> None:
-    client = own_daemon.client
+def test_what_runs_is_told(clean_daemon: Daemon, tmp_path: Path) -> None:
+    client = clean_daemon.client
     other = add_local(client, "/bin/dash")
     before = datetime.now(timezone.utc)
     start(client, None, "a")
@@ -125,7 +125,7 @@ def test_what_runs_is_told(own_daemon: Daemon, tmp_path: Path) -> None:
     assert int(exec_text(client, LOCAL, "echo $$", session="a")) == named["pid"]
     assert before <= datetime.fromisoformat(own["since"].replace("Z", "+00:00")) <= datetime.now(timezone.utc)
     assert [one.status.connection for one in client.shell.list()] == [LOCAL, LOCAL, other]
-    with at_work(own_daemon, "sleep 1000", session="a", timeout=60):
+    with at_work(clean_daemon, "sleep 1000", session="a", timeout=60):
         await_true(lambda: running(client, "a"), "the command does not run")
         (busy,) = [one for one in client.shell.list(LOCAL) if one.running_since]
         assert busy.status.state == "busy"
@@ -135,16 +135,16 @@ def test_what_runs_is_told(own_daemon: Daemon, tmp_path: Path) -> None:
     assert refusal(lambda: client.shell.list("ffffffff-0000-4000-8000-000000000000")) == (400, "unknown_connection")
 
 
-def test_the_daemon_s_status_names_them(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_the_daemon_s_status_names_them(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     start(client, None, "a")
     own, named = client.post("/daemon/status")["sessions"]
     assert set(own) == {"connection", "state", "uptime", "idle", "waiting"}
     assert named["session"] == "a"
 
 
-def test_without_a_name_it_is_the_connection_s_own(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_without_a_name_it_is_the_connection_s_own(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     start(client, "a")
     assert refusal(lambda: client.shell.exec(LOCAL, "true")) == (400, "no_shell")
     assert refusal(lambda: client.shell.stop(LOCAL)) == (400, "no_shell")
@@ -159,9 +159,9 @@ NO_NAMES: list[object] = ["", "x" * 65, "a b", "a/b", "ü", "a\n", "\n", None, 1
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_such_names_are_names(own_daemon: Daemon, name: str) -> None:
-    start(own_daemon.client, name)
-    assert set(pids(own_daemon.client)) == {name}
+def test_such_names_are_names(clean_daemon: Daemon, name: str) -> None:
+    start(clean_daemon.client, name)
+    assert set(pids(clean_daemon.client)) == {name}
 
 
 @pytest.mark.parametrize("name", NO_NAMES)
@@ -176,13 +176,13 @@ def test_other_names_are_refused(daemon: Daemon, name: object) -> None:
         assert refusal(act) == (400, "invalid_request")
 
 
-def test_a_connection_has_sixteen_at_most(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_connection_has_sixteen_at_most(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     names = [None, *(f"s{number}" for number in range(15))]
     done: list[object] = []
 
     def begin(name: str | None) -> None:
-        with Client(own_daemon.url, auth_file=own_daemon.auth_file) as own:
+        with Client(clean_daemon.url, auth_file=clean_daemon.auth_file) as own:
             done.append(own.shell.start(LOCAL, session=name))
 
     starters = [threading.Thread(target=begin, args=(name,)) for name in names]
@@ -201,13 +201,13 @@ def test_a_connection_has_sixteen_at_most(own_daemon: Daemon) -> None:
     assert len(pids(client)) == 16
 
 
-def test_all_of_a_connection_are_stopped_at_once(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_all_of_a_connection_are_stopped_at_once(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     other = add_local(client, "/bin/dash")
     start(client, None, "a", "b")
     start(client, "a", connection=other)
     found = pids(client)
-    with at_work(own_daemon, "sleep 1000", session="a"):
+    with at_work(clean_daemon, "sleep 1000", session="a"):
         await_true(lambda: running(client, "a"), "the command does not run")
         client.shell.stop(LOCAL, all=True)
     assert all(map(gone, found.values()))
@@ -221,8 +221,8 @@ def test_all_of_a_connection_are_stopped_at_once(own_daemon: Daemon) -> None:
     )
 
 
-def test_a_lost_one_takes_no_other_along(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_lost_one_takes_no_other_along(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     start(client, None, "a")
     assert refusal(lambda: client.shell.exec(LOCAL, "kill -9 $$", session="a")) == (500, "shell_lost")
     assert set(pids(client)) == {None}
@@ -231,8 +231,8 @@ def test_a_lost_one_takes_no_other_along(own_daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("act", ["update", "remove"])
-def test_all_end_with_their_connection(own_daemon: Daemon, act: str) -> None:
-    client = own_daemon.client
+def test_all_end_with_their_connection(clean_daemon: Daemon, act: str) -> None:
+    client = clean_daemon.client
     connection = add_local(client, "/bin/dash")
     start(client, None, "a", "b", connection=connection)
     found = pids(client, connection)
@@ -257,8 +257,8 @@ def test_idle_ones_are_closed_each_by_itself(start_daemon: StartDaemon, tmp_path
         gate.write_bytes(b"")
 
 
-def test_scripts_go_with_the_shell_that_they_were_made_in(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_scripts_go_with_the_shell_that_they_were_made_in(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     start(client, "a", "b")
     scripts = {name: client.fs.script(LOCAL, client.fs.blob(b"#!/bin/sh\n"), session=name) for name in ("a", "b")}
     client.shell.stop(LOCAL, session="a")
@@ -281,14 +281,14 @@ def test_the_audit_trail_names_the_shell(own_daemon: Daemon) -> None:
     assert len({one["session"] for one in entries}) == 1, "the client's session is not the shell's name"
 
 
-def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     wrong: list[str] = []
     may_be = {"no_shell", "shell_stopped", "shell_lost", "session_limit", "shell_busy"}
 
     def work(number: int) -> None:
         session = f"s{number % 20}"
-        with Client(own_daemon.url, auth_file=own_daemon.auth_file) as own:
+        with Client(clean_daemon.url, auth_file=clean_daemon.auth_file) as own:
             for turn in range(6):
                 acts: list[Callable[[], object]] = [
                     lambda: own.shell.start(LOCAL, session=session),
@@ -315,7 +315,7 @@ def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(own_daemo
     assert len(with_rest) <= 16
     if with_rest:
         client.shell.stop(LOCAL, all=True)
-    daemon = psutil.Process(own_daemon.pid)
+    daemon = psutil.Process(clean_daemon.pid)
     await_true(lambda: not daemon.children(), "shells run that no connection has")
     start(client, "a")
     assert client.shell.exec(LOCAL, "echo on", session="a").stdout == "on"

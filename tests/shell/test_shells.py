@@ -48,16 +48,16 @@ def supervisor(client: Client, connection: str) -> psutil.Process:
     return psutil.Process(int(exec_text(client, connection, "echo $$")))
 
 
-def test_a_running_session_is_left_alone_and_described_again(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_running_session_is_left_alone_and_described_again(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     first = client.post("/shell/start", connection=LOCAL)
     exec_text(client, LOCAL, "cd /usr")
     assert client.post("/shell/start", connection=LOCAL) == first
     assert exec_text(client, LOCAL, "pwd") == "/usr"
 
 
-def test_stop_ends_the_shell_before_it_answers(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_stop_ends_the_shell_before_it_answers(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     shell = supervisor(client, LOCAL)
     client.post("/shell/stop", connection=LOCAL)
@@ -67,8 +67,8 @@ def test_stop_ends_the_shell_before_it_answers(own_daemon: Daemon) -> None:
     assert (caught.value.status, caught.value.code) == (400, "no_shell")
 
 
-def test_a_lost_shell_is_said_once_and_can_be_started_again(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_lost_shell_is_said_once_and_can_be_started_again(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     with pytest.raises(ClientError) as caught:
         client.post("/shell/exec", connection=LOCAL, command="kill -9 $$")
@@ -80,8 +80,8 @@ def test_a_lost_shell_is_said_once_and_can_be_started_again(own_daemon: Daemon) 
     assert exec_text(client, LOCAL, "echo hi") == "hi"
 
 
-def test_a_shell_that_died_while_idle_is_started_anew(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_shell_that_died_while_idle_is_started_anew(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     shell = supervisor(client, LOCAL)
     shell.kill()
@@ -90,13 +90,13 @@ def test_a_shell_that_died_while_idle_is_started_anew(own_daemon: Daemon) -> Non
     assert supervisor(client, LOCAL).pid != shell.pid
 
 
-def test_fifty_requests_at_once_on_one_session(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_fifty_requests_at_once_on_one_session(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     answers: dict[int, str] = {}
 
     def ask(number: int) -> None:
-        with Client(own_daemon.url, auth_file=own_daemon.auth_file) as own:
+        with Client(clean_daemon.url, auth_file=clean_daemon.auth_file) as own:
             answers[number] = exec_text(own, LOCAL, f"sleep 0.01; echo {number}")
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(50)]
@@ -107,8 +107,8 @@ def test_fifty_requests_at_once_on_one_session(own_daemon: Daemon) -> None:
     assert answers == {number: str(number) for number in range(50)}
 
 
-def test_the_shells_of_removed_connections_end(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_the_shells_of_removed_connections_end(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     connection = add_local(client, "/bin/dash")
     client.post("/shell/start", connection=connection)
     shell = supervisor(client, connection)
@@ -116,12 +116,12 @@ def test_the_shells_of_removed_connections_end(own_daemon: Daemon) -> None:
     await_true(lambda: gone(shell.pid), "the removed connection's shell still runs")
 
 
-def test_no_shell_is_lost_sight_of_when_its_connection_changes_while_it_is_started(own_daemon: Daemon) -> None:
-    connection = add_local(own_daemon.client, "/bin/dash")
+def test_no_shell_is_lost_sight_of_when_its_connection_changes_while_it_is_started(clean_daemon: Daemon) -> None:
+    connection = add_local(clean_daemon.client, "/bin/dash")
     over = threading.Event()
 
     def start_again_and_again() -> None:
-        with Client(own_daemon.url, auth_file=own_daemon.auth_file) as own:
+        with Client(clean_daemon.url, auth_file=clean_daemon.auth_file) as own:
             while not over.is_set():
                 own.post("/shell/start", connection=connection)
 
@@ -130,19 +130,20 @@ def test_no_shell_is_lost_sight_of_when_its_connection_changes_while_it_is_start
         starter.start()
     try:
         for shell in ("/bin/sh", "/bin/dash") * 15:
-            own_daemon.client.post("/connection/update", connection=connection, data={"type": "local", "shell": shell})
+            data = {"type": "local", "shell": shell}
+            clean_daemon.client.post("/connection/update", connection=connection, data=data)
     finally:
         over.set()
         for starter in starters:
             starter.join(60)
-    own_daemon.client.post("/shell/start", connection=connection)
-    own_daemon.client.post("/shell/stop", connection=connection)
-    daemon = psutil.Process(own_daemon.pid)
+    clean_daemon.client.post("/shell/start", connection=connection)
+    clean_daemon.client.post("/shell/stop", connection=connection)
+    daemon = psutil.Process(clean_daemon.pid)
     await_true(lambda: not daemon.children(), "shells run that no connection has")
 
 
-def test_the_shells_over_a_changed_connection_end_with_its_own(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_the_shells_over_a_changed_connection_end_with_its_own(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     host = add_local(client, "/bin/dash")
     data = {"type": "shellEnvironment", "host": host, "elevated": False}
     wrapper = client.post("/connection/add", name="over it", data=data, validate=False)["connection"]
@@ -164,11 +165,11 @@ def test_idle_shells_are_closed_and_busy_ones_are_not(start_daemon: StartDaemon)
     await_true(lambda: gone(idle.pid), "the idle shell still runs")
 
 
-def test_a_command_whose_client_left_is_killed(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_command_whose_client_left_is_killed(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     shell = supervisor(client, LOCAL)
-    impatient = Client(own_daemon.url, auth_file=own_daemon.auth_file, timeout=1)
+    impatient = Client(clean_daemon.url, auth_file=clean_daemon.auth_file, timeout=1)
     impatient.post("/daemon/version")
     with pytest.raises((OSError, ClientError)):
         impatient.post("/shell/exec", connection=LOCAL, command="sleep 1000")

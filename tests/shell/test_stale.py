@@ -170,8 +170,8 @@ def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
     assert bash(shells, connection)
 
 
-def test_the_shells_of_a_category_that_is_removed_with_its_contents_end(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_the_shells_of_a_category_that_is_removed_with_its_contents_end(clean_daemon: Daemon) -> None:
+    client = clean_daemon.client
     connection = add_local(client, "/bin/dash")
     root = client.post("/category/query", filter="all connections")["found"][0]
     category = client.post("/category/add", name="short-lived", parent=root)["category"]

@@ -193,16 +193,16 @@ def test_it_goes_to_the_background_when_it_is_told(far: Far, tmp_path: Path) -> 
 
 
 def test_a_host_whose_key_is_not_known_is_asked_about_on_a_terminal_alone(
-    own_connmgr: CommandLine, start_sshd: StartSshd
+    clean_connmgr: CommandLine, start_sshd: StartSshd
 ) -> None:
     server = start_sshd()
     data = [f"port={server.port}", f"user={server.user}", f"identity.file={server.client_key}"]
-    own_connmgr("add", "ssh", "web", "host=127.0.0.1", *data)
-    assert b"is not known" in Far(own_connmgr, server).ssh("web", "true", code=255).stderr
+    clean_connmgr("add", "ssh", "web", "host=127.0.0.1", *data)
+    assert b"is not known" in Far(clean_connmgr, server).ssh("web", "true", code=255).stderr
     for words, code in ((["-oBatchMode=yes", "web", "exit 3"], 255), (["web", "exit 3"], 3)):
-        terminal = own_connmgr.on_terminal("ssh", *words)
+        terminal = clean_connmgr.on_terminal("ssh", *words)
         if code == 3:
             terminal.expect_exact("Trust this host?")
             terminal.sendline("yes")
         assert finish(terminal)[0] == code
-    assert Far(own_connmgr, server).ssh("web", "echo known").stdout == b"known\n"
+    assert Far(clean_connmgr, server).ssh("web", "echo known").stdout == b"known\n"

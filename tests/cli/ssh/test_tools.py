@@ -64,20 +64,20 @@ def test_rsync_copies_a_tree_both_ways_and_then_nothing(far: Far, tmp_path: Path
 
 @pytest.mark.needs("rsync", "machine", "sudo")
 def test_rsync_writes_as_root_over_a_sudo_that_asks_for_a_password(
-    own_connmgr: CommandLine,
+    clean_connmgr: CommandLine,
     places: Places,
     running_machine: Machine,
     tmp_path: Path,
 ) -> None:
     user = running_machine.add_user()
     running_machine.allow(f"{user.name} ALL=(ALL) ALL")
-    own_connmgr.daemon.client.connection.add("web", {"type": "ssh", **ssh_fields(places.sshd, user.name)})
-    own_connmgr(
+    clean_connmgr.daemon.client.connection.add("web", {"type": "ssh", **ssh_fields(places.sshd, user.name)})
+    clean_connmgr(
         "add", "shellEnvironment", "root", "host=web", "elevated=yes", "--secret", "password", stdin=user.password
     )
     tree = _plant(tmp_path / "tree")
     os.chown(tree / "000" / "00001", user.uid, 12345)
-    far = Far(own_connmgr, places.sshd)
+    far = Far(clean_connmgr, places.sshd)
     rsync = ["rsync", "-e", "connmgr ssh", "-a", "--numeric-ids"]
     far.run(*rsync, f"{tree}/", "root:/root/tree")
     written = running_machine.path("/root/tree")

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.cli.program import CommandLine
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 
 SECONDS = 20.0
-PAUSE_SECONDS = 0.03
+PAUSE_SECONDS = 0.05
 
 
 class Person:
@@ -97,10 +98,10 @@ class Person:
 Sit = Callable[[str], Person]
 
 
-@pytest.fixture
-def sit(own_connmgr: CommandLine) -> Iterator[Sit]:
-    """A function that puts a person at a terminal, where a command runs."""
-    environment = own_connmgr.environment | {"PS1": "far> ", "ENV": "", "HISTFILE": "", "SHELL": "/bin/sh"}
+@contextmanager
+def sitting(connmgr: CommandLine) -> Iterator[Sit]:
+    """Yield a function that puts a person at a terminal, where a command runs."""
+    environment = connmgr.environment | {"PS1": "far> ", "ENV": "", "HISTFILE": "", "SHELL": "/bin/sh"}
     persons: list[Person] = []
     # A socket's path has 107 bytes at most.
     with tempfile.TemporaryDirectory(prefix="cm-") as directory:
@@ -112,3 +113,10 @@ def sit(own_connmgr: CommandLine) -> Iterator[Sit]:
         yield start
         for person in persons:
             person.close()
+
+
+@pytest.fixture
+def sit(clean_connmgr: CommandLine) -> Iterator[Sit]:
+    """A function that puts a person at a terminal of :func:`clean_connmgr`."""
+    with sitting(clean_connmgr) as start:
+        yield start

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
-from tests.cli.terminal.conftest import SECONDS, Sit
+from tests.cli.terminal.conftest import SECONDS, Sit, sitting
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
 
@@ -38,7 +38,7 @@ def test_a_login_shell_has_a_terminal_of_this_one_s_size_and_its_exit_code_is_to
 
 
 @pytest.mark.needs("vim")
-def test_vim_edits_and_saves(sit: Sit, own_connmgr: CommandLine) -> None:
+def test_vim_edits_and_saves(sit: Sit, clean_connmgr: CommandLine) -> None:
     person = sit("connmgr shell local")
     person.sees(PROMPT)
     person.type("cd; vim -u NONE -N page")
@@ -48,7 +48,9 @@ def test_vim_edits_and_saves(sit: Sit, own_connmgr: CommandLine) -> None:
     person.sees("^far\N{LATIN SMALL LETTER U WITH DIAERESIS}\n~")
     person.type(":wq")
     person.sees_no("^~$")
-    assert (own_connmgr.daemon.home / "page").read_text() == "hello from\nfar\N{LATIN SMALL LETTER U WITH DIAERESIS}\n"
+    assert (
+        clean_connmgr.daemon.home / "page"
+    ).read_text() == "hello from\nfar\N{LATIN SMALL LETTER U WITH DIAERESIS}\n"
     person.type("exit")
     assert person.sees_it_end() == 0
 
@@ -160,20 +162,21 @@ def test_who_is_killed_attaches_again(sit: Sit) -> None:
 
 
 @pytest.mark.needs("vim")
-def test_the_daemon_s_stop_leaves_the_terminal_as_it_was(sit: Sit, own_connmgr: CommandLine) -> None:
-    person = sit("connmgr shell local")
-    person.sees(PROMPT)
-    person.type("vim -u NONE -N page")
-    person.sees(r'"page" \[New\]')
-    own_connmgr("stop")
-    person.sees("^Error: The daemon is stopping")
-    assert person.sees_it_end() == 1
+def test_the_daemon_s_stop_leaves_the_terminal_as_it_was(own_connmgr: CommandLine) -> None:
+    with sitting(own_connmgr) as sit:
+        person = sit("connmgr shell local")
+        person.sees(PROMPT)
+        person.type("vim -u NONE -N page")
+        person.sees(r'"page" \[New\]')
+        own_connmgr("stop")
+        person.sees("^Error: The daemon is stopping")
+        assert person.sees_it_end() == 1
 
 
 @pytest.mark.needs("sshd", "vim")
-def test_a_lost_link_leaves_the_terminal_as_it_was(sit: Sit, own_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_a_lost_link_leaves_the_terminal_as_it_was(sit: Sit, clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     server = start_sshd()
-    own_connmgr.add_ssh("web", server)
+    clean_connmgr.add_ssh("web", server)
     person = sit("connmgr shell web")
     person.sees(PROMPT)
     person.type("vim -u NONE -N page")
@@ -185,11 +188,11 @@ def test_a_lost_link_leaves_the_terminal_as_it_was(sit: Sit, own_connmgr: Comman
 
 @pytest.mark.needs("machine", "sudo", "sshd")
 def test_sudo_asks_and_is_answered(
-    sit: Sit, own_connmgr: CommandLine, places: Places, running_machine: Machine
+    sit: Sit, clean_connmgr: CommandLine, places: Places, running_machine: Machine
 ) -> None:
     user = running_machine.add_user()
     running_machine.allow(f"{user.name} ALL=(ALL) ALL")
-    own_connmgr.daemon.client.connection.add("web", {"type": "ssh", **ssh_fields(places.sshd, user.name)})
+    clean_connmgr.daemon.client.connection.add("web", {"type": "ssh", **ssh_fields(places.sshd, user.name)})
     person = sit("connmgr shell web")
     person.sees(PROMPT)
     person.type("sudo id -un")
@@ -201,9 +204,9 @@ def test_sudo_asks_and_is_answered(
     assert person.sees_it_end() == 0
 
 
-def test_a_megabyte_is_pasted(own_connmgr: CommandLine) -> None:
+def test_a_megabyte_is_pasted(clean_connmgr: CommandLine) -> None:
     pasted = bytes(97 + number % 26 for number in range(MIB))
-    terminal = own_connmgr.on_terminal("shell", "local")
+    terminal = clean_connmgr.on_terminal("shell", "local")
     terminal.delaybeforesend = None
     terminal.sendline(f"stty raw -echo; echo rea''dy; head -c {MIB} | md5sum; stty sane; exit")
     terminal.expect_exact("ready")
@@ -217,8 +220,8 @@ def test_a_megabyte_is_pasted(own_connmgr: CommandLine) -> None:
     assert terminal.exitstatus == 0
 
 
-def test_it_can_be_suspended_as_ssh_can(own_connmgr: CommandLine) -> None:
-    terminal = own_connmgr.on_terminal("--norc", program="bash")
+def test_it_can_be_suspended_as_ssh_can(clean_connmgr: CommandLine) -> None:
+    terminal = clean_connmgr.on_terminal("--norc", program="bash")
     terminal.sendline("PS1='here> '; connmgr shell local")
     terminal.expect_exact("\x1b[2J")
     terminal.sendline("echo fa''r")
@@ -253,10 +256,10 @@ def test_who_is_stopped_from_outside_goes_on_in_raw_mode(sit: Sit) -> None:
     assert person.sees_it_end() == 0
 
 
-def test_without_a_terminal_there_is_nothing_to_attach(own_connmgr: CommandLine) -> None:
-    assert "--attach needs a terminal" in own_connmgr("shell", "--attach", code=2).errors
-    assert "--watch goes with --attach" in own_connmgr("shell", "local", "--watch", code=2).errors
-    assert "Missing argument" in own_connmgr("shell", code=2).errors
+def test_without_a_terminal_there_is_nothing_to_attach(clean_connmgr: CommandLine) -> None:
+    assert "--attach needs a terminal" in clean_connmgr("shell", "--attach", code=2).errors
+    assert "--watch goes with --attach" in clean_connmgr("shell", "local", "--watch", code=2).errors
+    assert "Missing argument" in clean_connmgr("shell", code=2).errors
 
 
 def test_ssh_on_a_terminal_ends_with_its_program_and_as_ssh_does(sit: Sit, tmp_path: Path) -> None:

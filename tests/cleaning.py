@@ -1,0 +1,92 @@
+"""One daemon for tests that change its vault: what each of them leaves there is removed after it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from connmgr.client import Client, ClientError
+from tests.daemon import Daemon
+
+
+class CleanDaemon:
+    """Lends one daemon to tests, one after another. One that cannot be cleaned is stopped and replaced.
+
+    What the daemon has written and counted stays, and so do approvals, revoked tokens, terminals that have ended, and
+    the vault's users: tests that look at these, or stop the daemon, need one of their own.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._started = 0
+        self._daemon: Daemon | None = None
+
+    @contextmanager
+    def lent(self) -> Iterator[Daemon]:
+        """Yield the daemon as a new one is, and clean it."""
+        if self._daemon is None:
+            self._started += 1
+            self._daemon = Daemon(self._directory / f"clean{self._started}")
+            self._files = set(self._daemon.home.rglob("*"))
+            self._stored = _stored(self._daemon.client)
+        daemon = self._daemon
+        daemon.leave_client()
+        try:
+            yield daemon
+            with Client(daemon.url, auth_file=daemon.auth_file) as client:
+                _clean(client, self._stored)
+                assert _stored(client) == self._stored
+        except BaseException:
+            self.close()
+            raise
+        for path in set(daemon.home.rglob("*")) - self._files:
+            if daemon.data_dir not in path.parents:
+                _remove(path)
+
+    def close(self) -> None:
+        """Stop the daemon, if there is one."""
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            daemon.stop()
+
+
+def _stored(client: Client) -> dict[str, Any]:
+    """Return what the vault holds of connections and categories, by their ids."""
+    connections, categories = client.connection.query(), client.category.query()
+    return {one.id: (one.name, one.category, one.data) for one in client.connection.info(connections)} | {
+        one.id: one.name for one in client.category.info(categories)
+    }
+
+
+def _clean(client: Client, stored: Container[str]) -> None:
+    """Remove from the vault all but ``stored``, and end what runs."""
+    for job in client.jobs.query():
+        # A machine that is gone cannot be asked; the job goes with its connection.
+        with suppress(ClientError):
+            client.post("/job/remove", job=job.id, force=True)
+    for connection in {shell.status.connection for shell in client.shell.list()}:
+        # A shell that was lost may be none by now.
+        with suppress(ClientError):
+            client.shell.stop(connection, all=True)
+    for terminal in client.terminal.query():
+        if terminal["state"] == "running":
+            client.terminal.close(terminal["terminal"])
+    client.connection.remove([each for each in client.connection.query() if each not in stored])
+    client.category.remove([each for each in client.category.query() if each not in stored])
+    for command in client.command.query():
+        client.command.remove(command["name"])
+    for token in client.token.query():
+        if token["state"] == "valid":
+            client.token.revoke(token["id"])
+    assert not client.shell.list()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        # A job that ends may still write into it.
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
