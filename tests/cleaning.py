@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from tests.daemon import Daemon
 class CleanDaemon:
     """Lends one daemon to tests, one after another. One that cannot be cleaned is stopped and replaced.
 
-    What the daemon has written and counted stays, and so do approvals, revoked tokens, terminals that have ended, and
-    the vault's users: tests that look at these, or stop the daemon, need one of their own.
+    What the daemon has written and counted stays, and so do approvals, revoked tokens, terminals that have ended: tests
+    that look at these, add a user to the vault or stop the daemon need one of their own.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._directory = directory
+        self._environment = environment
         self._started = 0
         self._daemon: Daemon | None = None
 
@@ -29,7 +30,7 @@ class CleanDaemon:
         """Yield the daemon as a new one is, and clean it."""
         if self._daemon is None:
             self._started += 1
-            self._daemon = Daemon(self._directory / f"clean{self._started}")
+            self._daemon = Daemon(self._directory / f"clean{self._started}", environment=self._environment)
             self._files = set(self._daemon.home.rglob("*"))
             self._stored = _stored(self._daemon.client)
         daemon = self._daemon
@@ -82,6 +83,7 @@ def _clean(client: Client, stored: Container[str]) -> None:
         if token["state"] == "valid":
             client.token.revoke(token["id"])
     assert not client.shell.list()
+    assert not client.vault.status().has_users
 
 
 def _remove(path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import getpass
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cleaning import CleanDaemon
 from tests.cli.program import CommandLine
 from tests.daemon import Daemon
 from tests.plugins import users
@@ -30,12 +33,20 @@ def lose_links(connmgr: CommandLine, server: Sshd) -> None:
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="session")
+def module_lender() -> Iterator[CleanDaemon]:
+    """Where the daemon of :func:`connmgr` comes from."""
+    with tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True) as directory:
+        lender = CleanDaemon(Path(directory), {"SHELL": "/bin/bash"})
+        yield lender
+        lender.close()
+
+
 @pytest.fixture(scope="module")
-def connmgr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """The command line of a user whose daemon runs, shared by the tests of a module."""
-    daemon = Daemon(tmp_path_factory.mktemp("home"), environment={"SHELL": "/bin/bash"})
-    yield CommandLine(daemon)
-    daemon.stop()
+def connmgr(module_lender: CleanDaemon) -> Iterator[CommandLine]:
+    """The command line of a user whose daemon runs, shared by the tests of a module; it is cleaned after them."""
+    with module_lender.lent() as daemon:
+        yield CommandLine(daemon)
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from connmgr.client import LOCAL_MACHINE, ROOT_CATEGORY
 from tests.cli.program import CommandLine
-from tests.daemon import Daemon
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -25,10 +23,9 @@ FLEET = {
 
 
 @pytest.fixture(scope="module")
-def connmgr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+def connmgr(connmgr: CommandLine) -> CommandLine:
     """A command line whose daemon has the fleet, and a shell within one of its machines."""
-    daemon = Daemon(tmp_path_factory.mktemp("home"), environment={"SHELL": "/bin/bash"})
-    connection, category = daemon.client.connection, daemon.client.category
+    connection, category = connmgr.daemon.client.connection, connmgr.daemon.client.category
     ids = {}
     for name, shell in FLEET.items():
         *path, last = name.split("/")
@@ -39,8 +36,7 @@ def connmgr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
         if last == "db":
             inside = {"type": "shellEnvironment", "host": ids[name], "commands": ["umask 77"]}
             connection.add("safe", inside, category=place)
-    yield CommandLine(daemon)
-    daemon.stop()
+    return connmgr
 
 
 def names(connmgr: CommandLine, *arguments: str, command: str = "true", code: int = 0) -> list[str]:
