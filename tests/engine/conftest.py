@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from connmgr.engine.session import Session
-from tests.engine.shells import SESSIONS, local_session
+from tests.engine.shells import SESSIONS, Reused, local_session
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 from tests.recorder import write_recorder
 
 
-def _session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.delenv("OLDPWD", raising=False)  # a service has none
-    with local_session(request.param) as session:
-        yield session
+@pytest.fixture(scope="module")
+def reused() -> Iterator[Reused]:
+    """The sessions of a module's tests."""
+    sessions = Reused()
+    yield sessions
+    sessions.close()
+
+
+def _session(request: pytest.FixtureRequest, reused: Reused) -> Iterator[Session]:
+    def opening() -> AbstractContextManager[Session]:
+        return local_session(request.param)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OLDPWD", raising=False)  # a service has none
+        with reused.get(request.param, opening) as session:
+            yield session
 
 
 posix = pytest.fixture(params=SESSIONS["posix"])(_session)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
@@ -58,6 +59,46 @@ def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport
     finally:
         session.stop(5)
         transport.close()
+
+
+class Reused:
+    """Sessions that are opened when first asked for, and serve test after test until one has ended them."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Hashable, tuple[Session, ExitStack]] = {}
+
+    @contextlib.contextmanager
+    def get(self, key: Hashable, opening: Callable[[], AbstractContextManager[Session]]) -> Iterator[Session]:
+        """Lend the session of ``key``, which ``opening`` opens; the next test finds it as it was then."""
+        if key not in self._opened:
+            stack = ExitStack()
+            self._opened[key] = stack.enter_context(opening()), stack
+        session, stack = self._opened[key]
+        try:
+            yield session
+        finally:
+            if session.alive:
+                begin_anew(session)
+            else:
+                del self._opened[key]
+                stack.close()
+
+    def close(self) -> None:
+        """Stop all sessions."""
+        with ExitStack() as all_of_them:
+            for _, stack in self._opened.values():
+                all_of_them.push(stack)
+
+
+def begin_anew(session: Session) -> None:
+    """Have the next command of ``session`` begin in the directory and with the variables that its shell started with.
+
+    The engine does this with the same words as after a command that changed them, so no program is started.
+    """
+    shell = session._supervisor
+    changes = session._state.update(shell.directory, shell.variables, from_env=False)
+    # OLDPWD, which the shell was started without, lasts as long as it is marked as exported.
+    session._restore += changes + b"export OLDPWD;"
 
 
 def run(session: Session, text: str | bytes, timeout: float = 60, **options: object) -> Result:

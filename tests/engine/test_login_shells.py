@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,11 +50,11 @@ NUDGED_SECONDS = max(NUDGE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Login:
-    """A user of a far side: how to reach it by ssh, and its home directory as the tests see it."""
+    """A user of a far side: an open link to it by ssh, and its home directory as the tests see it."""
 
     name: str
     home: Path
-    reach: Callable[[], AbstractContextManager[Transport]]
+    link: Transport
     password: str = ""
 
 
@@ -83,32 +83,33 @@ def oneself(home_of_the_daemon: Path, tmp_path_factory: pytest.TempPathFactory) 
     directory = tmp_path_factory.mktemp("shells")
     prepare(directory)
     logins: dict[str, Login] = {}
-    with ExitStack() as servers:
+    with ExitStack() as opened:
 
         def of(shell: str) -> Login:
             if shell not in logins:
                 home = tmp_path_factory.mktemp("login")
-                server = servers.enter_context(ssh_server(home, path_of(shell, str(directory))))
-                logins[shell] = Login(getpass.getuser(), home, lambda: ssh_link(server))
+                server = opened.enter_context(ssh_server(home, path_of(shell, str(directory))))
+                logins[shell] = Login(getpass.getuser(), home, opened.enter_context(ssh_link(server)))
             return logins[shell]
 
         yield of
 
 
 @pytest.fixture(scope="module")
-def inhabitant(running_machine: Machine, places: Places) -> LoginOf:
+def inhabitant(running_machine: Machine, places: Places) -> Iterator[LoginOf]:
     """A function that returns the user of the machine whose login shell is the given one."""
     logins: dict[str, Login] = {}
     prepare(running_machine.path("/run"))
+    with ExitStack() as opened:
 
-    def of(shell: str) -> Login:
-        if shell not in logins:
-            user = running_machine.add_user(path_of(shell, "/run"))
-            home = running_machine.path(user.home)
-            logins[shell] = Login(user.name, home, lambda: places.reach(SSH, user), user.password)
-        return logins[shell]
+        def of(shell: str) -> Login:
+            if shell not in logins:
+                user = running_machine.add_user(path_of(shell, "/run"))
+                link = opened.enter_context(places.reach(SSH, user))
+                logins[shell] = Login(user.name, running_machine.path(user.home), link, user.password)
+            return logins[shell]
 
-    return of
+        yield of
 
 
 @pytest.fixture(scope="module", params=["oneself", pytest.param("inhabitant", marks=pytest.mark.needs("machine"))])
@@ -121,7 +122,7 @@ def anybody(request: pytest.FixtureRequest) -> LoginOf:
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
 def test_works_in_its_own_language(anybody: LoginOf, shell: str) -> None:
     user = anybody(shell)
-    with user.reach() as link, session_on(link) as session:
+    with session_on(user.link) as session:
         assert session.info.shell_dialect == LOGIN_SHELLS[shell]
         assert out(session, "id -un") == f"{user.name}\n"
         if shell in ("fish", "tcsh"):
@@ -132,14 +133,14 @@ def test_works_in_its_own_language(anybody: LoginOf, shell: str) -> None:
 
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
 def test_another_shell_can_be_chosen(anybody: LoginOf, shell: str) -> None:
-    with anybody(shell).reach() as link, session_on(link, "bash") as session:
+    with session_on(anybody(shell).link, "bash") as session:
         assert session.info.shell_dialect == 1
         assert_usable(session)
 
 
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
 def test_a_command_that_takes_too_long_is_killed(oneself: LoginOf, shell: str) -> None:
-    with oneself(shell).reach() as link, session_on(link) as session:
+    with session_on(oneself(shell).link) as session:
         with pytest.raises(CommandTimeout):
             run(session, "sleep 100", timeout=0.5)
         assert_usable(session)
@@ -151,8 +152,8 @@ def test_a_command_that_takes_too_long_is_killed(oneself: LoginOf, shell: str) -
 def test_no_shell_at_all(anybody: LoginOf, shell: str) -> None:
     user = anybody(shell)
     started = time.monotonic()
-    with user.reach() as link, pytest.raises(UnsupportedShell) as caught:
-        attempt(link, NUDGED_SECONDS)
+    with pytest.raises(UnsupportedShell) as caught:
+        attempt(user.link, NUDGED_SECONDS)
     assert time.monotonic() - started < 30
     printed = {"/usr/sbin/nologin": "not available", "menu": "1) status", "greeting": "Only scp here."}
     assert printed.get(shell, "") in caught.value.message
@@ -211,7 +212,7 @@ def noisy(login_of: LoginOf, shell: str, text: str) -> Iterator[Login]:
 
 @pytest.mark.parametrize("case", NOISE)
 def test_noise_does_no_harm(oneself: LoginOf, case: str) -> None:
-    with noisy(oneself, *NOISE[case]) as user, user.reach() as link, session_on(link) as session:
+    with noisy(oneself, *NOISE[case]) as user, session_on(user.link) as session:
         assert out(session, "id -un") == f"{user.name}\n"
         assert_usable(session)
         with pytest.raises(CommandTimeout):
@@ -228,7 +229,7 @@ BEFORE_SUDO = [case for case in NOISE if not {"reads", "asks", "becomes", "runs"
 def test_noise_does_no_harm_to_elevation(running_machine: Machine, inhabitant: LoginOf, case: str) -> None:
     with noisy(inhabitant, *NOISE[case]) as user:
         running_machine.allow(f"{user.name} ALL=(ALL) ALL")
-        with user.reach() as link, session_on(elevate(link, password=user.password)) as session:
+        with session_on(elevate(user.link, password=user.password)) as session:
             assert out(session, "id -un") == "root\n"
             assert_usable(session)
 
@@ -245,6 +246,6 @@ HOPELESS = {
 @pytest.mark.parametrize("case", HOPELESS)
 def test_hopeless_start_up_files(oneself: LoginOf, case: str) -> None:
     started = time.monotonic()
-    with noisy(oneself, *HOPELESS[case]) as user, user.reach() as link, pytest.raises(UnsupportedShell):
-        attempt(link, NUDGED_SECONDS)
+    with noisy(oneself, *HOPELESS[case]) as user, pytest.raises(UnsupportedShell):
+        attempt(user.link, NUDGED_SECONDS)
     assert time.monotonic() - started < 30

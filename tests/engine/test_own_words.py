@@ -27,12 +27,10 @@ def test_a_function_of_any_name_leaves_the_commands_status(shell: str) -> None:
         assert_usable(session)
 
 
-@pytest.mark.parametrize("shell", POSIX)
 @pytest.mark.parametrize("word", ["builtin", "command"])
-def test_a_function_of_any_name_leaves_the_state(shell: str, word: str) -> None:
-    with local_session(shell) as session:
-        run(session, f"{word}(){{ :; }}; cd /usr; export KEPT=1")
-        assert out(session, 'pwd; echo "$KEPT"') == "/usr\n1\n"
+def test_a_function_of_any_name_leaves_the_state(posix: Session, word: str) -> None:
+    run(posix, f"{word}(){{ :; }}; cd /usr; export KEPT=1")
+    assert out(posix, 'pwd; echo "$KEPT"') == "/usr\n1\n"
 
 
 @pytest.mark.needs("bash")

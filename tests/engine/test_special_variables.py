@@ -6,16 +6,10 @@ import pytest
 
 from connmgr.engine.session import Session
 from connmgr.engine.state import State, parse_environment
-from tests.engine.shells import ALL, POSIX, assert_usable, local_session, out, run
-
-NUMBERS = {case.id: case for case in ALL}
+from tests.engine.shells import POSIX, assert_usable, local_session, only, out, run
 
 
-def cases(*names: str) -> list[object]:
-    return [NUMBERS[name] for name in names]
-
-
-@pytest.mark.parametrize("shell", cases("zsh"))
+@pytest.mark.parametrize("posix", only("zsh"), indirect=True)
 @pytest.mark.parametrize(
     "text",
     [
@@ -31,42 +25,37 @@ def cases(*names: str) -> list[object]:
         "export k=1 e=2",
     ],
 )
-def test_what_zsh_may_mark_for_export_costs_no_session(shell: str, text: str) -> None:
-    with local_session(shell) as session:
-        expected = run(session, f"{text}; env | sort | grep -v -e ^_= -e ^CONNMGR")
-        run(session, text)
-        listed = run(session, "env | sort | grep -v -e ^_= -e ^CONNMGR; true")
-        assert bytes(listed.stdout) == bytes(expected.stdout), "what was exported is not what a command is given"
-        assert_usable(session)
+def test_what_zsh_may_mark_for_export_costs_no_session(posix: Session, text: str) -> None:
+    expected = run(posix, f"{text}; env | sort | grep -v -e ^_= -e ^CONNMGR")
+    run(posix, text)
+    listed = run(posix, "env | sort | grep -v -e ^_= -e ^CONNMGR; true")
+    assert bytes(listed.stdout) == bytes(expected.stdout), "what was exported is not what a command is given"
+    assert_usable(posix)
 
 
-@pytest.mark.parametrize("shell", cases("sh", "dash", "ash", "ksh93", "mksh"))
+@pytest.mark.parametrize("posix", only("sh", "dash", "ash", "ksh93", "mksh"), indirect=True)
 @pytest.mark.parametrize("name", ["UID", "EUID", "GID", "EGID", "histchars", "FUNCNEST", "USERNAME", "BASH_XTRACEFD"])
-def test_a_variable_that_means_nothing_to_a_shell_lasts(shell: str, name: str) -> None:
-    with local_session(shell) as session:
-        if out(session, 'echo "${BASH_VERSION:-}"') != "\n":
-            pytest.skip("sh is bash here")
-        run(session, f"export {name}=7")
-        assert out(session, f"env | grep ^{name}=; true") == f"{name}=7\n"
-        run(session, f"unset {name}")
-        assert out(session, f"env | grep ^{name}=; true") == ""
+def test_a_variable_that_means_nothing_to_a_shell_lasts(posix: Session, name: str) -> None:
+    if out(posix, 'echo "${BASH_VERSION:-}"') != "\n":
+        pytest.skip("sh is bash here")
+    run(posix, f"export {name}=7")
+    assert out(posix, f"env | grep ^{name}=; true") == f"{name}=7\n"
+    run(posix, f"unset {name}")
+    assert out(posix, f"env | grep ^{name}=; true") == ""
 
 
-@pytest.mark.parametrize("shell", cases("bash", "zsh"))
-def test_a_variable_that_a_shell_keeps_may_be_exported(shell: str) -> None:
-    with local_session(shell) as session:
-        run(session, "export UID")
-        uid = out(session, "id -u")
-        assert out(session, "env | grep ^UID=; true") == f"UID={uid}"
+@pytest.mark.parametrize("posix", only("bash", "zsh"), indirect=True)
+def test_a_variable_that_a_shell_keeps_may_be_exported(posix: Session) -> None:
+    run(posix, "export UID")
+    uid = out(posix, "id -u")
+    assert out(posix, "env | grep ^UID=; true") == f"UID={uid}"
 
 
-@pytest.mark.parametrize("shell", POSIX)
-def test_a_tilde_is_no_home(shell: str) -> None:
-    with local_session(shell) as session:
-        for value in ("~", "x:~/y", "~root", "a=~", "a=~:~", "a b:~"):
-            run(session, f"export TILDE='{value}'")
-            run(session, "export OTHER=1")
-            assert out(session, 'echo "$TILDE"; true') == f"{value}\n"
+def test_a_tilde_is_no_home(posix: Session) -> None:
+    for value in ("~", "x:~/y", "~root", "a=~", "a=~:~", "a b:~"):
+        run(posix, f"export TILDE='{value}'")
+        run(posix, "export OTHER=1")
+        assert out(posix, 'echo "$TILDE"; true') == f"{value}\n"
 
 
 def test_a_session_may_be_left_without_variables(posix: Session) -> None:
@@ -99,21 +88,21 @@ SPECIAL = {
 
 
 @pytest.mark.parametrize(
-    ("shell", "name"),
+    ("posix", "name"),
     [
-        pytest.param(*NUMBERS[shell].values, name, id=f"{shell}-{name}", marks=NUMBERS[shell].marks)
-        for shell, names in SPECIAL.items()
-        for name in names.split()
+        pytest.param(*shell.values, name, id=f"{shell.id}-{name}", marks=shell.marks)
+        for shell in POSIX
+        for name in SPECIAL[str(shell.id)].split()
     ],
+    indirect=["posix"],
 )
-def test_no_value_of_a_special_variable_harms_the_session(shell: str, name: str) -> None:
-    with local_session(shell) as session:
-        for value in VALUES:
-            run(session, f"export {name}='{value}'")
-            result = run(session, "cd /usr; echo ran; /bin/true; false")
-            assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), f"{name}={value!r}: {result.stderr!r}"
-            assert out(session, "/bin/pwd") == "/usr\n"
-            run(session, f"cd /; unset {name}")
+def test_no_value_of_a_special_variable_harms_the_session(posix: Session, name: str) -> None:
+    for value in VALUES:
+        run(posix, f"export {name}='{value}'")
+        result = run(posix, "cd /usr; echo ran; /bin/true; false")
+        assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), f"{name}={value!r}: {result.stderr!r}"
+        assert out(posix, "/bin/pwd") == "/usr\n"
+        run(posix, f"cd /; unset {name}")
 
 
 @pytest.mark.parametrize("name", ["OPTIND", "PPID", "UID", "LINENO", "SECONDS", "FUNCNEST", "IFS", "PS4", "SHLVL"])

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ from connmgr.errors import CommandTimeout
 from connmgr.plugin import Transport
 from tests.engine import test_argv, test_cases, test_places, test_state, test_time_and_size
 from tests.engine.everywhere import cases_of, marks_of, over, session_of
-from tests.engine.shells import ALL, SESSIONS, assert_usable, only, out, run
+from tests.engine.shells import ALL, SESSIONS, Reused, assert_usable, only, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.oneself import ssh_link, ssh_server
 from tests.plugins.places import LOCAL, SSH, Places, elevate, session_on
@@ -40,11 +40,10 @@ NEEDS = {
     "terminal": ("machine", "su"),
     "terminal over ssh": ("machine", "su", "sshd"),
 }
-KEPT_STATE = "pwd; env | grep -v -e ^CONNMGR_ -e ^_= -e ^OLDPWD="
 
 
 class Kept:
-    """Sessions that are opened when first asked for, and anew after a test that has left one in another state.
+    """Sessions that are opened when first asked for, and serve test after test until one has ended them.
 
     Plain ssh leads to the user who runs the tests, by a server of their own; for all else there is a machine, with a
     user who may become root.
@@ -54,15 +53,10 @@ class Kept:
         self._links = links
         self._transports: dict[str, Transport] = {}
         self._users: list[Inhabitant] = []
-        self._sessions: dict[tuple[str, str], tuple[Session, ExitStack, str]] = {}
+        self._sessions = Reused()
 
-    def get(self, way: str, shell: str, request: pytest.FixtureRequest) -> Session:
-        if (way, shell) not in self._sessions:
-            transport = self._transport(way, request)
-            stack = ExitStack()
-            session = stack.enter_context(session_on(transport, shell))
-            self._sessions[way, shell] = session, stack, out(session, KEPT_STATE)
-        return self._sessions[way, shell][0]
+    def get(self, way: str, shell: str, request: pytest.FixtureRequest) -> AbstractContextManager[Session]:
+        return self._sessions.get((way, shell), lambda: session_on(self._transport(way, request), shell))
 
     def _transport(self, way: str, request: pytest.FixtureRequest) -> Transport:
         place, method = WAYS[way]
@@ -86,15 +80,8 @@ class Kept:
         inner = self._links.enter_context(places.reach(place, user, {"LANG": "C.UTF-8"}))
         return elevate(inner, method=method, password=ROOT_PASSWORD if method == "su" else user.password)
 
-    def put_back(self, way: str, shell: str) -> None:
-        session, stack, state = self._sessions[way, shell]
-        if not session.alive or out(session, KEPT_STATE) != state:
-            del self._sessions[way, shell]
-            stack.close()
-
     def close(self) -> None:
-        for _, stack, _ in self._sessions.values():
-            stack.close()
+        self._sessions.close()
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +94,8 @@ def kept(home_of_the_daemon: Path) -> Iterator[Kept]:
 
 
 def kept_session(request: pytest.FixtureRequest, kept: Kept) -> Iterator[Session]:
-    yield kept.get(*request.param, request)
-    kept.put_back(*request.param)
+    with kept.get(*request.param, request) as session:
+        yield session
 
 
 @pytest.fixture
@@ -203,11 +190,11 @@ def test_newlines_reach_a_shell_on_a_terminal(any_shell: Session, tmp_path: Path
 @pytest.mark.needs("ksh93", *NEEDS["terminal"])
 def test_an_sh_that_is_ksh93_is_told_by_what_it_is(kept: Kept, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     (tmp_path / "sh").symlink_to(shell_path("ksh93"))
-    session = kept.get("terminal", str(tmp_path / "sh"), request)
-    check_newlines(session, tmp_path)
-    with pytest.raises(CommandTimeout):
-        run(session, "while :; do :; done", timeout=0.3)
-    assert_usable(session)
+    with kept.get("terminal", str(tmp_path / "sh"), request) as session:
+        check_newlines(session, tmp_path)
+        with pytest.raises(CommandTimeout):
+            run(session, "while :; do :; done", timeout=0.3)
+        assert_usable(session)
 
 
 @pytest.mark.parametrize("case", ["ignores TERM", "pipeline of three", "loop of forks", "endless output"])
