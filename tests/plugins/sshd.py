@@ -27,11 +27,30 @@ PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
 def keygen(path: Path, kind: str = "ed25519", passphrase: str = "", *options: str) -> Path:
-    """Make a key pair and return the private key's path; the public one has ``.pub`` added."""
-    # Finding the primes of a default key takes a second.
-    size = ("-b", "2048") if kind == "rsa" else ()
-    _ssh_keygen("-t", kind, *size, "-N", passphrase, "-C", path.name, "-f", str(path), *options)
+    """Write a key pair and return the private key's path; the public one has ``.pub`` added.
+
+    All RSA keys of a process are the same one.
+    """
+    if kind != "rsa":
+        _ssh_keygen("-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path), *options)
+        return path
+    private, public = _rsa_key()
+    path.write_text(private)
+    path.chmod(0o600)
+    path.with_name(f"{path.name}.pub").write_text(f"{public} {path.name}\n")
+    if passphrase or options:
+        _ssh_keygen("-p", *options, "-P", "", "-N", passphrase, "-f", str(path))
     return path
+
+
+@cache
+def _rsa_key() -> tuple[str, str]:
+    """Return a private key and its public one without a comment; finding the primes takes a fifth of a second."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "key")
+        _ssh_keygen("-t", "rsa", "-b", "2048", "-N", "", "-f", str(path))
+        public = " ".join(path.with_name("key.pub").read_text().split()[:2])
+        return path.read_text(), public
 
 
 def certify(authority: Path, public: Path, principals: str, *options: str) -> Path:

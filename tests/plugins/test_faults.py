@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import ClientError
-from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.plugins.strangers import install
 from tests.shell.test_shells import LOCAL, await_true
@@ -99,6 +98,15 @@ def faulty(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dae
     running.stop()
 
 
+@pytest.fixture(scope="module")
+def impatient(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon that has the type, waits a second for a shell to start, and keeps one for a second that is idle."""
+    options = "--start-timeout", "1", "--idle-timeout", "1"
+    running = Daemon(tmp_path_factory.mktemp("impatient"), *options, environment={"PYTHONPATH": str(site)})
+    yield running
+    running.stop()
+
+
 @pytest.mark.parametrize("what", ["ZeroDivisionError", "SystemExit", "KeyboardInterrupt", "BaseException"])
 @pytest.mark.parametrize("where", ["open", "open_channel", "recv", "sendall"])
 def test_whatever_is_raised_is_answered_once_and_logged(faulty: Daemon, where: str, what: str) -> None:
@@ -137,23 +145,19 @@ def test_whatever_is_raised_while_lines_are_sent_is_the_last_line_and_logged(fau
 
 
 @pytest.mark.parametrize("where", ["open", "open_channel"])
-def test_a_type_that_takes_longer_than_it_may_is_said_to(site: Path, start_daemon: StartDaemon, where: str) -> None:
-    daemon = start_daemon("--start-timeout", "1", environment={"PYTHONPATH": str(site)})
+def test_a_type_that_takes_longer_than_it_may_is_said_to(impatient: Daemon, where: str) -> None:
     data = {"type": "faulty", "where": where, "what": "sleep"}
-    id = daemon.client.post("/connection/add", name="slow", data=data, validate=False)["connection"]
+    id = impatient.client.post("/connection/add", name=f"slow {where}", data=data, validate=False)["connection"]
     with pytest.raises(ClientError, match="within 1 s") as answered:
-        daemon.client.post("/shell/start", connection=id)
+        impatient.client.post("/shell/start", connection=id)
     assert answered.value.code == "connect_timeout"
 
 
 @pytest.mark.parametrize("what", ["ZeroDivisionError", "SystemExit"])
-def test_idle_shells_are_closed_after_one_whose_type_raises_at_that(
-    site: Path, start_daemon: StartDaemon, what: str
-) -> None:
-    daemon = start_daemon("--idle-timeout", "1", environment={"PYTHONPATH": str(site)})
+def test_idle_shells_are_closed_after_one_whose_type_raises_at_that(impatient: Daemon, what: str) -> None:
     data = {"type": "faulty", "where": "close", "what": what}
-    id = daemon.client.post("/connection/add", name="faulty", data=data, validate=False)["connection"]
-    daemon.client.post("/shell/start", connection=id)
-    await_true(lambda: f"{what}: as told" in daemon.stderr(), "what the type raised is not in the log")
-    daemon.client.post("/shell/start", connection=LOCAL)
-    await_true(lambda: not daemon.client.daemon.status().shells, "an idle shell is not closed any more")
+    id = impatient.client.post("/connection/add", name=f"{what} in close", data=data, validate=False)["connection"]
+    impatient.client.post("/shell/start", connection=id)
+    await_true(lambda: f"{what}: as told" in impatient.stderr(), "what the type raised is not in the log")
+    impatient.client.post("/shell/start", connection=LOCAL)
+    await_true(lambda: not impatient.client.daemon.status().shells, "an idle shell is not closed any more")
