@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -127,7 +128,10 @@ class Machine:
         """Replace what sudo and doas allow, forget who has given a password, and count refusals from 0 again."""
         self.write("/etc/sudoers", _SUDOERS + "\n".join(sudoers) + "\n", 0o440)
         self.write("/etc/doas.conf", doas + "\n", 0o400)
-        self.run("rm", "-rf", "/run/sudo", "/var/lib/sudo/lectured", "/run/doas", "/run/refusals")
+        for directory in ("/run/sudo", "/var/lib/sudo/lectured", "/run/doas"):
+            if self.path(directory).exists():
+                shutil.rmtree(self.path(directory))
+        self.path("/run/refusals").unlink(missing_ok=True)
 
     @property
     def refusals(self) -> int:

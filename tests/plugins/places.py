@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -53,6 +53,8 @@ class Places:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._sshd: Sshd | None = None
+        self._links = ExitStack()
+        self._kept: dict[tuple[str, str], Transport] = {}
 
     @property
     def sshd(self) -> Sshd:
@@ -80,10 +82,18 @@ class Places:
             for link in reversed(links):
                 link.close()
 
+    def keep(self, place: str, user: Inhabitant) -> Transport:
+        """Return a transport to ``user`` that stays open: many tests share its login by ssh."""
+        key = place, user.name
+        if key not in self._kept:
+            self._kept[key] = self._links.enter_context(self.reach(place, user))
+        return self._kept[key]
+
     def _link(self, user: Inhabitant, via: Transport | None) -> Transport:
         return Ssh().open(ssh_data(self.sshd, user.name), via, timeout=20)
 
     def close(self) -> None:
+        self._links.close()
         if self._sshd:
             self._sshd.close()
 

@@ -11,6 +11,7 @@ import pytest
 from connmgr.engine.frame import Command
 from connmgr.engine.session import Session
 from connmgr.errors import AuthFailed, CommandTimeout, ElevationFailed
+from connmgr.plugin import Transport
 from tests.engine.shells import assert_usable, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.places import GATEWAY, LOCAL, SSH, Places, elevate, session_on
@@ -55,10 +56,8 @@ def test_login_shell_of_the_caller(
 ) -> None:
     permit(machine, users[shell])
     password = ROOT_PASSWORD if method == "su" else OWN
-    with (
-        places.reach(place, users[shell]) as inner,
-        session_on(elevate(inner, method=method, password=password)) as session,
-    ):
+    inner = places.keep(place, users[shell])
+    with session_on(elevate(inner, method=method, password=password)) as session:
         assert out(session, "id -un") == "root\n"
         assert_usable(session)
 
@@ -78,13 +77,11 @@ def test_session_shell(machine: Machine, places: Places, user: Inhabitant, metho
 
 
 @contextmanager
-def nested(
-    places: Places, place: str, user: Inhabitant, other: Inhabitant, steps: tuple[str, str]
-) -> Iterator[Session]:
-    """Open a session of root over ``other`` over ``user``, by a method each."""
+def nested(inner: Transport, user: Inhabitant, other: Inhabitant, steps: tuple[str, str]) -> Iterator[Session]:
+    """Open a session of root over ``other`` over ``user``, to whom ``inner`` leads, by a method each."""
     first = {"method": steps[0], "user": other.name, "password": other.password if steps[0] == "su" else OWN}
     second = {"method": steps[1], "password": ROOT_PASSWORD if steps[1] == "su" else other.password}
-    with places.reach(place, user) as inner, session_on(elevate(elevate(inner, **first), **second)) as session:
+    with session_on(elevate(elevate(inner, **first), **second)) as session:
         yield session
 
 
@@ -99,12 +96,13 @@ def test_elevated_within_elevated(
         f"{other.name} ALL=(ALL) ALL",
         doas=f"permit {user.name} as {other.name}\npermit {other.name}",
     )
+    inner = places.keep(place, user)
     if (first, second) == ("su", "doas"):
         # util-linux's `su -c` takes the controlling terminal away from other users, on which alone doas asks.
-        with pytest.raises(ElevationFailed, match="doas"), nested(places, place, user, other, (first, second)):
+        with pytest.raises(ElevationFailed, match="doas"), nested(inner, user, other, (first, second)):
             pass
         return
-    with nested(places, place, user, other, (first, second)) as session:
+    with nested(inner, user, other, (first, second)) as session:
         assert out(session, "id -un") == "root\n"
         assert session.info.tty_state == ("none" if first == second == "sudo" else "merged")
         assert_usable(session)
@@ -122,17 +120,23 @@ def test_the_refusal_of_an_outer_login(machine: Machine, places: Places, user: I
             stack.enter_context(session_on(elevate(wrong, method="doas", password=other.password)))
 
 
+@pytest.fixture(scope="module")
+def leaver(running_machine: Machine) -> Inhabitant:
+    """A user to whom no link is kept."""
+    return running_machine.add_user()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_sessions_one_after_the_other_leave_nothing(
-    machine: Machine, places: Places, user: Inhabitant, method: str
+    machine: Machine, places: Places, leaver: Inhabitant, method: str
 ) -> None:
-    permit(machine, user)
+    permit(machine, leaver)
     password = ROOT_PASSWORD if method == "su" else OWN
-    with places.reach(SSH, user) as inner:
+    with places.reach(SSH, leaver) as inner:
         for _ in range(10):
             with session_on(elevate(inner, method=method, password=password)) as session:
                 assert run(session, "true").exit_code == 0
-    assert machine.remains(user) == []
+    assert machine.remains(leaver) == []
 
 
 # What it does, and the seconds that it has.
@@ -145,16 +149,16 @@ STOPPING = {
 @pytest.mark.parametrize("steps", [("sudo", "sudo"), ("su", "su")])
 @pytest.mark.parametrize("case", STOPPING)
 def test_what_stopped_with_the_shell_ends_with_it(
-    machine: Machine, places: Places, user: Inhabitant, other: Inhabitant, case: str, steps: tuple[str, str]
+    machine: Machine, places: Places, leaver: Inhabitant, other: Inhabitant, case: str, steps: tuple[str, str]
 ) -> None:
-    machine.allow(f"{user.name} ALL=(ALL) ALL", f"{other.name} ALL=(ALL) ALL")
+    machine.allow(f"{leaver.name} ALL=(ALL) ALL", f"{other.name} ALL=(ALL) ALL")
     command, seconds = STOPPING[case]
-    with nested(places, SSH, user, other, steps) as session:
+    with places.reach(SSH, leaver) as inner, nested(inner, leaver, other, steps) as session:
         with suppress(CommandTimeout):
             session.exec(Command(command.encode()), seconds)
         assert out(session, "id -un") == "root\n"
         begun = time.monotonic()
         session.stop(20)
         assert time.monotonic() - begun < 5, "the shell did not exit by itself"
-    assert machine.stopped(machine.root, user, other) == []
-    assert machine.remains(user) == []
+    assert machine.stopped(machine.root, leaver, other) == []
+    assert machine.remains(leaver) == []

@@ -35,7 +35,7 @@ def test_granted(machine: Machine, places: Places, user: Inhabitant, other: Inha
     rules, fields, identity = GRANTED[case]
     fields = {name: value.format(other=other.name) for name, value in fields.items()}
     machine.allow(doas=rules.format(user=user.name, other=other.name))
-    with places.reach(place, user) as inner, session_on(elevate(inner, **fields)) as session:
+    with session_on(elevate(places.keep(place, user), **fields)) as session:
         name, home = (other.name, other.home) if identity == "other" else ("root", "/root")
         assert out(session, 'id -un; echo "$HOME"') == f"{name}\n{home}\n"
         assert session.info.tty_state == ("merged" if "password" in fields else "none")
@@ -71,8 +71,8 @@ def test_refused(machine: Machine, places: Places, user: Inhabitant, place: str,
     rules, fields, error, words = REFUSED[case]
     machine.allow(doas=rules.format(user=user.name))
     started = time.monotonic()
-    with places.reach(place, user) as inner, pytest.raises(error, match=words) as caught:
-        attempt(elevate(inner, **fields))
+    with pytest.raises(error, match=words) as caught:
+        attempt(elevate(places.keep(place, user), **fields))
     assert time.monotonic() - started < 10, "a person waited longer than promised"
     assert OWN not in caught.value.message
     assert machine.refusals == ("wrong password" in case), "the password was offered more or less than once"

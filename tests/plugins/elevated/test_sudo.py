@@ -47,7 +47,7 @@ def test_granted(machine: Machine, places: Places, user: Inhabitant, other: Inha
     rules, fields = GRANTED[case]
     fields = {name: value.format(other=other.name, other_uid=other.uid) for name, value in fields.items()}
     machine.allow(*(rule.format(user=user.name) for rule in rules))
-    with places.reach(place, user) as inner, session_on(elevate(inner, **fields)) as session:
+    with session_on(elevate(places.keep(place, user), **fields)) as session:
         identity = other.name if "another user" in case else "root"
         assert out(session, "id -un") == f"{identity}\n"
         assert out(session, 'echo "$HOME"') == (f"{other.home}\n" if identity != "root" else "/root\n")
@@ -93,8 +93,8 @@ def test_refused(machine: Machine, places: Places, user: Inhabitant, other: Inha
     rules, fields, error, words = REFUSED[case]
     machine.allow(*(rule.format(user=user.name, other=other.name) for rule in rules))
     started = time.monotonic()
-    with places.reach(place, user) as inner, pytest.raises(error, match=words) as caught:
-        attempt(elevate(inner, **fields))
+    with pytest.raises(error, match=words) as caught:
+        attempt(elevate(places.keep(place, user), **fields))
     assert time.monotonic() - started < 10, "a person waited longer than promised"
     assert "password" not in fields or fields["password"] not in caught.value.message.split()
     assert OWN not in caught.value.message
@@ -104,7 +104,8 @@ def test_refused(machine: Machine, places: Places, user: Inhabitant, other: Inha
 @pytest.mark.parametrize("place", PLACES)
 def test_a_password_given_before_counts_on(machine: Machine, places: Places, user: Inhabitant, place: str) -> None:
     machine.allow("Defaults timestamp_type=global", ALL.format(user=user.name))
-    with places.reach(place, user) as inner, session_on(elevate(inner, password=OWN)) as session:
+    inner = places.keep(place, user)
+    with session_on(elevate(inner, password=OWN)) as session:
         assert_usable(session)
         with session_on(elevate(inner, password="wrong, but not asked for")) as session:
             assert out(session, "id -un") == "root\n"
@@ -158,7 +159,6 @@ def test_sudo_is_missing(machine: Machine, places: Places, user: Inhabitant, pla
     machine.allow(ALL.format(user=user.name))
     with (
         machine.without("sudo"),
-        places.reach(place, user) as inner,
         pytest.raises(ElevationFailed, match="sudo is not installed there"),
     ):
-        attempt(elevate(inner, password=OWN))
+        attempt(elevate(places.keep(place, user), password=OWN))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +16,15 @@ from tests.plugins.sshd import Sshd
 pytestmark = pytest.mark.needs("sshd", "ssh")
 
 GATEWAY = "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"
+
+
+@pytest.fixture(scope="class")
+def kept() -> Iterator[dict[str, Transport]]:
+    """Links that stay open from test to test, each after that which it goes through."""
+    links: dict[str, Transport] = {}
+    yield links
+    for link in reversed(links.values()):
+        link.close()
 
 
 class TestSsh(ConnectionConformance, StreamConformance):
@@ -33,6 +42,13 @@ class TestSsh(ConnectionConformance, StreamConformance):
             "hostKey": public_key(sshd.host_keys[0]),
         }
 
+    @pytest.fixture
+    def transport(self, kept: dict[str, Transport], connected: Callable[[], Transport]) -> Transport:
+        """The link that the test before has used, or another one if that test has closed it."""
+        if "link" not in kept or not kept["link"].alive:
+            kept["link"] = connected()
+        return kept["link"]
+
 
 class TestSshThroughAGateway(TestSsh):
     @pytest.fixture
@@ -40,7 +56,7 @@ class TestSshThroughAGateway(TestSsh):
         return {**TestSsh.data.__wrapped__(self, sshd), "gateway": GATEWAY}
 
     @pytest.fixture
-    def via(self, kind: Ssh, sshd: Sshd) -> Iterator[Transport]:
-        gateway = connect(kind, TestSsh.data.__wrapped__(self, sshd))
-        yield gateway
-        gateway.close()
+    def via(self, kept: dict[str, Transport], kind: Ssh, sshd: Sshd) -> Transport:
+        if "gateway" not in kept:
+            kept["gateway"] = connect(kind, TestSsh.data.__wrapped__(self, sshd))
+        return kept["gateway"]

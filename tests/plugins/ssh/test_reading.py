@@ -148,11 +148,11 @@ def test_keys_are_exchanged_anew_after_so_many_bytes_either_way(
     monkeypatch.setattr(Packets, "REKEY_BYTES", MEGABYTE)
     server = start_sshd({"Ciphers": ciphers, "LogLevel": "DEBUG1"})
     transport = connect(server)
-    check_transfer(transport, 20 * MEGABYTE)
+    check_transfer(transport, 10 * MEGABYTE)
     after_sending = server.log().count("SSH2_MSG_NEWKEYS received")
     assert after_sending > 3
-    down = transport.open_channel(["head", "-c", str(20 * MEGABYTE), "/dev/zero"], timeout=WAIT)
-    assert read(down)[0] == bytes(20 * MEGABYTE)
+    down = transport.open_channel(["head", "-c", str(10 * MEGABYTE), "/dev/zero"], timeout=WAIT)
+    assert read(down)[0] == bytes(10 * MEGABYTE)
     assert server.log().count("SSH2_MSG_NEWKEYS received") > after_sending + 3
 
 
