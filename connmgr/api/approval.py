@@ -13,7 +13,7 @@ from connmgr.api.services import services
 from connmgr.errors import UnknownApproval
 from connmgr.fields import Integer, List, OneOf, Range, Schema, Text
 from connmgr.rights.approval import PENDING, STATES, VERDICTS, Approval, shown
-from connmgr.rights.approvals import MAX_GRANT_SECONDS, MINUTES
+from connmgr.rights.approvals import DECISION_MINUTES, MAX_GRANT_SECONDS
 
 APPROVAL = "c8a3a5d4-3f0e-4b1a-9d53-5d1d9e0b6c11"
 
@@ -75,13 +75,14 @@ class ApprovalDecideRequest(Schema):
         required=True,
         validate=OneOf(VERDICTS),
         metadata={
-            "description": f"`once`: the request may be sent once, within {MINUTES} minutes. `grant`: it may be sent "
-            f"repeatedly, for `seconds`. `deny`: it is answered `approval_denied`, for {MINUTES} minutes."
+            "description": f"`once`: the request may be sent once, within {DECISION_MINUTES} minutes. `grant`: it may "
+            "be sent repeatedly, for `seconds`. `deny`: it is answered `approval_denied`, "
+            f"for {DECISION_MINUTES} minutes."
         },
     )
     seconds = Integer(
         validate=Range(min=1, max=MAX_GRANT_SECONDS),
-        metadata={"description": f"Of `grant`: how long it lasts. Without it: {MINUTES} minutes."},
+        metadata={"description": f"Of `grant`: how long it lasts. Without it: {DECISION_MINUTES} minutes."},
     )
 
     @validates_schema
@@ -145,7 +146,9 @@ def decide(request: dict[str, Any]) -> dict[str, Any]:
     if not _is_visible(found):
         raise UnknownApproval(request["approval"])
     detail(ofToken=found.token)
-    decided = approvals.decide(found.id, request["decision"], caller().grant, request.get("seconds", MINUTES * 60))
+    decided = approvals.decide(
+        found.id, request["decision"], caller().grant, request.get("seconds", DECISION_MINUTES * 60)
+    )
     return shown(decided)
 
 

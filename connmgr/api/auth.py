@@ -25,8 +25,8 @@ MAX_SESSIONS = 64
 """Most simultaneous sessions of one token."""
 
 SWEEP_SECONDS = 30.0
-FAILURES = 60
-FAILURE_WINDOW = 60.0
+MAX_FAILURES = 60
+FAILURE_WINDOW_SECONDS = 60.0
 
 
 @dataclass
@@ -94,11 +94,11 @@ class Credentials:
         with self._lock:
             now = time.monotonic()
             if now > self._window_ends:
-                self._failures, self._window_ends = 0, now + FAILURE_WINDOW
+                self._failures, self._window_ends = 0, now + FAILURE_WINDOW_SECONDS
             self._failures += 1
-            excess = self._failures - FAILURES
+            excess = self._failures - MAX_FAILURES
         if excess == 1:
-            logger.warning("More than %d failed handshakes within a minute.", FAILURES)
+            logger.warning("More than %d failed handshakes within a minute.", MAX_FAILURES)
         if excess > 0:
             raise Busy("Too many failed handshakes; try again later.")
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-WHOLE = "The request body"
+WHOLE_BODY = "The request body"
 LONGEST_NAME = 100
 LONGEST_PLACE = 500
 LONGEST_TEXT, DEEPEST = 64 * 1024, 64
@@ -43,7 +43,7 @@ def place_of(refused: Refused, text: str) -> str:
 
 def place_of_depth(text: str, levels: int) -> str:
     """Return the path of the first array or object in ``text`` that is nested in ``levels`` others."""
-    return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), WHOLE)
+    return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), WHOLE_BODY)
 
 
 def _walk(text: str) -> Iterator[tuple[str, Path]]:
@@ -78,4 +78,4 @@ def _walk(text: str) -> Iterator[tuple[str, Path]]:
 
 
 def _joined(path: Path) -> str:
-    return ".".join(str(part)[:LONGEST_NAME] for part in path)[:LONGEST_PLACE] or WHOLE
+    return ".".join(str(part)[:LONGEST_NAME] for part in path)[:LONGEST_PLACE] or WHOLE_BODY

@@ -11,7 +11,7 @@ import flask
 
 from connmgr.engine.running import Result
 
-WHOLE = 1024 * 1024
+WHOLE_BYTES = 1024 * 1024
 """Most bytes of output in an answer with Content-Length; more are sent in chunks, and the connection is closed."""
 
 # A multiple of 3, so that pieces of base64 can be joined.
@@ -23,7 +23,7 @@ Encode = Callable[[bytes | bytearray], Iterator[bytes]]
 def respond(result: Result, encoding: str, *, restarted: bool = False) -> flask.Response:
     """Return the response with ``result``'s exit code and output, as text or in base64."""
     pieces = _pieces(result, _base64 if encoding == "base64" else _text, restarted=restarted)
-    whole = len(result.stdout) + len(result.stderr) <= WHOLE
+    whole = len(result.stdout) + len(result.stderr) <= WHOLE_BYTES
     return flask.Response(b"".join(pieces) if whole else pieces, mimetype="application/json")
 
 

@@ -49,7 +49,7 @@ TERMINAL = "8d5b0f0e-53a7-4c55-9a43-3e1fb8a0c8f2"
 NEWS_SECONDS = 0.01
 """Output that comes within this time counts as one piece of news for waiting requests."""
 
-LOOK_SHARE = 5.0
+LOOK_PAUSE_FACTOR = 5.0
 """A waiting request pauses for this multiple of the duration of its last look at the screen."""
 
 FINDING = (errors.UnknownTerminal, errors.SecretLocked, errors.IntegrityError)
@@ -288,7 +288,7 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
         there = any(wanted in "".join(row.text) for row in seen.grid.rows)
     if state == RUNNING and not (there and offset > request.get("since", -1)):
         # Leaves most of the processor time to others during much output.
-        pause = max(NEWS_SECONDS, LOOK_SHARE * (time.monotonic() - began))
+        pause = max(NEWS_SECONDS, LOOK_PAUSE_FACTOR * (time.monotonic() - began))
         turns().wait(partial(terminal.subscribe, offset, state, pause), request["wait"])
     return {**shown, "offset": offset, "state": state, "exitCode": terminal.exit_code}
 

@@ -20,7 +20,7 @@ from connmgr.errors import (
     VaultLocked,
 )
 from connmgr.fields import Boolean, Schema, Text
-from connmgr.secrets.passphrase import LONGEST, SHORTEST, check_new_passphrase
+from connmgr.secrets.passphrase import MAX_CHARACTERS, MIN_CHARACTERS, check_new_passphrase
 
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
@@ -56,7 +56,7 @@ class NewPassphrase(Passphrase):
     """The new passphrase of a user."""
 
     def __init__(self) -> None:
-        super().__init__(f"{SHORTEST} to {LONGEST} characters.")
+        super().__init__(f"{MIN_CHARACTERS} to {MAX_CHARACTERS} characters.")
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)

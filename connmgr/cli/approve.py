@@ -17,7 +17,7 @@ from connmgr.client.asked import described, quoted
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
-LEAST_OF_AN_ID = 4
+MIN_ID_CHARACTERS = 4
 DAY = 86400
 
 
@@ -79,7 +79,7 @@ def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:
 def _find(approvals: list[dict[str, Any]], name: str) -> dict[str, Any]:
     begins = name.lower()
     found = [one for one in approvals if one["approval"].startswith(begins)]
-    if len(found) != 1 or len(begins) < LEAST_OF_AN_ID:
+    if len(found) != 1 or len(begins) < MIN_ID_CHARACTERS:
         raise Failure(
             f"No approval begins with {name!r}." if not found else f"{name!r} does not tell which approval is meant.",
             FAILED,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from connmgr.printable import visible
 
 MAX_SUGGESTIONS = 3
-LEAST_LIKENESS = 0.6
+MIN_LIKENESS = 0.6
 """A ratio of difflib: 0 for nothing in common, 1 for equal."""
 
 _WILDCARDS = re.compile(r"[*?{}\[\]!]+")
@@ -24,6 +24,6 @@ def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
 
     plain = _WILDCARDS.sub("", word).lower()
     folded = {name.lower(): shown for name, shown in meant.items()}
-    found = get_close_matches(plain, folded, MAX_SUGGESTIONS, LEAST_LIKENESS)
+    found = get_close_matches(plain, folded, MAX_SUGGESTIONS, MIN_LIKENESS)
     told = dict.fromkeys(visible(folded[name]) for name in found)
     return f" Did you mean {', '.join(told)}?" if told else ""

@@ -25,7 +25,7 @@ OUTPUT_BYTES = 64 << 10
 """Bytes of output that are kept, to find the announcement and to quote in an error."""
 
 
-LINE_LIMIT = 4200
+LINE_BYTES = 4200
 """Longest announcement in bytes: a word, a name and a path (PATH_MAX of Linux is 4096)."""
 
 # Protects the channel's output from commands, and from shells that consider themselves interactive on a terminal.
@@ -74,10 +74,10 @@ class _Output:
         while (at := self._stdout.find(lead, self._looked)) >= 0:
             self._looked = at
             start = at + len(lead)
-            end = self._stdout.find(b"\n", start, start + LINE_LIMIT)
+            end = self._stdout.find(b"\n", start, start + LINE_BYTES)
             if end >= 0:
                 return self._stdout[start:end].decode(errors="replace")
-            if len(self._stdout) - start < LINE_LIMIT:
+            if len(self._stdout) - start < LINE_BYTES:
                 return None
             self._looked = start
         self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)

@@ -13,7 +13,7 @@ from connmgr.engine.nonce import new_nonce
 from connmgr.errors import ArchiveRefused, TransferFailed
 from connmgr.fs import scripts, tar
 from connmgr.fs.calls import Calls
-from connmgr.fs.files import BLOCK, SLOWEST_DISK, Place, chunked, joined, records_of
+from connmgr.fs.files import BLOCK_BYTES, DISK_BYTES_A_SECOND, Place, chunked, joined, records_of
 from connmgr.fs.tar import DIRECTORY, HARD_LINK, LINK, OTHER, Member, Reader
 
 PIECE_BYTES = 192 << 10
@@ -124,11 +124,11 @@ def extract(place: Place, path: bytes, pieces: Iterable[bytes], *, exact: bool, 
     :returns: the entries that could not be moved to their place.
     :raises ArchiveRefused: see :class:`Gate`; nothing was written.
     """
-    with place.run(scripts.EXTRACT, [path, new_nonce(), str(BLOCK)]) as exchange:
+    with place.run(scripts.EXTRACT, [path, new_nonce(), str(BLOCK_BYTES)]) as exchange:
         mask, _, takes = exchange.answer().partition(b" ")
         gate, reader = Gate(0 if exact else int(mask, 8), tally), Reader(pieces)
         exchange.stream(chunked(_to_the_end(reader, gate)), acknowledged=takes != b"exact")
-        exchange.answer(STALL_SECONDS + tally.bytes / SLOWEST_DISK + gate.members / MEMBERS_A_SECOND)
+        exchange.answer(STALL_SECONDS + tally.bytes / DISK_BYTES_A_SECOND + gate.members / MEMBERS_A_SECOND)
         *failed, end = [*records_of(exchange, REPORT_BYTES)] or [b""]
         if end != b"end":
             raise TransferFailed("The link broke while the files were put in place.")

@@ -13,7 +13,7 @@ from connmgr.errors import InvalidRequest, TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.archive import Archive
 from connmgr.fs.calls import Calls
-from connmgr.fs.files import LISTING_LIMIT, RECORD_LIMIT, SLOWEST_DISK, Place
+from connmgr.fs.files import DISK_BYTES_A_SECOND, LISTING_BYTES, RECORD_BYTES, Place
 from connmgr.fs.tar import FILE, HARD_LINK, Reader
 from connmgr.plugin import Deadline
 
@@ -93,7 +93,7 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
             break
         total += len(piece)
         *records, rest = (rest + piece).split(b"\0")
-        if total > LISTING_LIMIT or len(rest) > RECORD_LIMIT:
+        if total > LISTING_BYTES or len(rest) > RECORD_BYTES:
             raise TransferFailed("The far side sends more than the checksums that it was asked for.")
         found = []
         for record in records:
@@ -101,7 +101,7 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
                 found.append(Checksum(known[2], known[1].decode()))
                 deadline = Deadline(STALL_SECONDS)
             elif size := _SIZE.fullmatch(record):
-                deadline = Deadline(STALL_SECONDS + int(size[1]) / SLOWEST_DISK)
+                deadline = Deadline(STALL_SECONDS + int(size[1]) / DISK_BYTES_A_SECOND)
             else:
                 raise TransferFailed("The far side computed something else than SHA-256.")
         if found:

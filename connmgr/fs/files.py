@@ -22,26 +22,26 @@ from connmgr.fs.gate import Gate, Judge
 from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
 
-WHOLE = 64 << 10
+WHOLE_BYTES = 64 << 10
 """Largest file that is read completely before its size is reported, in bytes."""
 
-UNSIZED_LIMIT = 16 << 20
+UNSIZED_BYTES = 16 << 20
 """Most bytes that are read of a file with a small reported size; files in /proc report 0."""
 
-LISTING_LIMIT = 64 << 20
-DESCRIPTION_LIMIT = 64 << 10
+LISTING_BYTES = 64 << 20
+DESCRIPTION_BYTES = 64 << 10
 """Most bytes of a file's description, with a link's target."""
 
-RECORD_LIMIT = 16 << 10
+RECORD_BYTES = 16 << 10
 """Most bytes of an entry, and of a link's target."""
 
-BLOCK = 64 << 10
+BLOCK_BYTES = 64 << 10
 """Block size of the far side for a large file."""
 
 CHUNK_BYTES = 2 << 20
 """Bytes of one chunk to a far side; each chunk costs a process there."""
 
-SLOWEST_DISK = 1 << 20
+DISK_BYTES_A_SECOND = 1 << 20
 """Rate at which a far side must at least flush and check, in bytes per second, besides the time of any answer."""
 
 _NUMBER = re.compile(rb"[0-9]{1,20}")
@@ -76,9 +76,9 @@ class Reading:
             self._exchange = exchange = cleanup.enter_context(place.run(scripts.READ, [path]))
             self.size = _number(exchange.answer())
             self._pieces = exchange.data()
-            if self.size <= WHOLE:
+            if self.size <= WHOLE_BYTES:
                 # The reported size of such a file may be wrong, as in /proc and /sys.
-                content = _limited(self._pieces, UNSIZED_LIMIT)
+                content = _limited(self._pieces, UNSIZED_BYTES)
                 if not exchange.succeeded():
                     raise TransferFailed("The file could not be read to its end.")
                 self.size, self._pieces = len(content), iter([content])
@@ -158,11 +158,18 @@ def receive(place: Place, path: bytes, pieces: Iterable[bytes], size: int | None
 def _put(
     place: Place, path: bytes, chunks: Iterable[Chunk], facts: Callable[[], tuple[int, str]], marks: Marks
 ) -> None:
-    arguments: list[str | bytes] = [path, _octal(marks.mode), new_nonce(), str(BLOCK), marks.stamp, marks.replaces]
+    arguments: list[str | bytes] = [
+        path,
+        _octal(marks.mode),
+        new_nonce(),
+        str(BLOCK_BYTES),
+        marks.stamp,
+        marks.replaces,
+    ]
     with place.run(scripts.WRITE, arguments) as exchange:
         exact = exchange.answer() == b"exact"
         exchange.stream(chunks, lambda: b"end %d %b" % (facts()[0], facts()[1].encode()), acknowledged=not exact)
-        exchange.answer(STALL_SECONDS + facts()[0] / SLOWEST_DISK)
+        exchange.answer(STALL_SECONDS + facts()[0] / DISK_BYTES_A_SECOND)
 
 
 def chunked(pieces: Iterable[bytes | memoryview]) -> Iterator[Chunk]:
@@ -234,7 +241,7 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
     :raises TransferFailed: at the end, if the listing is incomplete.
     """
     before = b""
-    for record in records_of(exchange, LISTING_LIMIT):
+    for record in records_of(exchange, LISTING_BYTES):
         if before:
             yield before
         before = record
@@ -246,7 +253,7 @@ def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
     """Describe one file; with ``follow`` a link's target."""
     with place.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
         exchange.answer()
-        records = list(records_of(exchange, DESCRIPTION_LIMIT))
+        records = list(records_of(exchange, DESCRIPTION_BYTES))
     if len(records) != 2 or not records[1].startswith(b"target "):
         raise TransferFailed("The far side did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
@@ -259,8 +266,8 @@ def records_of(exchange: Exchange, limit: int) -> Iterator[bytes]:
     for piece in exchange.data():
         total += len(piece)
         *records, rest = (rest + piece).split(mark)
-        if total > limit or len(rest) > RECORD_LIMIT:
-            raise TransferFailed(f"The far side sends more than {limit if total > limit else RECORD_LIMIT} bytes.")
+        if total > limit or len(rest) > RECORD_BYTES:
+            raise TransferFailed(f"The far side sends more than {limit if total > limit else RECORD_BYTES} bytes.")
         yield from records if begun else records[1:]  # Output before the first mark belongs to nothing.
         begun = begun or bool(records)
     if not exchange.succeeded():

@@ -28,7 +28,7 @@ CURRENT_SECONDS = 1.0
 CALL_SECONDS = 30.0
 """Longest time of one call to a far side."""
 
-BEGIN = timedelta(minutes=1)
+BEGIN_WITHIN = timedelta(minutes=1)
 """Time after the request within which a missing job may still begin."""
 
 GONE = "gone"
@@ -266,7 +266,7 @@ class Jobs:
 
 def _may_begin(stored: StoredJob, seen: Seen) -> bool:
     """Whether a job that does not run yet was requested recently."""
-    return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN > now()
+    return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN_WITHIN > now()
 
 
 def far_name(id: str) -> str:

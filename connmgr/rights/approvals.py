@@ -32,7 +32,7 @@ from connmgr.vault.tables import now
 
 logger = logging.getLogger("connmgr.rights")
 
-MINUTES = 10
+DECISION_MINUTES = 10
 """Minutes that a request waits for a decision, and a decision for the repeated request."""
 
 MAX_GRANT_SECONDS = 86400
@@ -164,7 +164,7 @@ class Approvals:
         # Otherwise a token whose rule asks could create one token that requests and one that decides.
         if decider is not None and any(one.id in (found.token, *found.askers) for one in decider.lineage):
             raise PolicyDenied("A token does not decide about itself, nor about those that it was created with.")
-        lasts = timedelta(seconds=seconds) if verdict == "grant" else timedelta(minutes=MINUTES)
+        lasts = timedelta(seconds=seconds) if verdict == "grant" else timedelta(minutes=DECISION_MINUTES)
         state = {"once": ONCE, "grant": GRANTED, "deny": DENIED}[verdict]
         decided = {"state": state, "decidedBy": decider.id if decider else None}
 
@@ -206,7 +206,7 @@ class Approvals:
             "root": holder.lineage[-1].id,
             "asked": dict(asked),
         }
-        document = Document(key=digest, body=body, expires=now() + timedelta(minutes=MINUTES))
+        document = Document(key=digest, body=body, expires=now() + timedelta(minutes=DECISION_MINUTES))
         with self._lock:
             self._require_room(holder)
             added = self._stored.add(document, most=MAX_KEPT)

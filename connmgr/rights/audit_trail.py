@@ -16,7 +16,7 @@ from typing import Any
 
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
 from connmgr.rights.chain import Chain
-from connmgr.rights.trail_files import FILES, drop_half_a_line, first_number, older, open_for_writing
+from connmgr.rights.trail_files import KEPT_FILES, drop_half_a_line, first_number, older, open_for_writing
 from connmgr.rights.trail_query import text_of
 from connmgr.rights.trail_resuming import RESUMED, Anchors, place_of, standing
 from connmgr.vault.anchors import Anchor
@@ -215,19 +215,19 @@ class AuditTrail:
         # Created before anything is renamed: if that fails, all stays as it is.
         next_one = self.path.with_name(f"{self.path.name}.next")
         fresh = open_for_writing(next_one)
-        for number in range(FILES, 0, -1):
+        for number in range(KEPT_FILES, 0, -1):
             with suppress(FileNotFoundError):
                 older(self.path, number - 1).replace(older(self.path, number))
         next_one.replace(self.path)
         sync_directory(self.path.parent)
         os.close(self._descriptor)
         self._descriptor, self._size = fresh, os.fstat(fresh).st_size
-        if older(self.path, FILES).exists():
-            self._first = max(self._first, first_number(older(self.path, FILES - 1)))
+        if older(self.path, KEPT_FILES).exists():
+            self._first = max(self._first, first_number(older(self.path, KEPT_FILES - 1)))
 
     def _remove_oldest(self, first: int) -> None:
         """Remove the oldest file if it is one too many, and the vault knows that the trail now begins at ``first``."""
-        surplus = older(self.path, FILES)
+        surplus = older(self.path, KEPT_FILES)
         with self._lock:
             if first_number(surplus) < first:
                 surplus.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from connmgr.rights.chain import Chain, link_of
 from connmgr.vault.sqlite import sync_directory
 
 FILE_NAME = "audit.log"
-FILES = 8
+KEPT_FILES = 8
 """Number of files kept: ``audit.log``, then ``audit.log.1``, the newest of the older ones, and so on.
 
 One more is kept until the vault has stored the new beginning of the trail.
@@ -68,7 +68,7 @@ def opened(path: Path) -> Iterator[list[BinaryIO]]:
 
 def _opened(path: Path, stack: contextlib.ExitStack) -> list[BinaryIO]:
     found: dict[object, BinaryIO] = {}
-    for number in range(FILES + 1):
+    for number in range(KEPT_FILES + 1):
         with contextlib.suppress(FileNotFoundError):
             # pathlib knows no opener, and ruff no ExitStack around a call.
             file = open(older(path, number), "rb", opener=_open_to_read)  # noqa: SIM115

@@ -14,8 +14,8 @@ from nacl.pwhash import argon2id
 from connmgr.errors import Busy, IntegrityError, InvalidRequest, UnlockThrottled
 
 SALT_BYTES = 16
-SHORTEST = 8
-LONGEST = 1024
+MIN_CHARACTERS = 8
+MAX_CHARACTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def new_salt() -> bytes:
 
 def check_new_passphrase(passphrase: str) -> None:
     """Raise :class:`InvalidRequest` for a passphrase that is too short or too long."""
-    if not SHORTEST <= len(passphrase) <= LONGEST:
-        raise InvalidRequest(f"A passphrase has {SHORTEST} to {LONGEST} characters.")
+    if not MIN_CHARACTERS <= len(passphrase) <= MAX_CHARACTERS:
+        raise InvalidRequest(f"A passphrase has {MIN_CHARACTERS} to {MAX_CHARACTERS} characters.")
 
 
 class KeyDerivation:

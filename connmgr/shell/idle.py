@@ -11,7 +11,7 @@ from connmgr.shell.table import Entry, ShellName, ShellTable
 
 logger = logging.getLogger("connmgr.shell")
 
-LONGEST_INTERVAL = 30.0
+MAX_INTERVAL_SECONDS = 30.0
 """Longest interval of the checks."""
 
 
@@ -34,7 +34,7 @@ class IdleCloser:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        while not self._closing.wait(min(LONGEST_INTERVAL, self._timeout / 4)):
+        while not self._closing.wait(min(MAX_INTERVAL_SECONDS, self._timeout / 4)):
             for name, _, _ in self._table.taken():
                 try:
                     self._end_if_idle(name)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("connmgr.shell")
 
-REAP_TIMEOUT = 3.0
-START_TOLERANCE = 0.05
+REAP_SECONDS = 3.0
+START_TOLERANCE_SECONDS = 0.05
 """Seconds by which two readings of one process's start time may differ."""
 
 
@@ -88,7 +88,7 @@ def _kill_left(pid: int, started: float) -> bool:
 
     with contextlib.suppress(psutil.Error):
         shell = psutil.Process(pid)
-        if abs(shell.create_time() - started) <= START_TOLERANCE:
+        if abs(shell.create_time() - started) <= START_TOLERANCE_SECONDS:
             _kill_tree(shell)
             return True
     return False
@@ -104,4 +104,4 @@ def _kill_tree(shell: psutil.Process) -> None:
     for process in {*tree, *shell.children(recursive=True)}:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(tree, REAP_TIMEOUT)
+    psutil.wait_procs(tree, REAP_SECONDS)

@@ -16,7 +16,7 @@ import pytest
 from connmgr import errors
 from connmgr.fs import calls, scripts
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import LISTING_LIMIT, Place
+from connmgr.fs.files import LISTING_BYTES, Place
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, eventually, shell_called_sh
@@ -161,7 +161,7 @@ def test_whatever_a_far_side_answers_is_read_quickly(answer: bytes) -> None:
 
 
 def test_a_far_side_that_tells_without_end_is_left() -> None:
-    answer = b"MARK ok\n" + fill(SUM + b"  ./x\0", LISTING_LIMIT + (1 << 20)) + b"MARK endMARK over 0\n"
+    answer = b"MARK ok\n" + fill(SUM + b"  ./x\0", LISTING_BYTES + (1 << 20)) + b"MARK endMARK over 0\n"
     with pytest.raises(errors.TransferFailed, match="more than"):
         sums(scripted(answer, scripts.CHECKSUM), b".")
 

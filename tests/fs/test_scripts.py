@@ -19,7 +19,7 @@ import pytest
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import BLOCK, NOTHING, Marks, Place, receive
+from connmgr.fs.files import BLOCK_BYTES, NOTHING, Marks, Place, receive
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     NECESSARY,
@@ -79,7 +79,7 @@ def test_files_of_any_name_come_back_as_they_were(place: Place, write: Write, fo
     assert names_in(folder) == []
 
 
-@pytest.mark.parametrize("size", [2 * BLOCK, 5 * BLOCK + 1, 16 * BLOCK])
+@pytest.mark.parametrize("size", [2 * BLOCK_BYTES, 5 * BLOCK_BYTES + 1, 16 * BLOCK_BYTES])
 def test_files_of_many_blocks_arrive_whole_or_not_at_all(
     place: Place, tools: str, write: Write, blobs: Blobs, folder: Path, size: int
 ) -> None:

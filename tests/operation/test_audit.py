@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connmgr.errors import StartupError
-from connmgr.rights.trail_files import FILES
+from connmgr.rights.trail_files import KEPT_FILES
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, send
 from tests.conftest import StartDaemon
@@ -193,7 +193,7 @@ def test_files_are_put_aside_and_their_number_is_bounded(tmp_path: Path) -> None
         trail.record(FACTS, {"command": "true"}, {"exitCode": 0})
     trail.close()
     kept = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix != ".log" else 0)
-    assert len(kept) == FILES
+    assert len(kept) == KEPT_FILES
     assert all(path.stat().st_size <= 1000 for path in kept)
     numbers = [entry["seq"] for path in reversed(kept) for entry in _entries(path)]
     assert numbers == list(range(numbers[0], 101))

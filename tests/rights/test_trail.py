@@ -15,7 +15,7 @@ import pytest
 
 from connmgr.errors import AuditUnavailable, StartupError, VaultUnavailable
 from connmgr.rights import audit_trail
-from connmgr.rights.trail_files import FILE_NAME, FILES
+from connmgr.rights.trail_files import FILE_NAME, KEPT_FILES
 from connmgr.rights.trail_query import Wanted, search
 from connmgr.rights.trail_verification import Verdict, verify
 from connmgr.vault.anchors import Anchor
@@ -231,11 +231,11 @@ def test_the_chain_goes_on_over_files_that_are_put_aside_and_their_number_is_bou
     assert (found.faults, found.remarks, found.last) == ([], [], 120)
     assert found.first is not None
     assert found.first > 1
-    assert len(list(trail.directory.iterdir())) == FILES
-    assert all(b'"trail":"' in trail.lines(number)[0] for number in range(FILES))
+    assert len(list(trail.directory.iterdir())) == KEPT_FILES
+    assert all(b'"trail":"' in trail.lines(number)[0] for number in range(KEPT_FILES))
 
 
-@pytest.mark.parametrize("number", [1, 4, FILES - 1])
+@pytest.mark.parametrize("number", [1, 4, KEPT_FILES - 1])
 def test_a_file_that_is_taken_away_is_missed(trail: Trail, number: int) -> None:
     trail.write(100, max_bytes=1000)
     first, last = (json.loads(trail.lines(number)[at])["seq"] for at in (0, -1))
@@ -367,10 +367,10 @@ def test_files_stay_until_the_vault_knows_that_they_may_go(trail: Trail) -> None
 
     trail.anchors = Sometimes()
     trail.write(60, max_bytes=1000)
-    while not trail.file(FILES - 1).exists():
+    while not trail.file(KEPT_FILES - 1).exists():
         trail.write(1, max_bytes=1000)
     away.set()
-    surplus = trail.file(FILES)
+    surplus = trail.file(KEPT_FILES)
     while not surplus.exists():
         trail.write(1, max_bytes=1000)
     assert trail.faults() == []
