@@ -145,6 +145,9 @@ def litter(directory: Path) -> list[str]:
 def eventually(holds: Callable[[], bool], what: str) -> None:
     """Wait until ``holds()`` does, or fail with ``what``."""
     deadline = time.monotonic() + PATIENCE
+    pause = 0.02
     while not holds():
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        time.sleep(pause)
+        # A look at a far side takes some programs there.
+        pause = min(1.5 * pause, 0.25)
