@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.fs import calls, scripts
+from connmgr.fs import calls, checksums, scripts
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import LISTING_BYTES, Place
+from connmgr.fs.files import Place
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, eventually, shell_called_sh
@@ -160,8 +160,10 @@ def test_whatever_a_far_side_answers_is_read_quickly(answer: bytes) -> None:
         sums(far_side, b".")
 
 
-def test_a_far_side_that_tells_without_end_is_left() -> None:
-    answer = b"MARK ok\n" + fill(SUM + b"  ./x\0", LISTING_BYTES + (1 << 20)) + b"MARK endMARK over 0\n"
+def test_a_far_side_that_tells_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 1 << 20
+    monkeypatch.setattr(checksums, "LISTING_BYTES", limit)
+    answer = b"MARK ok\n" + fill(SUM + b"  ./x\0", 2 * limit) + b"MARK endMARK over 0\n"
     with pytest.raises(errors.TransferFailed, match="more than"):
         sums(scripted(answer, scripts.CHECKSUM), b".")
 
