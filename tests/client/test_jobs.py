@@ -93,7 +93,7 @@ class TestOutput:
         def poll(client: Client) -> bytes:
             with client:
                 job = client.jobs.start(
-                    LOCAL_MACHINE, "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo; sleep 0.01; done"
+                    LOCAL_MACHINE, "i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo; sleep 0.01; done"
                 )
                 piece = job.output(wait=25)
                 while not piece.ended:
@@ -101,7 +101,7 @@ class TestOutput:
                 return job.output().stdout
 
         with ThreadPoolExecutor(8) as pool:
-            assert set(pool.map(poll, [client.clone() for _ in range(8)])) == {b"\n" * 100}
+            assert set(pool.map(poll, [client.clone() for _ in range(8)])) == {b"\n" * 50}
 
     def test_output_that_is_gone_is_said_to_be(self, client: Client, daemon: Daemon) -> None:
         job = client.jobs.start(LOCAL_MACHINE, "echo one")
