@@ -15,9 +15,9 @@ from tests.recorder import write_recorder
 
 
 @pytest.fixture(scope="module")
-def reused() -> Iterator[Reused]:
+def reused(request: pytest.FixtureRequest) -> Iterator[Reused]:
     """The sessions of a module's tests."""
-    sessions = Reused()
+    sessions = Reused(request.session)
     yield sessions
     sessions.close()
 

@@ -62,9 +62,10 @@ def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport
 
 
 class Reused:
-    """Sessions that are opened when first asked for, and serve test after test until one has ended them."""
+    """Sessions that are opened when first asked for, and serve test after test until one fails or has ended them."""
 
-    def __init__(self) -> None:
+    def __init__(self, tests: pytest.Session) -> None:
+        self._tests = tests
         self._opened: dict[Hashable, tuple[Session, ExitStack]] = {}
 
     @contextlib.contextmanager
@@ -74,10 +75,11 @@ class Reused:
             stack = ExitStack()
             self._opened[key] = stack.enter_context(opening()), stack
         session, stack = self._opened[key]
+        failed = self._tests.testsfailed
         try:
             yield session
         finally:
-            if session.alive:
+            if session.alive and self._tests.testsfailed == failed:
                 begin_anew(session)
             else:
                 del self._opened[key]

@@ -286,10 +286,9 @@ def test_field_separators_split_no_word_of_the_sessions(posix: Session, separato
 
 @pytest.mark.local("elsewhere by test_field_separators_split_no_word_of_the_sessions")
 def test_each_character_may_separate_fields(posix: Session) -> None:
-    for character in CHARACTERS:
-        run(posix, b"export IFS=" + quote(character))
-        result = run(posix, "cd /usr; echo ran; false")
-        assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), character
+    for before, character in zip([b"(none)", *CHARACTERS], [*CHARACTERS, b""], strict=True):
+        result = run(posix, b"cd /usr; echo ran; export IFS=" + quote(character) + b"; false")
+        assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), before
 
 
 def test_xtrace_shows_the_command_alone(posix: Session) -> None:

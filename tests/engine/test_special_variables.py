@@ -98,11 +98,12 @@ SPECIAL = {
 )
 def test_no_value_of_a_special_variable_harms_the_session(posix: Session, name: str) -> None:
     for value in VALUES:
-        run(posix, f"export {name}='{value}'")
+        run(posix, f"cd /; export {name}='{value}'")
         result = run(posix, "cd /usr; echo ran; /bin/true; false")
         assert (result.exit_code, bytes(result.stdout)) == (1, b"ran\n"), f"{name}={value!r}: {result.stderr!r}"
         assert out(posix, "/bin/pwd") == "/usr\n"
-        run(posix, f"cd /; unset {name}")
+    run(posix, f"unset {name}")
+    assert_usable(posix)
 
 
 @pytest.mark.parametrize("name", ["OPTIND", "PPID", "UID", "LINENO", "SECONDS", "FUNCNEST", "IFS", "PS4", "SHLVL"])

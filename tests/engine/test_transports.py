@@ -43,17 +43,17 @@ NEEDS = {
 
 
 class Kept:
-    """Sessions that are opened when first asked for, and serve test after test until one has ended them.
+    """The sessions of all ways and shells.
 
     Plain ssh leads to the user who runs the tests, by a server of their own; for all else there is a machine, with a
     user who may become root.
     """
 
-    def __init__(self, links: ExitStack) -> None:
+    def __init__(self, links: ExitStack, tests: pytest.Session) -> None:
         self._links = links
         self._transports: dict[str, Transport] = {}
         self._users: list[Inhabitant] = []
-        self._sessions = Reused()
+        self._sessions = Reused(tests)
 
     def get(self, way: str, shell: str, request: pytest.FixtureRequest) -> AbstractContextManager[Session]:
         return self._sessions.get((way, shell), lambda: session_on(self._transport(way, request), shell))
@@ -85,10 +85,10 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(home_of_the_daemon: Path) -> Iterator[Kept]:
+def kept(home_of_the_daemon: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
     """The sessions of all ways and shells."""
     with ExitStack() as links:
-        sessions = Kept(links)
+        sessions = Kept(links, request.session)
         links.callback(sessions.close)
         yield sessions
 
@@ -201,7 +201,7 @@ def test_an_sh_that_is_ksh93_is_told_by_what_it_is(kept: Kept, request: pytest.F
 @by(*((way, "bash") for way in WAYS))
 def test_hard_to_kill_elsewhere(any_shell: Session, case: str) -> None:
     with pytest.raises(CommandTimeout):
-        run(any_shell, test_time_and_size.HARD_TO_KILL[case], timeout=0.3)
+        run(any_shell, test_time_and_size.HARD_TO_KILL[case], timeout=0.15)
     assert_usable(any_shell)
     # The subshell of the last command may still be on its way out.
     for child in psutil.Process(any_shell.pid).children(recursive=True):
