@@ -45,14 +45,14 @@ def test_a_token_is_shown_once_and_not_kept(daemon: Daemon) -> None:
     assert made["token"] not in daemon.stderr()
 
 
-def test_a_token_is_a_bearer_and_a_credential_of_the_handshake(daemon: Daemon) -> None:
-    holder = create(daemon, "connection.read")
+def test_a_token_is_a_bearer_and_a_credential_of_the_handshake(clean_daemon: Daemon) -> None:
+    holder = create(clean_daemon, "connection.read")
     assert holder.ok("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="*")["found"] == [LOCAL]
     session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
     body = {"connection": LOCAL, "command": "true"}
-    assert send(daemon.url, "/shell/exec", body, session).code == "scope_denied"
-    daemon.client.post("/token/revoke", id=holder.id)
-    assert send(daemon.url, "/connection/info", {"connections": [LOCAL]}, session).code == "token_revoked"
+    assert send(clean_daemon.url, "/shell/exec", body, session).code == "scope_denied"
+    clean_daemon.client.post("/token/revoke", id=holder.id)
+    assert send(clean_daemon.url, "/connection/info", {"connections": [LOCAL]}, session).code == "token_revoked"
     assert handshake(holder).code == "token_revoked"
 
 
