@@ -15,8 +15,8 @@ from tests.daemon import Daemon
 class CleanDaemon:
     """Lends one daemon to tests, one after another. One that cannot be cleaned is stopped and replaced.
 
-    What the daemon has written and counted stays, and so do approvals, revoked tokens, terminals that have ended: tests
-    that look at these, add a user to the vault or stop the daemon need one of their own.
+    What the daemon has written and counted stays, and so do approvals, revoked tokens and ended terminals. Tests that
+    look at these, add a user to the vault or stop the daemon need a daemon of their own.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
