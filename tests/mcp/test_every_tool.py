@@ -31,12 +31,6 @@ def holder(daemon: Daemon) -> Iterator[Holder]:
     daemon.client.command.remove(SAVED)
 
 
-@pytest.fixture(scope="module")
-def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
-    with HttpBridge(daemon) as running:
-        yield running
-
-
 @asynccontextmanager
 async def sdk(daemon: Daemon, bridge: HttpBridge, holder: Holder, transport: str, mode: str) -> AsyncIterator[Client]:
     """Yield the SDK's client."""

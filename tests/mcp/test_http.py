@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -24,12 +24,6 @@ from tests.rights import wire
 from tests.rights.wire import Holder
 
 WORKER = ("connection.read", "shell.any", "job")
-
-
-@pytest.fixture(scope="module")
-def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
-    with HttpBridge(daemon) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -50,12 +50,6 @@ def holder(daemon: Daemon) -> Holder:
     return wire.create(daemon, *SCOPES)
 
 
-@pytest.fixture(scope="module")
-def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
-    with HttpBridge(daemon) as running:
-        yield running
-
-
 def inspect(home: Path, era: str, target: list[str], *options: str) -> dict[str, Any]:
     """Have the inspector ask the server at ``target``, and return the result."""
     words = ["--cli", "--protocol-era", era, "--format", "json", "--quiet", "--connect-timeout", CONNECT_MS]
@@ -87,12 +81,18 @@ def test_the_inspector_runs_a_command(tmp_path: Path, target: list[str], era: st
     assert (told["state"], told["exitCode"], told["stdout"]) == ("exited", 3, "out\n")
 
 
-@pytest.mark.parametrize(("suite", "version"), sorted(WANTING))
-def test_the_server_conforms(tmp_path: Path, daemon: Daemon, holder: Holder, suite: str, version: str) -> None:
+@pytest.fixture(scope="module")
+def proxy(daemon: Daemon, holder: Holder) -> Iterator[BearingProxy]:
+    """A way to a server with the tools that the suites look for."""
     everything = [sys.executable, "-m", "tests.mcp.everything", daemon.url]
     with HttpBridge(daemon, argv=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
-        words = ["server", "--url", proxy.url, "--suite", suite, "--spec-version", version]
-        _, output, errors = official.run(official.CONFORMANCE, *words, home=tmp_path)
+        yield proxy
+
+
+@pytest.mark.parametrize(("suite", "version"), sorted(WANTING))
+def test_the_server_conforms(tmp_path: Path, proxy: BearingProxy, suite: str, version: str) -> None:
+    words = ["server", "--url", proxy.url, "--suite", suite, "--spec-version", version]
+    _, output, errors = official.run(official.CONFORMANCE, *words, home=tmp_path)
     summary = re.findall(r"^([✓✗]) ([\w-]+): \d+ passed", output, re.MULTILINE)
     assert summary, (output, errors)
     failed = {name for mark, name in summary if mark == "✗"}
