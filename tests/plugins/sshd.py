@@ -225,7 +225,8 @@ def privilege_separation() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    markers = Path(tempfile.gettempdir()) / "connmgr-run-sshd"
+    # Beside what they are about: other test processes may have a /tmp of their own.
+    markers = PRIVILEGE_SEPARATION.with_name("connmgr-tests-sshd")
     markers.mkdir(exist_ok=True, mode=0o700)
     with _locked(markers / "lock"):
         if not PRIVILEGE_SEPARATION.exists():
