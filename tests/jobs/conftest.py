@@ -16,7 +16,7 @@ from connmgr.jobs.launch import Launch
 from connmgr.jobs.spool import Seen, Spool
 from connmgr.plugin import Transport
 from connmgr_local.transport import LocalTransport
-from tests.engine.conftest import any_shell, posix  # noqa: F401 - fixtures
+from tests.engine.conftest import any_shell, posix, reused  # noqa: F401 - fixtures
 from tests.fs.far_sides import eventually
 
 WAIT = 30.0

