@@ -126,7 +126,7 @@ def port() -> Iterator[str]:
         yield str(number)
 
 
-WORKERS_PER_CORE = 3
+WORKERS_PER_CORE = 2
 
 
 @pytest.hookimpl(optionalhook=True)

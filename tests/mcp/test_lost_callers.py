@@ -35,8 +35,9 @@ def worker(daemon: Daemon) -> Holder:
 
 
 def bridge() -> psutil.Process:
-    """Return the process of the server that a client of this process has started."""
-    [one] = [one for one in psutil.Process().children(recursive=True) if "mcp" in _words(one)]
+    """Return the server that a client of this process has started on its standard input."""
+    children = [(one, _words(one)) for one in psutil.Process().children(recursive=True)]
+    [one] = [one for one, words in children if "mcp" in words and "--http" not in words]
     return one
 
 
