@@ -1,0 +1,73 @@
+"""The threads that serve requests: how many there are, and what waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from waitress.task import ThreadedTaskDispatcher
+
+from connmgr.daemon.threads import Threads
+from tests.conftest import StartDaemon
+
+TIMEOUT = 25
+
+
+class Request:
+    """A task that lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def service(self) -> None:
+        self.begun.set()
+        assert self.let_go.wait(TIMEOUT)
+
+    def cancel(self) -> None:
+        self.let_go.set()
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads(3)
+    yield threads
+    threads.shutdown(timeout=TIMEOUT)
+    assert not threads.threads
+
+
+def test_each_request_has_a_thread_until_there_are_enough(threads: Threads) -> None:
+    assert not threads.threads
+    requests = [Request() for _ in range(4)]
+    for request in requests:
+        threads.add_task(request)
+    assert all(request.begun.wait(TIMEOUT) for request in requests[:3])
+    assert len(threads.threads) == 3
+    assert not requests[3].begun.is_set()
+    requests[0].let_go.set()
+    assert requests[3].begun.wait(TIMEOUT), "the fourth waits for a thread in vain"
+    for request in requests:
+        request.let_go.set()
+
+
+def test_a_request_waits_where_the_system_allows_no_thread(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Request(), Request()
+    threads.add_task(first)
+    assert first.begun.wait(TIMEOUT)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadedTaskDispatcher, "start_new_thread", refuse)
+    threads.add_task(second)
+    assert (len(threads.threads), threads.active_count) == (1, 1)
+    first.let_go.set()
+    assert second.begun.wait(TIMEOUT), "the second waits for a thread that does not exist"
+    second.let_go.set()
+
+
+def test_a_new_daemon_has_few_threads(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    daemon.client.daemon.status()
+    assert psutil.Process(daemon.pid).num_threads() < 20
