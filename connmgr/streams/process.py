@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from connmgr.plugin import Channel
-from connmgr.streams.loop import Loop
+from connmgr.streams.loop import Loop, Timer
 
 INPUT_SECONDS = 24 * 3600.0
 """Input that a process does not read is dropped after this time."""
@@ -22,6 +22,9 @@ POLL_SECONDS = 1.0
 
 STATUS_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.25)
 """Intervals between checks for the exit status of a process that runs on after the end of its output."""
+
+QUIET_SECONDS = 1.0
+"""A terminal is over if its process has ended and nothing came for this time, although other processes keep it open."""
 
 READS_AT_ONCE = 4
 """Most reads of one process before others get their turn."""
@@ -53,7 +56,8 @@ class Process:
         self._ends_input = False
         self._writing = self._broken = False
         self._paused = self._over = False
-        self._looks = 0
+        self._received = self._looks = 0
+        self._quiet_timer: Timer | None = None
         self._may_read = threading.Event()
         self._descriptor = channel.fileno()
         if self._descriptor is None:
@@ -117,6 +121,8 @@ class Process:
         if self._over:
             return
         self._over = True
+        if self._quiet_timer is not None:
+            self._quiet_timer.cancel()
         self._may_read.set()
         self._input.clear()
         if self._descriptor is not None:
@@ -148,18 +154,33 @@ class Process:
             if not (stdout or stderr):
                 self._look_at_end()
                 return
-            self._output(stdout, stderr)
+            self._receive(stdout, stderr)
+
+    def _receive(self, stdout: bytes, stderr: bytes) -> None:
+        self._received += len(stdout) + len(stderr)
+        self._output(stdout, stderr)
 
     def _look_at_end(self) -> None:
         """Check for the end of a terminal's process, whose children may keep the terminal open."""
-        # Without a terminal, a process ends with its output.
         try:
             status = self._channel.exit_status(0)
         except (TimeoutError, EOFError, OSError):
             return
-        if self._channel.merged:
-            self.close()
-            self._ended(status)
+        # The status may overtake output: sshd sends it when the process ends. Without a terminal, the output ends too.
+        if self._channel.merged and self._quiet_timer is None:
+            self._await_quiet(status)
+
+    def _await_quiet(self, status: int) -> None:
+        received = self._received
+
+        def look() -> None:
+            if self._paused or self._received != received:
+                self._await_quiet(status)
+            elif not self._over:
+                self.close()
+                self._ended(status)
+
+        self._quiet_timer = self._loop.after(QUIET_SECONDS, look)
 
     def _output_is_over(self) -> None:
         if self._descriptor is not None:
@@ -203,7 +224,7 @@ class Process:
 
     def _pass_on(self, stdout: bytes, stderr: bytes, passed: threading.Event) -> None:
         if not self._over:
-            self._output(stdout, stderr)
+            self._receive(stdout, stderr)
         passed.set()
 
     def _write_on(self) -> None:
