@@ -300,7 +300,7 @@ class HostUnresolved(OperationError):
 
 
 class HostRefused(OperationError):
-    """The host refused the TCP connection, or closed it before the protocol began."""
+    """The host refused the TCP connection, or closed it before it had decided on the login."""
 
 
 class HostUnreachable(OperationError):

@@ -16,7 +16,7 @@ from paramiko import common
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
-from connmgr.errors import AuthFailed
+from connmgr.errors import AuthFailed, HostRefused
 from connmgr.plugin import Deadline
 from connmgr_ssh.keys import Identity
 from connmgr_ssh.link import Link
@@ -68,6 +68,7 @@ class Login:
     tried: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _answers: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
+    _password_sent: bool = False
     _password_refused: bool = False
 
     def run(self, identities: Sequence[Identity], password: str | None) -> None:
@@ -130,6 +131,7 @@ class Login:
         return self._request("publickey", fields + packed(identity.sign(signed, algorithm, self.deadline)))
 
     def _send_password(self, secret: bytes) -> tuple[int, Message]:
+        self._password_sent = True
         code, answer = self._request("password", b"\0" + secret)
         if code == _NEW_PASSWORD:
             raise AuthFailed(f"The password of {self.user} has expired: the host wants a new one before it logs in.")
@@ -149,7 +151,8 @@ class Login:
                     self.notes.append(f"the host asked {questions[0][0]!r}, which only a person can answer")
                     # Another request ends this one (RFC 4256, section 3.1) without a wrong answer.
                     return self._request("none") if not sent else self._no_answers(len(questions))
-                answers, sent = secret, True
+                answers = secret
+                sent = self._password_sent = True
             code, message = self._respond(len(questions), answers)
         if sent:
             self._note_refusal(code, message)
@@ -204,8 +207,14 @@ class Login:
         reason = _printable(self.link.disconnected or "")
         if not self.tried and not reason:
             return EOFError()
-        said = f" It said: {reason}." if reason else " It may allow fewer attempts (MaxAuthTries)."
-        return AuthFailed(f"The host ended the connection during the login of {self.user}.{said} {self._refusal()}")
+        ended = f"The host ended the connection during the login of {self.user}."
+        if reason:
+            return AuthFailed(f"{ended} It said: {reason}. {self._refusal()}")
+        if self._password_sent:
+            return AuthFailed(f"{ended} It may allow fewer attempts (MaxAuthTries). {self._refusal()}")
+        # A host that restarts ends logins without a word, and trying keys again cannot lock an account.
+        tried = ", ".join(self.tried)
+        return HostRefused(f"{ended} It may be restarting, or allow fewer attempts (MaxAuthTries). Tried: {tried}.")
 
     # The interface of an authentication handler, which paramiko calls in its reader thread.
 

@@ -6,14 +6,16 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import paramiko
 import pytest
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL
 
-from connmgr.errors import AuthFailed
+from connmgr.errors import AuthFailed, HostRefused
 from connmgr_ssh import Ssh
+from tests.plugins.sshd import keygen
 
 WAIT = 20.0
 PASSWORD = "correct horse"
@@ -29,12 +31,21 @@ class Examiner(paramiko.ServerInterface):
         self.methods = methods
         self.answers: list[list[str]] = []
         self.passwords: list[str] = []
+        self.hang_up: Callable[[], object] | None = None
+        """Called in place of the answer to a key or a password."""
 
     def get_allowed_auths(self, username: str) -> str:
         return self.methods
 
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        if self.hang_up:
+            self.hang_up()
+        return AUTH_FAILED
+
     def check_auth_password(self, username: str, password: str) -> int:
         self.passwords.append(password)
+        if self.hang_up:
+            self.hang_up()
         return AUTH_SUCCESSFUL if password == PASSWORD else AUTH_FAILED
 
     def check_auth_interactive(self, username: str, submethods: str) -> Any:
@@ -70,6 +81,11 @@ class Server:
         self._transport.add_server_key(self.key)
         self._transport.start_server(event=threading.Event(), server=self.examiner)
 
+    def hang_up(self) -> None:
+        """End the connection without a word."""
+        assert self._transport
+        self._transport.sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._thread.join(WAIT)
         self._listener.close()
@@ -94,13 +110,13 @@ def serve() -> Iterator[Serve]:
         server.close()
 
 
-def log_in(ssh: Ssh, server: Server) -> None:
+def log_in(ssh: Ssh, server: Server, **credentials: Any) -> None:
     data = ssh.schema().load(
         {
             "host": "127.0.0.1",
             "port": server.port,
             "user": "someone",
-            "password": PASSWORD,
+            **(credentials or {"password": PASSWORD}),
             "hostKey": f"{server.key.get_name()} {server.key.get_base64()}",
         }
     )
@@ -166,3 +182,17 @@ def test_control_characters_of_a_question_do_not_reach_the_client(ssh: Ssh, serv
     with pytest.raises(AuthFailed) as caught:
         log_in(ssh, serve([[("\x1b[2JCode\r\n", False)]]))
     assert caught.value.message.isprintable()
+
+
+def test_a_host_that_ends_a_login_without_a_word_has_refused_a_password_but_not_a_key(
+    ssh: Ssh, serve: Serve, tmp_path: Path
+) -> None:
+    key = keygen(tmp_path / "key")
+    for credentials, expected in (
+        ({"identity": {"file": str(key)}}, HostRefused),
+        ({"password": PASSWORD}, AuthFailed),
+    ):
+        server = serve([], methods="publickey,password")
+        server.examiner.hang_up = server.hang_up
+        with pytest.raises(expected, match="ended the connection during the login of someone"):
+            log_in(ssh, server, **credentials)
