@@ -21,7 +21,7 @@ DEFAULT_CAP = 64 << 20
 """Most bytes that are kept of each stream."""
 
 SMALL_INPUT_BYTES = 16 << 10
-"""Larger standard input is not sent with the command, but queued as later input."""
+"""Larger standard input is not sent with the command, but stored before it begins."""
 
 _CHUNK = 8 << 10
 _UNSAFE = re.compile(rb"[^ -~]|[\\']")
@@ -54,9 +54,9 @@ class Launch:
     tells_directory: bool = False
 
     @property
-    def waits_for_input(self) -> bool:
-        """Whether its input is queued on the far side."""
-        return self.stdin is OPEN or len(self.stdin) > SMALL_INPUT_BYTES
+    def stored_input(self) -> bytes:
+        """The input that is stored on the far side before the job begins; empty if there is none."""
+        return self.stdin if self.stdin is not OPEN and len(self.stdin) > SMALL_INPUT_BYTES else b""
 
     @property
     def directory(self) -> bytes:
@@ -89,7 +89,7 @@ class Launch:
         dialect = self._dialect
         steps = [self._subdirectory(dialect), *self._environment(dialect), *self._end(dialect), self._command(dialect)]
         command = b"\n".join(steps)
-        if not self.stdin or self.waits_for_input:
+        if not self.stdin or self.stored_input:
             return b"exec 7<&-\n", command
         # A builtin, so that `ps` does not show these values.
         return b"exec 7<&-\n{ " + b"\n".join(_put(dialect, self.stdin)) + b"\n} | {\n", command + b"\n}"

@@ -6,7 +6,7 @@ They need only POSIX.1-2017; if present they use setsid, /proc, and the extensio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connmgr import errors
 from connmgr.engine.helper import EXCHANGE, Program
@@ -57,16 +57,25 @@ _LIBRARY = (
 )
 
 
-def _program(name: str, *more: str, fed: bool = False) -> Program:
+_SIZES = "size=$1 block=$2 blocks=$3 left=$4; shift 4"
+
+
+def _program(name: str, *more: str, opening: str = "", fed: bool = False) -> Program:
     body = tuple(_source(file) for file in (name, *more))
-    return Program(f"job_run_{name}", _LIBRARY, body, _source("places"), fed=fed, refusals=REFUSALS)
+    return Program(f"job_run_{name}", _LIBRARY, body, _source("places"), opening, fed=fed, refusals=REFUSALS)
 
 
-START = _program("start")
+START = _program("start", opening="fed=")
 """``id cap seconds open directory cwd``, the script in two parts, ``clean tell``, and the argv of a shell that runs
 the script on descriptor 7: the two parts, with the variable ``job_setting`` between them.
 
 ``ok``, the runner's process id and start time, the system's boot, a warning or ``-``, and the job's directory.
+"""
+
+START_FED = replace(START, name="job_run_start_fed", opening=f"fed=1; {_SIZES}", fed=True)
+"""The input's size and block size as for WRITE in :mod:`connmgr.fs.scripts`; then as START.
+
+``ok`` when it is ready for the input; then as START, when the input is stored.
 """
 
 LOOK = _program("look", "describe")
@@ -78,8 +87,8 @@ READ = _program("read", "describe", "content")
 KILL = _program("kill", "describe")
 """``id signal grace note``. ``ok`` and the number of processes that refused the signal; then as LOOK."""
 
-INPUT = _program("input", fed=True)
-"""``id size eof nonce``, the block size as for WRITE in :mod:`connmgr.fs.scripts`, and the most bytes of unread input.
+INPUT = _program("input", opening=_SIZES, fed=True)
+"""The sizes as for START_FED, ``id eof nonce``, and the most bytes of unread input.
 
 ``ok`` when it is ready for the data, and ``ok`` when they are stored.
 """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from connmgr.engine.exchange import Exchange
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
-from connmgr.errors import ConnmgrError, InvalidRequest, PermissionDenied, TransferFailed
+from connmgr.errors import InvalidRequest, PermissionDenied, TransferFailed
 from connmgr.jobs import scripts
-from connmgr.jobs.launch import Launch
+from connmgr.jobs.launch import OPEN, Launch
 from connmgr.plugin import Deadline, Transport
 
 BLOCK_BYTES = 4096
@@ -94,22 +94,15 @@ class Spool:
         """
         deadline = Deadline(timeout)
         seconds = "" if launch.timeout is None else str(max(1, math.ceil(launch.timeout)))
-        arguments = [_checked(launch.id), str(launch.cap), seconds, "1" if launch.waits_for_input else ""]
+        arguments = [_checked(launch.id), str(launch.cap), seconds, "1" if launch.stdin is OPEN else ""]
         rest = [launch.directory, launch.subdirectory, *launch.script, *launch.words]
-        setting = {"job_setting": launch.setting}
-        with Exchange(self._transport, self._helpers, scripts.START, [*arguments, *rest], setting) as exchange:
-            started = _started(exchange.answer(deadline.left()))
-        if launch.stdin and launch.waits_for_input:
-            self._feed_or_end(launch, deadline)
-        return started
-
-    def _feed_or_end(self, launch: Launch, deadline: Deadline) -> None:
-        try:
-            self.input(launch.id, launch.stdin or b"", True, deadline.left())
-        except ConnmgrError:
-            self.kill(launch.id, "KILL", None, deadline.left(1.0))
-            self.remove([launch.id], deadline.left(1.0))
-            raise
+        setting, stored = {"job_setting": launch.setting}, launch.stored_input
+        program, sizes = (scripts.START_FED, _sizes(stored)) if stored else (scripts.START, [])
+        with Exchange(self._transport, self._helpers, program, [*sizes, *arguments, *rest], setting) as exchange:
+            if stored:
+                exchange.answer(deadline.left())
+                exchange.send([stored], len(stored))
+            return _started(exchange.answer(deadline.left()))
 
     def look(self, ids: Iterable[str], timeout: float) -> dict[str, Seen]:
         """Return the state of each job by id, in one round trip for up to 500 jobs."""
@@ -149,8 +142,7 @@ class Spool:
         :raises connmgr.errors.NoSpace: 8 MiB wait already, or the far side's disk is full.
         """
         deadline = Deadline(timeout)
-        counts = (PIECE_BLOCK_BYTES, *divmod(len(data), PIECE_BLOCK_BYTES), QUEUE_BYTES)
-        arguments = [_checked(id), str(len(data)), "1" if eof else "", new_nonce(), *map(str, counts)]
+        arguments = [*_sizes(data), _checked(id), "1" if eof else "", new_nonce(), str(QUEUE_BYTES)]
         with self._run(scripts.INPUT, arguments) as exchange:
             exchange.answer(deadline.left())
             if data:
@@ -203,6 +195,10 @@ def _checked(id: str) -> str:
     if not _ID.fullmatch(id):
         raise InvalidRequest("id: 32 hexadecimal digits.")
     return id
+
+
+def _sizes(data: bytes) -> list[str]:
+    return [str(size) for size in (len(data), PIECE_BLOCK_BYTES, *divmod(len(data), PIECE_BLOCK_BYTES))]
 
 
 def _started(facts: bytes) -> Started:

@@ -13,12 +13,13 @@ import pytest
 from connmgr import errors
 from connmgr.engine.helper import Helpers
 from connmgr.engine.session import Session
-from connmgr.jobs.launch import Launch
+from connmgr.jobs.launch import SMALL_INPUT_BYTES, Launch
 from connmgr.jobs.spool import Spool
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.engine.shells import run
-from tests.jobs.conftest import Jobs, new_id
+from tests.fs.far_sides import eventually
+from tests.jobs.conftest import WAIT, Jobs, new_id
 
 SETTING = {
     "csh": "cd /usr; setenv FOO 'a b'; unsetenv DISPENSABLE",
@@ -76,6 +77,38 @@ def test_input_of_any_bytes_arrives(any_shell: Session, jobs: Jobs) -> None:
     assert done.stdout == data
     done = jobs.done(Launch(new_id(), b"cat", surroundings=any_shell.surroundings, stdin=data * 100))
     assert done.stdout == data * 100
+
+
+def test_a_job_whose_input_does_not_arrive_whole_never_begins(jobs: Jobs, tmp_path: Path) -> None:
+    data, id = b"x" * (4 * SMALL_INPUT_BYTES), new_id()
+
+    class Breaking(LocalTransport):
+        """A link that breaks in the middle of the input."""
+
+        def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float = 30.0) -> Channel:
+            channel = super().open_channel(argv, pty=pty, timeout=timeout)
+            send = channel.sendall
+
+            def sendall(part: bytes, timeout: float) -> None:
+                if part.startswith(b"xx"):
+                    send(part[: len(part) // 2], timeout)
+                    channel.close()
+                    raise BrokenPipeError
+                send(part, timeout)
+
+            channel.sendall = sendall  # type: ignore[method-assign]
+            return channel
+
+    breaking = Breaking()
+    launch = Launch(id, f"echo begun >{tmp_path}/begun; cat".encode(), stdin=data)
+    with pytest.raises(errors.TransferFailed):
+        Spool(breaking, Helpers()).start(launch, WAIT)
+    spool = tmp_path / ".local/state/connmgr/jobs"
+    eventually(lambda: not list(spool.iterdir()), "a part of the input stays on the disk")
+    assert jobs.look(id).state == "gone"
+    # The same start, repeated, finds nothing in its way.
+    assert jobs.done(launch).stdout == data
+    breaking.close()
 
 
 def test_a_signal_s_number_is_in_the_status(posix: Session, jobs: Jobs) -> None:

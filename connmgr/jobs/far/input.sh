@@ -1,6 +1,6 @@
 # A piece is acknowledged when it is in the queue completely; a link reserves its number, which no other writer can then
 # take.
-id=$1 size=$2 eof=$3 nonce=$4 block=$5 blocks=$6 left=$7 limit=$8
+id=$1 eof=$2 nonce=$3 limit=$4
 state=gone
 ! job_at "$id" || job_state
 n=0

@@ -1,6 +1,7 @@
 # If a link is in the place of a job's directory, only the link is removed.
 for id; do
   for d in "$job_home/$id" "$job_spare/$id"; do
+    rm -f -- "${d%/*}/.$id".*
     [ -e "$d" ] || [ -L "$d" ] || continue
     # The runner of a job that has just ended may still write its last record, which makes rm fail.
     n=0

@@ -57,6 +57,7 @@ keep err 2 7<&- &
 err=$!
 timer=0 feeder=0 stdin=/dev/null
 [ ! "$seconds" ] || { time_out 7<&- & timer=$!; }
+[ ! -f "$d/stdin" ] || stdin=$d/stdin
 [ ! "$open" ] || { stdin=$d/0; feed 7<&- & feeder=$!; }
 record started "$out" "$err" "$timer" "$feeder"
 # In the foreground, because a shell without job control makes background processes ignore INT and QUIT.
@@ -77,6 +78,7 @@ case $how in
   signal) [ "$s" -le 128 ] || case $(kill -l "$s") in "$name"|"SIG$name") state=killed;; esac;;
 esac
 record "$state" "$s" open 0 0
+[ "$stdin" = /dev/null ] || [ -L "$d" ] || rm -f "$d/stdin"
 [ "$timer" = 0 ] || [ "$state" = timed_out ] || kill "$timer"
 [ "$feeder" = 0 ] || { kill "$feeder"; [ -L "$d" ] || rm -rf "$d/wake" "$d/in"; }
 # A child left by the command may hold its streams open for ever; they count as ended after a second.

@@ -32,11 +32,22 @@ job_base() {
 }
 job_base
 d=$base/$id
+# The input comes first, so that a job whose input did not arrive never begins.
+if [ "$fed" ]; then
+  held=$base/.$id.$$
+  tidy() { rm -f -- "$held"; }
+  say ok
+  receiving=1 rest=$left
+  why=$( { content >"$held"; } 2>&1) || because "$why"
+  [ "$(wc -c <"$held")" -eq "$size" ] || no transfer_failed
+  receiving=
+fi
 if ! mkdir -- "$d" ${open:+"$d/in"} 2>/dev/null; then why=$(mkdir -- "$d" ${open:+"$d/in"} 2>&1) || because "$why"; fi
 line="                                                               "
 job_written() {
   echo "$line" >"$d/runner" && echo "$line" >"$d/end" && echo "$line" >"$d/kill" && echo >"$d/out" && echo >"$d/err" &&
-    true >"$d/out" && true >"$d/err" && { [ ! "$open" ] || { echo 0 >"$d/in/0" && mkfifo "$d/wake"; }; }
+    true >"$d/out" && true >"$d/err" && { [ ! "$open" ] || { echo 0 >"$d/in/0" && mkfifo "$d/wake"; }; } &&
+    { [ ! "$fed" ] || mv -- "$held" "$d/stdin"; }
 } 2>/dev/null
 if ! job_written; then
   why=$(echo "$line$line" | cat 2>&1 >"$d/why") && why=
@@ -54,22 +65,26 @@ job_announce() {
   echo "$1 $born $job_boot $cap ." 1<>"$d/runner"
   say ok "$1 $born $job_boot ${job_warning:--} $d"
 }
-job_self
-parent=$self
 # Background processes of a shell without job control ignore INT and QUIT for ever. So the runner begins in the
 # foreground, and ends the shell that waits for it, quietly if possible.
-job_put "$before$job_setting$script" 2>/dev/null | {
+job_begin() {
   job_self
-  if [ "$self" = "$parent" ]; then
-    job_become "$@" &
-    job_announce "$!"
-  else
-    # The reader of the answer may be gone; the job begins all the same.
-    trap '' PIPE
-    job_announce "$self" 2>/dev/null
-    trap - PIPE
-    kill -PIPE "$parent"
-    kill -KILL "$parent" 2>/dev/null
-    job_become "$@"
-  fi
-} 6<&0
+  parent=$self
+  job_put "$before$job_setting$script" 2>/dev/null | {
+    job_self
+    if [ "$self" = "$parent" ]; then
+      job_become "$@" &
+      job_announce "$!"
+    else
+      # The reader of the answer may be gone; the job begins all the same.
+      trap '' PIPE
+      job_announce "$self" 2>/dev/null
+      trap - PIPE
+      kill -PIPE "$parent"
+      kill -KILL "$parent" 2>/dev/null
+      job_become "$@"
+    fi
+  } 6<&0
+}
+# A program that reads input must end with 0, or its helper ends.
+if [ "$fed" ]; then (job_begin "$@"); exit 0; else job_begin "$@"; fi
