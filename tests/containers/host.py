@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -13,16 +14,18 @@ from tests.containers.cluster import Cluster, pod
 from tests.plugins.machine import Machine
 
 WAIT_SECONDS = 20.0
+MOST_PROCESSES = 32768
 APPLETS_LEFT_OUT = {"busybox"}
 NAME = "A small box"
 
-# Where the tests run, no cgroup need be writable and no limit raised; nothing of it is what the tests are about.
+# Where the tests run, no cgroup need be writable and no limit raised; nothing of it is what the tests are about. The
+# limit of processes counts those of all tests of an ordinary user.
 _CONTAINERS_CONF = """
 [containers]
 cgroups = "disabled"
 netns = "none"
 log_driver = "none"
-default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+default_ulimits = ["nofile=1024:1024", "nproc={processes}:{processes}"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "none"
@@ -84,7 +87,10 @@ class ContainerHost:
         # Locks and caches there belong to the system's root, who may be another.
         for directory in ("/dev/shm", "/var/cache"):
             self.machine.run("mount", "-t", "tmpfs", "tmpfs", directory)
-        self.machine.write("/etc/containers/containers.conf", _CONTAINERS_CONF)
+        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        processes = MOST_PROCESSES if most == resource.RLIM_INFINITY else min(most, MOST_PROCESSES)
+        settings = _CONTAINERS_CONF.format(processes=processes)
+        self.machine.write("/etc/containers/containers.conf", settings)
         self.machine.write("/etc/containers/storage.conf", _STORAGE_CONF)
         make_root(self.machine.path(self.root))
         self.machine.run("mkdir", self.jail)
