@@ -1,4 +1,4 @@
-"""A link that breaks during a login, or while a shell is started, is no refusal."""
+"""A link that breaks during a login, or while a shell starts, is not reported as a refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.plugins.places import elevate
 
 
 class Ends(LocalTransport):
-    """A link on which every program ends at once, and which is then as ``alive`` as given."""
+    """A link on which every program ends at once; afterwards it is ``alive`` or not."""
 
     def __init__(self, alive: bool) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class Ends(LocalTransport):
 
 
 @pytest.mark.parametrize(("alive", "error"), [(True, ElevationFailed), (False, ShellLost)])
-def test_the_end_of_the_link_is_told_from_the_end_of_the_login(alive: bool, error: type[Exception]) -> None:
+def test_a_lost_link_is_distinguished_from_a_failed_login(alive: bool, error: type[Exception]) -> None:
     with closing(Ends(alive)) as link, pytest.raises(error):
         elevate(link).open_channel(["true"], timeout=10)
 
 
-def test_the_end_of_the_link_is_told_from_a_shell_that_cannot_be_used() -> None:
+def test_a_lost_link_is_distinguished_from_an_unusable_shell() -> None:
     with closing(Ends(alive=True)) as link, pytest.raises((ShellStartFailed, UnsupportedShell)):
         start_supervisor(link, None, 10)
     with closing(Ends(alive=False)) as link, pytest.raises(ShellLost):

@@ -1,4 +1,4 @@
-"""Whatever a program prints instead of logging in, reading it takes little time and memory."""
+"""Output of a hostile program in place of a login is read in little time and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def data(method: str) -> dict[str, Any]:
 
 
 def login(method: str) -> tuple[Login, bytes]:
-    """Return a login, and the line that ends it."""
+    """Return a login and the line that ends it."""
     held = Login(ShellEnvironment(), data(method), Deadline(600))
     return held, b"\n" + held.announcing(["true"], raw=False)[3].encode() + b"\n"
 
@@ -41,14 +41,14 @@ def test_sixteen_megabytes_instead_of_a_login(method: str, piece: int, stream: s
 
 
 @pytest.mark.parametrize("piece", [1, 100, 4096, 256 << 10])
-def test_an_end_behind_much_else_is_found_and_what_follows_belongs_to_the_program(piece: int) -> None:
+def test_the_end_of_a_login_is_found_after_much_output(piece: int) -> None:
     held, end = login("su")
     channel = held.hold(Prints(fill(b"Welcome to it\n", 20 * PROMPT_BYTES) + end + b"output", b"", piece=piece))
     assert bytes(_all(channel)) == b"output"
 
 
 @pytest.mark.parametrize("piece", [1, 3, 4096])
-def test_the_end_is_found_however_the_two_streams_come_in_between(piece: int) -> None:
+def test_the_end_is_found_however_the_two_streams_interleave(piece: int) -> None:
     held, end = login("sudo")
     told = end.strip() + b".\nthe next login's prompt:"
     channel = held.hold(Prints(end + b"output", told, piece=piece))
@@ -65,7 +65,7 @@ def _all(channel: Any) -> bytes:
 
 
 class Asks(Prints):
-    """Asks once, and ends the login when it is answered."""
+    """A channel that asks once and prints its end when it is answered."""
 
     def __init__(self, question: bytes, end: bytes, piece: int) -> None:
         super().__init__(question, piece=piece, merged=True)
@@ -86,21 +86,21 @@ def test_a_prompt_behind_a_long_lecture_is_answered(prompt: bytes, piece: int) -
 
 
 class Expects:
-    """A wrapper's part of a login, with an expression of its own."""
+    """A wrapper whose login expects its own regular expression."""
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
         patterns: Sequence[bytes] = [dialogue.ready, rb"answer(?:[^\r\n]*): ?$"]
         dialogue.expect(patterns, 5)
 
 
-def test_an_expression_of_another_plugin_is_searched_for_in_a_window() -> None:
+def test_a_plugin_s_own_expression_is_searched_in_a_window() -> None:
     held = Login(Expects(), {}, Deadline(600))  # type: ignore[arg-type] - all that a login asks of a wrapper
     with quickly(), pytest.raises(ElevationFailed):
         held.hold(Prints(fill(b"answer"), piece=LOGIN_BYTES))
 
 
 @pytest.mark.parametrize("cut", range(len("secret")))
-def test_no_part_of_a_secret_is_quoted_where_what_is_quoted_was_cut(cut: int) -> None:
+def test_a_quotation_that_was_cut_contains_no_part_of_a_secret(cut: int) -> None:
     held, _ = login("su")
     echo = b"secret" + b"\n" * (REASON_BYTES - cut)
     with pytest.raises(ConnmgrError) as refused:

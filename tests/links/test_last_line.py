@@ -1,4 +1,4 @@
-"""The line that a wrapping program adds to stderr is taken out, however it arrives, and nothing else is."""
+"""Only the line that a wrapping program adds to stderr is removed, however it arrives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def through(*pieces: bytes, status: int | None = 3) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 @pytest.mark.parametrize("before", [b"", b"err\n", b"err\n\n", BEGINNING + b"3\n", b"command\n"])
-def test_it_is_taken_out_in_any_pieces(before: bytes, size: int) -> None:
+def test_it_is_removed_in_any_pieces(before: bytes, size: int) -> None:
     whole = before + BEGINNING + b"3\n"
     assert through(*(whole[at : at + size] for at in range(0, len(whole), size))) == before
 
@@ -25,16 +25,16 @@ def test_it_is_taken_out_in_any_pieces(before: bytes, size: int) -> None:
     "said",
     [b"command terminated", b"err", b"c", BEGINNING, BEGINNING + b"3", BEGINNING + b"4\n", BEGINNING + b"3\nmore", b""],
 )
-def test_nothing_else_is(said: bytes) -> None:
+def test_nothing_else_is_removed(said: bytes) -> None:
     assert through(b"first\n", said) == b"first\n" + said
 
 
-def test_a_program_that_says_so_and_succeeds_is_heard() -> None:
+def test_the_line_is_kept_if_the_program_succeeded() -> None:
     assert through(BEGINNING + b"3\n", status=0) == BEGINNING + b"3\n"
     assert through(BEGINNING + b"3\n", status=None) == BEGINNING + b"3\n"
 
 
-def test_only_what_may_become_the_line_is_held() -> None:
+def test_only_a_possible_beginning_of_the_line_is_withheld() -> None:
     last = LastLine(BEGINNING)
     assert [last.passed(piece) for piece in (b"Password: ", b"c", b"\n", b"com", b"e\n")] == [
         b"Password: ",

@@ -1,4 +1,4 @@
-"""A link that fails under a running command: the client hears of it in bounded time, and the next start works."""
+"""A link that fails under a running command: the client gets an error in bounded time, and the next start works."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
-BOUND = 60.0
+ERROR_SECONDS = 60.0
 LONG = f"7654.{os.getpid()}"
 """How many seconds the commands sleep, by which this process's are told from others."""
 ELEVATED = {"type": "shellEnvironment", "elevated": True, "password": "correct horse battery"}
 
 
 class Far:
-    """An sshd, and the connections of a daemon to a user by it, elevated ones where sudo lets that user."""
+    """An sshd, and a daemon's connections to one of its users, elevated if sudo allows it."""
 
     def __init__(self, daemon: Daemon, server: Sshd, user: str, elevated: bool) -> None:
         self.daemon = daemon
@@ -56,16 +56,16 @@ class Far:
 
     @contextmanager
     def running(self, connection: str, **options: Any) -> Iterator[list[ClientError]]:
-        """Run a long command during the block, which must end it with an error within ``BOUND`` seconds."""
+        """Run a long command during the block, which must end it with an error within ``ERROR_SECONDS``."""
         errors: list[ClientError] = []
         waiting = threading.Thread(target=self._exec_sleep, args=(connection, errors), kwargs=options)
         before = len(self._commands())
         waiting.start()
-        deadline = time.monotonic() + BOUND
+        deadline = time.monotonic() + ERROR_SECONDS
         while len(self._commands()) <= before and time.monotonic() < deadline:
             time.sleep(0.02)
         yield errors
-        waiting.join(BOUND)
+        waiting.join(ERROR_SECONDS)
         assert not waiting.is_alive(), "the client hangs"
         assert len(errors) == 1
 
@@ -85,7 +85,7 @@ class Far:
 
     def close(self) -> None:
         self.relay.close()
-        for process in self._commands():  # a shell whose link breaks leaves its command running
+        for process in self._commands():  # a shell whose link breaks leaves its command behind
             process.kill()
 
 
@@ -105,7 +105,7 @@ def plain(faulty_daemon: Daemon, home_of_the_daemon: Path) -> Iterator[Far]:
 
 @pytest.fixture
 def elevated(faulty_daemon: Daemon, running_machine: Machine) -> Iterator[Far]:
-    """A user of a machine, who becomes root by sudo."""
+    """A user of the machine who becomes root by sudo."""
     user = running_machine.add_user()
     running_machine.allow(f"{user.name} ALL=(ALL) ALL")
     with closing(Sshd(inside=running_machine.inside())) as server:
@@ -198,13 +198,13 @@ def test_an_idle_session_whose_link_broke_is_replaced(far: Far) -> None:
 
 
 def held(process: psutil.Process) -> tuple[int, int]:
-    """Return how many threads and descriptors a daemon has, without those of its vault: it keeps them in a pool."""
+    """Return a daemon's numbers of threads and descriptors, without the pooled ones of its vault."""
     of_vault = sum("vault.db" in file.path for file in process.open_files())
     return process.num_threads(), process.num_fds() - of_vault
 
 
 def await_held(process: psutil.Process, at_most: tuple[int, int]) -> tuple[int, int]:
-    deadline = time.monotonic() + BOUND
+    deadline = time.monotonic() + ERROR_SECONDS
     now = held(process)
     while (now[0] > at_most[0] or now[1] > at_most[1]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -229,7 +229,7 @@ def rounds(far: Far, one: Callable[[], None]) -> None:
 
 @pytest.mark.needs("descriptors")
 @KINDS
-def test_rounds_leave_nothing(far: Far) -> None:
+def test_rounds_leave_nothing_behind(far: Far) -> None:
     connection = far.add()
 
     def one() -> None:
@@ -241,7 +241,7 @@ def test_rounds_leave_nothing(far: Far) -> None:
 
 
 @pytest.mark.parametrize("far", [ELEVATED_TOO], indirect=True)
-def test_rounds_of_broken_links_leave_nothing(far: Far) -> None:
+def test_rounds_of_broken_links_leave_nothing_behind(far: Far) -> None:
     connection = far.add()
 
     def one() -> None:

@@ -1,4 +1,4 @@
-"""What a client learns of a chain of connections that cannot be opened: which link failed, and why."""
+"""A chain of connections that cannot be opened: the client learns which link failed, and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def probing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @dataclass(frozen=True)
 class Ports:
-    """A port on which nothing listens, and one that takes connections and says nothing."""
+    """A port on which nothing listens, and one that accepts connections and never answers."""
 
     closed: int
     silent: int
@@ -45,10 +45,10 @@ def ports(closed_port: int) -> Iterator[Ports]:
 
 
 class Links:
-    """Connections of a daemon to a user, and to whom or what it may not or cannot reach."""
+    """Connections of a daemon, some to a user and some that cannot be opened."""
 
     def __init__(self, client: Client, server: Sshd, user: str, nobody: Fields, directory: Path, ports: Ports):
-        """Connect to ``user`` by ``server``; ``nobody`` are the fields that lead to one without a shell instead."""
+        """Connect to ``user`` of ``server``; the fields ``nobody`` lead to a user without a shell."""
         self.client = client
         self.user = user
         self._ports = ports
@@ -58,7 +58,7 @@ class Links:
         self._numbers = iter(range(1000))
 
     def data(self, case: str) -> Fields:
-        """Return the data of a link with a fault, or of one without."""
+        """Return the data of a link with the fault, or without one."""
         good: Fields = {"type": "ssh", **ssh_fields(self._server, self.user)}
         strange = " ".join(self._strange_key.with_suffix(".pub").read_text().split()[:2])
         faults: dict[str, Fields] = {
@@ -75,7 +75,7 @@ class Links:
         return {name: value for name, value in {**good, **faults[case]}.items() if value is not None}
 
     def add(self, data: Fields, validate: bool = False) -> tuple[str, str]:
-        """Return the name and the id of a connection with ``data``; one that exists already keeps its name."""
+        """Add a connection with ``data``, unless an equal one exists; return its name and id."""
         name = f"link {next(self._numbers)}"
         id = self.client.post("/connection/add", name=name, data=data, validate=validate)["connection"]
         return str(self._info(id)["name"][-1]), id
@@ -110,7 +110,7 @@ def links_to_inhabitants(
     ports: Ports,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Links:
-    """Links to a user of the machine, whom sudo may elevate."""
+    """Links to a user of the machine whom sudo may elevate."""
     nobody = {"user": running_machine.add_user("/usr/sbin/nologin").name}
     user = running_machine.add_user().name
     return Links(probing, places.sshd, user, nobody, tmp_path_factory.mktemp("keys"), ports)
@@ -225,7 +225,7 @@ def test_init_commands(links: Links) -> None:
     assert "why" in error.message
 
 
-def test_what_a_far_side_printed_is_quoted_without_what_controls_a_terminal(links: Links) -> None:
+def test_output_of_a_far_side_is_quoted_without_control_characters(links: Links) -> None:
     _, host = links.add(links.data("none"))
     commands = [r"printf 'why\033]0;owned\007\302\233 not\n' >&2; exit 7"]
     data = {"type": "shellEnvironment", "host": host, "shell": "dash", "commands": commands}

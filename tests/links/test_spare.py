@@ -1,4 +1,4 @@
-"""The second link of a session whose first one takes no further channel."""
+"""The second link of a session whose first link refuses another channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT = 20.0
 
 
 class Link(Transport):
-    """A link whose channels are what ``open_channel`` returns; it knows with which timeouts it was asked."""
+    """A link whose channels ``opening`` returns; it records the timeouts."""
 
     def __init__(self, opening: Callable[[Sequence[str]], object]) -> None:
         self._opening = opening
@@ -35,7 +35,7 @@ class Link(Transport):
 
 
 class Links:
-    """Opens links one after the other; ``asked`` are the seconds that it was given for each."""
+    """Opens links one after the other; ``asked`` are the timeouts in seconds."""
 
     def __init__(self, *openings: Callable[[Sequence[str]], object]) -> None:
         self.links = [Link(opening) for opening in openings]
@@ -59,7 +59,7 @@ def lose(_: Sequence[str]) -> object:
 
 @pytest.fixture
 def full() -> Link:
-    """A link that allows no further channel."""
+    """A link that refuses every channel."""
     return Link(refuse)
 
 
@@ -73,7 +73,7 @@ def test_it_is_opened_once_and_closed_with_the_session(full: Link) -> None:
     assert others.links[0].closed
 
 
-def test_nothing_is_opened_for_a_session_that_was_stopped_meanwhile(full: Link) -> None:
+def test_a_session_that_was_stopped_meanwhile_gets_no_link(full: Link) -> None:
     begun = threading.Event()
 
     def busy(argv: Sequence[str]) -> object:
@@ -113,7 +113,7 @@ def test_a_link_that_is_opened_while_the_session_is_stopped_is_closed(full: Link
 
 
 class Overtaking:
-    """A lock that a waiter has before whoever gave it back goes on, and does not give back before it is told to."""
+    """A lock whose waiter gets it before the releasing thread continues, and holds it until ``go_on``."""
 
     def __init__(self, waiter: threading.Thread, then: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ def test_a_waiter_for_a_link_of_a_session_that_is_stopped_closes_it(full: Link) 
     assert others.links[0].closed, "nobody has closed the second link of a session that was stopped"
 
 
-def test_one_that_is_lost_is_replaced_once_for_all_who_notice(full: Link) -> None:
+def test_a_lost_second_link_is_replaced_once_for_all_threads(full: Link) -> None:
     together = threading.Barrier(2)
 
     def lose_together(argv: Sequence[str]) -> object:
@@ -178,7 +178,7 @@ def test_one_that_is_lost_is_replaced_once_for_all_who_notice(full: Link) -> Non
     assert [link.closed for link in others.links] == [True, False]
 
 
-def test_what_can_be_spared_makes_way_first_and_the_login_has_all_the_time() -> None:
+def test_an_idle_channel_is_closed_first_and_the_login_has_the_whole_timeout() -> None:
     spared: list[str] = []
 
     def once_spared(argv: Sequence[str]) -> object:
@@ -190,7 +190,7 @@ def test_what_can_be_spared_makes_way_first_and_the_login_has_all_the_time() -> 
     assert first.timeouts[1] > WAIT / 2
 
 
-def test_whoever_waits_for_another_to_open_it_waits_no_longer_than_asked(full: Link) -> None:
+def test_a_thread_that_waits_for_another_to_open_the_second_link_keeps_its_timeout(full: Link) -> None:
     begun, gate = threading.Event(), threading.Event()
 
     def slowly(seconds: float) -> Chain:
@@ -211,7 +211,7 @@ def test_whoever_waits_for_another_to_open_it_waits_no_longer_than_asked(full: L
     assert others.links[0].closed
 
 
-def test_a_channel_that_can_be_spared_only_later_gives_way_then(full: Link) -> None:
+def test_a_channel_that_becomes_idle_later_is_closed_then(full: Link) -> None:
     spared: list[str] = []
 
     def taken(argv: Sequence[str]) -> object:

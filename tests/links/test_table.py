@@ -1,4 +1,4 @@
-"""The open links, by connection: shared while they may be, opened once, closed after the last who uses them."""
+"""The table of open links: each is opened once, shared while allowed, and closed after its last lease."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANYONE = Access()
 
 
 class Way(Transport):
-    """A link to nowhere that is alive until it is told otherwise, or closed."""
+    """A link to nowhere, alive until it is closed or ``alive`` is changed."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data = data
@@ -48,7 +48,7 @@ class WaySchema(Schema):
 
 
 class Ways(ConnectionType):
-    """Opens ways, after ``meanwhile``; ``opened`` are those that it has opened."""
+    """Opens ways after calling ``meanwhile``, and records them in ``opened``."""
 
     name = "way"
     usage_category = "shell"
@@ -96,7 +96,7 @@ def connection(vault: Vault) -> str:
     return added(vault, to="here")
 
 
-def test_all_share_one_link_which_closes_after_the_last(table: LinkTable, ways: Ways, connection: str) -> None:
+def test_leases_share_one_link_which_closes_after_the_last(table: LinkTable, ways: Ways, connection: str) -> None:
     leases = [table.lease(connection, ANYONE, WAIT) for _ in range(3)]
     (way,) = ways.opened
     assert {lease.link for lease in leases} == {leases[0].link}
@@ -112,7 +112,7 @@ def test_all_share_one_link_which_closes_after_the_last(table: LinkTable, ways: 
     assert len(ways.opened) == 2
 
 
-def test_a_look_leases_what_is_open_and_opens_nothing(table: LinkTable, ways: Ways, connection: str) -> None:
+def test_peek_leases_an_open_link_and_opens_none(table: LinkTable, ways: Ways, connection: str) -> None:
     assert table.peek(connection) is None
     assert not ways.opened
     lease = table.lease(connection, ANYONE, WAIT)
@@ -124,14 +124,14 @@ def test_a_look_leases_what_is_open_and_opens_nothing(table: LinkTable, ways: Wa
     assert ways.opened[0].closed.is_set()
 
 
-def test_links_of_several_connections_are_several(table: LinkTable, ways: Ways, vault: Vault, connection: str) -> None:
+def test_each_connection_has_its_own_link(table: LinkTable, ways: Ways, vault: Vault, connection: str) -> None:
     other = added(vault, to="there")
     leases = [table.lease(one, ANYONE, WAIT) for one in (connection, other)]
     assert [lease.link.target.data["to"] for lease in leases] == ["here", "there"]
     assert len(ways.opened) == 2
 
 
-def test_a_lost_link_is_leased_to_nobody(table: LinkTable, ways: Ways, connection: str) -> None:
+def test_a_lost_link_is_not_leased(table: LinkTable, ways: Ways, connection: str) -> None:
     old = table.lease(connection, ANYONE, WAIT)
     ways.opened[0].lost = True
     assert table.peek(connection) is None
@@ -145,7 +145,7 @@ def test_a_lost_link_is_leased_to_nobody(table: LinkTable, ways: Ways, connectio
     assert shared.link is new.link
 
 
-def test_a_link_that_is_not_wanted_is_passed_over(table: LinkTable, ways: Ways, connection: str) -> None:
+def test_an_excluded_link_is_not_leased(table: LinkTable, ways: Ways, connection: str) -> None:
     first = table.lease(connection, ANYONE, WAIT)
     second = table.lease(connection, ANYONE, WAIT, [first.link])
     assert len(ways.opened) == 2
@@ -154,7 +154,7 @@ def test_a_link_that_is_not_wanted_is_passed_over(table: LinkTable, ways: Ways, 
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["by this daemon", "by another"])
-def test_a_link_to_what_a_connection_was_is_leased_to_nobody(
+def test_a_link_by_old_data_of_a_connection_is_not_leased(
     table: LinkTable, ways: Ways, vault: Vault, connection: str, *, told: bool
 ) -> None:
     old = table.lease(connection, ANYONE, WAIT)
@@ -168,7 +168,7 @@ def test_a_link_to_what_a_connection_was_is_leased_to_nobody(
     assert [way.closed.is_set() for way in ways.opened] == [True, False]
 
 
-def test_a_link_that_is_opened_to_what_a_connection_was_is_opened_again(
+def test_a_link_whose_connection_changes_while_it_opens_is_opened_again(
     table: LinkTable, ways: Ways, vault: Vault, connection: str
 ) -> None:
     def change_once() -> None:
@@ -194,7 +194,9 @@ def test_no_link_of_a_removed_connection_is_leased(table: LinkTable, ways: Ways,
     assert table.peek(connection) is None
 
 
-def test_nobody_shares_a_link_whose_secrets_are_not_theirs(table: LinkTable, ways: Ways, vault: Vault) -> None:
+def test_a_link_is_shared_only_with_callers_who_may_open_its_secrets(
+    table: LinkTable, ways: Ways, vault: Vault
+) -> None:
     alice = Access()
     vault.principals.add_user(alice, "alice", "a long passphrase")
     vault.principals.unlock(alice, "alice", "a long passphrase")
@@ -209,7 +211,7 @@ def test_nobody_shares_a_link_whose_secrets_are_not_theirs(table: LinkTable, way
 
 
 def at_once(number: int, act: Callable[[], Lease]) -> list[Lease]:
-    """Do ``act`` in several threads at once, and return what they leased."""
+    """Call ``act`` in several threads at once, and return their leases."""
     ready, leases = threading.Barrier(number), list[Lease]()
 
     def run() -> None:
@@ -224,7 +226,7 @@ def at_once(number: int, act: Callable[[], Lease]) -> list[Lease]:
     return leases
 
 
-def test_many_at_once_open_one_link(table: LinkTable, ways: Ways, connection: str) -> None:
+def test_simultaneous_leases_open_one_link(table: LinkTable, ways: Ways, connection: str) -> None:
     leases = at_once(16, lambda: table.lease(connection, ANYONE, WAIT))
     assert len(leases) == 16
     assert len(ways.opened) == 1
@@ -233,7 +235,7 @@ def test_many_at_once_open_one_link(table: LinkTable, ways: Ways, connection: st
     assert ways.opened[0].closed.is_set()
 
 
-def test_whoever_waits_for_another_to_open_the_link_waits_no_longer_than_asked(
+def test_a_thread_that_waits_for_another_to_open_the_link_keeps_its_timeout(
     table: LinkTable, ways: Ways, connection: str
 ) -> None:
     begun, go_on, leases = threading.Event(), threading.Event(), list[Lease]()
@@ -254,7 +256,7 @@ def test_whoever_waits_for_another_to_open_the_link_waits_no_longer_than_asked(
     assert table.lease(connection, ANYONE, WAIT).link is leases[0].link
 
 
-def test_after_a_failure_the_next_may_try(table: LinkTable, ways: Ways, connection: str) -> None:
+def test_after_a_failure_the_next_lease_tries_again(table: LinkTable, ways: Ways, connection: str) -> None:
     def fail() -> None:
         raise HostRefused("Not now.")
 
@@ -265,9 +267,7 @@ def test_after_a_failure_the_next_may_try(table: LinkTable, ways: Ways, connecti
     assert table.lease(connection, ANYONE, WAIT).opener
 
 
-def test_links_that_are_leased_and_released_by_many_are_never_closed_before_and_all_closed_afterwards(
-    table: LinkTable, ways: Ways, connection: str
-) -> None:
+def test_links_are_closed_only_after_their_last_lease(table: LinkTable, ways: Ways, connection: str) -> None:
     wrong: list[str] = []
 
     def use() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of rights share."""
+"""Fixtures that the tests of rights share."""
 
 from __future__ import annotations
 

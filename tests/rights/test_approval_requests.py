@@ -1,4 +1,4 @@
-"""What a rule asks about, at a daemon: refused, waiting, approved, denied, and by whom."""
+"""Requests that need an approval, at a daemon: refused, waiting, approved or denied, and who may decide."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connmgr_approval_requested(approval):
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with a plugin that takes note of what is asked for, and fails then."""
+    """A daemon with a plugin that records each approval request and then fails."""
     site, home = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("asked")
     install(site, PLUGIN, "connmgr-pager")
     (home / "requested").touch()
@@ -58,7 +58,7 @@ def holder(asked: Daemon) -> Holder:
 
 
 def requested(daemon: Daemon, count: int) -> list[Any]:
-    """Wait until the plugin was told of ``count`` approvals in all, and return them."""
+    """Wait until the plugin has recorded ``count`` approval requests, and return them."""
     waited = threading.Event()
     for _ in range(400):
         lines = (daemon.home / "requested").read_text().splitlines()
@@ -69,14 +69,14 @@ def requested(daemon: Daemon, count: int) -> list[Any]:
 
 
 def pending(holder: Holder, command: str, **more: Any) -> str:
-    """Ask, and return the id of what is pending then."""
+    """Send a request that needs an approval, and return the pending approval's id."""
     answer = holder.send("/shell/exec", connection=LOCAL, command=command, **more)
     assert (answer.status, answer.code) == (403, "approval_required")
     return str(answer.json["approval"])
 
 
 def waiting(pool: ThreadPoolExecutor, daemon: Daemon, send: Callable[[], Answer]) -> tuple[Future[Answer], Any]:
-    """Send a request that waits, and return its answer to come and what it asks for."""
+    """Send a request that waits for its approval; return its future answer and the pending approval."""
     before = len(requested(daemon, 0))
     future = pool.submit(send)
     return future, requested(daemon, before + 1)[-1]
@@ -86,7 +86,7 @@ def decide(daemon: Daemon, approval: str, decision: str, **more: Any) -> Any:
     return daemon.client.post("/approval/decide", approval=approval, decision=decision, **more)
 
 
-def test_nothing_is_run_before_it_is_approved_and_then_just_that(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
+def test_a_command_runs_only_after_its_approval_and_unchanged(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
     command = f"echo run >> {tmp_path}/marks"
     options = {"cwd": "/", "env": {"A": "b"}, "stdin": "x"}
     id = pending(holder, command, **options)
@@ -139,7 +139,7 @@ def test_more_requests_wait_than_the_daemon_has_threads(asked: Daemon, holder: H
         assert [one.result(60).json["stdout"] for one in (first, *others)] == ["many"] * 40
 
 
-def test_a_command_that_becomes_a_job_is_asked_about_once(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
+def test_a_command_that_becomes_a_job_needs_one_approval(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         body = {"connection": LOCAL, "command": f"echo x >> {tmp_path}/marks; sleep 0.5; echo end", "detachAfter": 30}
         future, shown = waiting(pool, asked, lambda: holder.send("/shell/exec", **body, wait=60))
@@ -148,7 +148,7 @@ def test_a_command_that_becomes_a_job_is_asked_about_once(asked: Daemon, holder:
     assert (tmp_path / "marks").read_text() == "x\n"
 
 
-def test_what_is_refused_before_it_begins_uses_no_approval_up(asked: Daemon, holder: Holder) -> None:
+def test_a_request_refused_by_a_plugin_does_not_use_up_its_approval(asked: Daemon, holder: Holder) -> None:
     body = {"connection": LOCAL, "command": "echo approved"}
     decide(asked, pending(holder, body["command"]), "once")
     refuses = asked.home / "refuses"
@@ -161,7 +161,7 @@ def test_what_is_refused_before_it_begins_uses_no_approval_up(asked: Daemon, hol
     assert holder.refused("/shell/exec", **body) == "approval_required"
 
 
-def test_what_finds_no_slot_uses_no_approval_up(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_a_request_refused_as_busy_does_not_use_up_its_approval(start_daemon: StartDaemon, tmp_path: Path) -> None:
     full = start_daemon("--threads", "1")
     full.client.shell.start(LOCAL)
     holder = create(full, *SCOPES, rules=ASKS)
@@ -179,7 +179,7 @@ def test_what_finds_no_slot_uses_no_approval_up(start_daemon: StartDaemon, tmp_p
     assert holder.ok("/shell/exec", **body)["stdout"] == "approved"
 
 
-def test_broadcasts_and_jobs_are_asked_about_with_all_that_they_concern(asked: Daemon, holder: Holder) -> None:
+def test_approvals_of_broadcasts_and_jobs_name_all_their_connections(asked: Daemon, holder: Holder) -> None:
     second = add(asked.client, "second", type="ssh", host="127.0.0.1", port=1, user="nobody")
     with ThreadPoolExecutor(1) as pool:
         body: dict[str, Any] = {"connections": [LOCAL, second], "command": "echo all", "wait": 60}
@@ -198,7 +198,7 @@ def test_broadcasts_and_jobs_are_asked_about_with_all_that_they_concern(asked: D
         assert future.result(30).json["job"]
 
 
-def test_files_are_asked_about_by_their_real_paths(asked: Daemon, tmp_path: Path) -> None:
+def test_approvals_of_files_name_their_real_paths(asked: Daemon, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     rules = [{"effect": "ask", "path": f"{tmp_path}/real/**"}]
@@ -216,7 +216,7 @@ def test_files_are_asked_about_by_their_real_paths(asked: Daemon, tmp_path: Path
     assert holder.refused("/fs/mkdir", connection=LOCAL, path=f"{tmp_path}/beside") == "policy_denied"
 
 
-def test_a_token_decides_about_others_that_it_sees(asked: Daemon, holder: Holder) -> None:
+def test_a_token_decides_about_approvals_on_connections_that_it_sees(asked: Daemon, holder: Holder) -> None:
     decider = create(asked, "approval.decide")
     id = pending(holder, "echo decided")
     assert id in [one["approval"] for one in decider.ok("/approval/query")["approvals"]]
@@ -230,7 +230,7 @@ def test_a_token_decides_about_others_that_it_sees(asked: Daemon, holder: Holder
     assert holder.refused("/approval/decide", approval=id, decision="once") == "scope_denied"
 
 
-def test_no_token_decides_about_itself_or_about_what_it_comes_from(asked: Daemon) -> None:
+def test_no_token_decides_about_its_own_requests_or_those_of_its_parents(asked: Daemon) -> None:
     asking = create(asked, *SCOPES, "approval.decide", "token.create", rules=ASKS)
     child = asking.create("approval.decide")
     grandchild = asking.create("approval.decide", "token.create").create("approval.decide")
@@ -251,11 +251,11 @@ def test_no_token_decides_about_itself_or_about_what_it_comes_from(asked: Daemon
         ({"decision": "once"}, "invalid_request"),
     ],
 )
-def test_a_decision_that_cannot_be_is_refused(asked: Daemon, body: dict[str, Any], code: str) -> None:
+def test_an_invalid_decision_is_refused(asked: Daemon, body: dict[str, Any], code: str) -> None:
     assert create(asked, "approval.decide").refused("/approval/decide", **body) == code
 
 
-def test_what_is_asked_for_outlives_the_daemon(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
+def test_pending_approvals_survive_a_restart(asked: Daemon, holder: Holder, tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = Daemon(home)
     token = create(first, *SCOPES, rules=ASKS)
@@ -279,7 +279,7 @@ def test_the_audit_trail_names_rule_and_approval(asked: Daemon, holder: Holder) 
     assert [(one["decision"], one["ofToken"]) for one in decided] == [("once", holder.id)]
 
 
-def test_whose_rule_asks_has_none_of_its_own_tokens_decide(asked: Daemon) -> None:
+def test_a_token_whose_rule_asks_cannot_decide_through_tokens_below_it(asked: Daemon) -> None:
     asking = create(asked, *SCOPES, "approval.decide", "token.create", rules=ASKS)
     child, sibling = asking.create(*SCOPES, expires=500), asking.create("approval.decide", expires=500)
     id = pending(child, "echo by way of a child")
@@ -290,7 +290,7 @@ def test_whose_rule_asks_has_none_of_its_own_tokens_decide(asked: Daemon) -> Non
     assert leading.ok("/approval/decide", approval=id, decision="once")["state"] == "once"
 
 
-def test_whose_rule_over_paths_asks_has_none_of_its_own_tokens_decide(asked: Daemon, tmp_path: Path) -> None:
+def test_a_token_whose_path_rule_asks_cannot_decide_for_tokens_below_it(asked: Daemon, tmp_path: Path) -> None:
     rules = [{"effect": "ask", "path": f"{tmp_path}/**"}]
     asking = create(asked, "fs.read", "approval.decide", "token.create", rules=rules)
     (tmp_path / "file").write_text("content")
@@ -299,7 +299,7 @@ def test_whose_rule_over_paths_asks_has_none_of_its_own_tokens_decide(asked: Dae
     assert asking.refused("/approval/decide", **body) == "policy_denied"
 
 
-def test_an_approval_of_one_path_is_none_of_another_that_looks_alike(asked: Daemon, tmp_path: Path) -> None:
+def test_an_approval_of_one_path_does_not_cover_another_that_looks_alike(asked: Daemon, tmp_path: Path) -> None:
     shown, other = os.fsencode(tmp_path) + rb"/a\xff", os.fsencode(tmp_path) + b"/a\xff"
     for path in (shown, other):
         Path(os.fsdecode(path)).write_text("content")
@@ -315,7 +315,7 @@ def test_the_audit_trail_has_the_rule_by_which_a_file_was_read(asked: Daemon, tm
     (tmp_path / "file").write_text("content")
     reader = create(asked, "fs.read", rules=[{"effect": "allow", "path": f"{tmp_path}/**", "name": "here"}])
     assert reader.send("/fs/read", connection=LOCAL, path=str(tmp_path / "file")).body == b"content"
-    # The entry is written when the answer is sent whole.
+    # The entry is written after the whole answer is sent.
     for _ in range(100):
         if entries := asked.client.post("/audit/query", token=reader.id)["entries"]:
             break

@@ -1,4 +1,4 @@
-"""Approvals: asked for, decided about, used, over; in one daemon, and in two on one vault."""
+"""Approvals from request to end, in one daemon and in two daemons on one vault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = b"k" * 32
 
 @dataclass(frozen=True)
 class Token:
-    """A token by its id, below its parent."""
+    """A token with an id and a parent."""
 
     id: str
     parent: Token | None = None
@@ -44,7 +44,7 @@ ASKING = Token("asking")
 
 @dataclass
 class Request:
-    """The turns of a request that waits in its thread."""
+    """The steps of a request that waits in its thread."""
 
     kept: dict[str, Any] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass
 class Desk:
-    """The approvals of one daemon; each thread has one request under way."""
+    """The approvals of one daemon; each thread has one current request."""
 
     vault: Vault
     notified: list[Mapping[str, Any]] = field(default_factory=list)
@@ -67,12 +67,12 @@ class Desk:
         self.approvals = Approvals(self.vault.approvals, KEY, lambda: self.local.request, self.notified.append)
 
     def ask(self, asked: Mapping[str, Any] = ASKED, token: Token = ASKING, wait: float = 0) -> str:
-        """Ask in a request of its own."""
+        """Require an approval in a new request."""
         self.local.request = Request()
         return self.approvals.require(token, asked, wait)
 
     def pending(self, asked: Mapping[str, Any] = ASKED, token: Token = ASKING) -> str:
-        """Ask, and return the id of what is pending then."""
+        """Send a request that needs an approval, and return the pending approval's id."""
         with pytest.raises(ApprovalRequired) as error:
             self.ask(asked, token)
         id: str = error.value.details["approval"]
@@ -89,7 +89,7 @@ def desk(vault: Vault) -> Iterator[Desk]:
     made.approvals.waiters.close()
 
 
-def test_what_is_asked_for_is_pending_once_and_shown_whole(desk: Desk) -> None:
+def test_a_repeated_request_has_one_pending_approval_shown_whole(desk: Desk) -> None:
     id = desk.pending()
     assert desk.pending() == id
     [shown] = desk.approvals.query(["pending"])
@@ -123,7 +123,7 @@ OTHERS: list[Mapping[str, Any]] = [
 """What differs from :data:`ASKED` in one thing."""
 
 
-def test_an_approval_is_for_just_what_was_asked(desk: Desk) -> None:
+def test_an_approval_covers_only_the_same_request(desk: Desk) -> None:
     id = desk.pending()
     desk.decide(id, "grant")
     assert desk.ask() == id
@@ -132,14 +132,14 @@ def test_an_approval_is_for_just_what_was_asked(desk: Desk) -> None:
     assert len(set(pending)) == len(OTHERS), "what differs in one thing is taken for the same"
 
 
-def test_an_approval_is_for_the_token_that_asked(desk: Desk) -> None:
+def test_an_approval_is_only_for_the_token_that_asked(desk: Desk) -> None:
     id = desk.pending()
     desk.decide(id, "grant")
     for token in (Token("other"), Token("below", ASKING)):
         assert desk.pending(token=token) != id
 
 
-def test_once_is_used_up_and_the_next_is_asked_anew(desk: Desk) -> None:
+def test_an_approval_for_once_is_used_up_by_one_request(desk: Desk) -> None:
     id = desk.pending()
     desk.decide(id, "once")
     assert desk.ask() == id
@@ -150,7 +150,7 @@ def test_once_is_used_up_and_the_next_is_asked_anew(desk: Desk) -> None:
             desk.decide(id, verdict)
 
 
-def test_what_a_request_has_used_up_is_given_back_unless_it_has_begun(desk: Desk) -> None:
+def test_a_request_gives_its_approval_back_unless_it_has_begun(desk: Desk) -> None:
     desk.decide(id := desk.pending(), "once")
     before = desk.approvals.get(id)
     desk.ask()
@@ -162,7 +162,7 @@ def test_what_a_request_has_used_up_is_given_back_unless_it_has_begun(desk: Desk
     assert desk.pending() != id
 
 
-def test_what_is_given_back_makes_way_for_what_was_asked_meanwhile(desk: Desk) -> None:
+def test_an_approval_given_back_is_replaced_by_one_requested_meanwhile(desk: Desk) -> None:
     desk.decide(id := desk.pending(), "once")
     desk.ask()
     first = desk.local.request
@@ -172,14 +172,14 @@ def test_what_is_given_back_makes_way_for_what_was_asked_meanwhile(desk: Desk) -
     assert desk.pending() == other != id
 
 
-def test_a_request_that_comes_again_in_another_turn_keeps_what_it_used_up(desk: Desk) -> None:
+def test_one_request_that_requires_its_approval_twice_uses_up_one(desk: Desk) -> None:
     desk.decide(id := desk.pending(), "once")
     assert desk.ask() == id
     assert desk.approvals.require(ASKING, ASKED) == id
     assert desk.pending() != id
 
 
-def test_one_of_many_at_once_uses_up_what_was_approved_once(desk: Desk) -> None:
+def test_one_of_many_simultaneous_requests_uses_up_an_approval_for_once(desk: Desk) -> None:
     desk.decide(id := desk.pending(), "once")
 
     def ask(_: int) -> str | None:
@@ -219,7 +219,7 @@ def test_a_grant_ends_with_its_time_and_by_a_denial(desk: Desk, monkeypatch: pyt
         desk.ask({"other": 1})
 
 
-def test_what_nobody_decides_about_is_over_after_ten_minutes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undecided_approval_expires_after_ten_minutes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     id = desk.pending()
     late = now() + timedelta(minutes=11)
     monkeypatch.setattr("connmgr.rights.approvals.now", lambda: late)
@@ -229,7 +229,7 @@ def test_what_nobody_decides_about_is_over_after_ten_minutes(desk: Desk, monkeyp
     assert desk.pending() != id
 
 
-def test_a_token_decides_neither_about_itself_nor_about_what_it_comes_from(desk: Desk) -> None:
+def test_a_token_decides_neither_for_itself_nor_for_its_parents(desk: Desk) -> None:
     id = desk.pending()
     child = Token("child", ASKING)
     for decider in (ASKING, child, Token("grandchild", child)):
@@ -246,7 +246,7 @@ def test_a_token_decides_neither_about_itself_nor_about_what_it_comes_from(desk:
         desk.decide(id, "grant", ASKING, 86400)
 
 
-def test_few_may_be_pending_for_one_token(desk: Desk) -> None:
+def test_pending_approvals_of_a_token_are_limited(desk: Desk) -> None:
     first = desk.pending({"number": 0})
     for number in range(1, MAX_PENDING):
         desk.pending({"number": number})
@@ -261,7 +261,7 @@ def test_few_may_be_pending_for_one_token(desk: Desk) -> None:
     desk.pending({"number": MAX_PENDING})
 
 
-def test_what_is_too_long_to_be_shown_is_not_asked_for(desk: Desk) -> None:
+def test_a_request_too_long_to_be_shown_gets_no_approval(desk: Desk) -> None:
     with pytest.raises(PolicyDenied, match="too long"):
         desk.ask({"stdin": "x" * 300_000})
     assert desk.approvals.query() == []
@@ -280,7 +280,7 @@ def test_a_plugin_that_fails_changes_nothing(vault: Vault) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["once", "grant", "deny"])
-def test_a_request_that_waits_goes_on_when_it_is_decided(desk: Desk, verdict: Verdict) -> None:
+def test_a_waiting_request_continues_after_the_decision(desk: Desk, verdict: Verdict) -> None:
     with ThreadPoolExecutor(1) as pool:
         id = desk.pending()
         waiting = pool.submit(desk.ask, wait=30)
@@ -292,7 +292,7 @@ def test_a_request_that_waits_goes_on_when_it_is_decided(desk: Desk, verdict: Ve
             assert waiting.result(20) == id
 
 
-def test_the_end_of_the_daemon_and_of_the_time_end_the_waiting(desk: Desk) -> None:
+def test_a_wait_ends_with_the_daemon_and_at_its_deadline(desk: Desk) -> None:
     with pytest.raises(ApprovalRequired):
         desk.ask(wait=0.01)
     with ThreadPoolExecutor(1) as pool:
@@ -313,9 +313,7 @@ def test_the_end_of_the_daemon_and_of_the_time_end_the_waiting(desk: Desk) -> No
 
 
 @pytest.mark.needs("postgres")
-def test_two_daemons_of_one_vault_share_what_is_asked_and_decided(
-    postgres: Any, open_vault: Callable[..., Vault]
-) -> None:
+def test_two_daemons_of_one_vault_share_approvals(postgres: Any, open_vault: Callable[..., Vault]) -> None:
     dsn = postgres.dsn(postgres.create())
     here, there = Desk(open_vault(dsn)), Desk(open_vault(dsn))
     id = here.pending()

@@ -49,8 +49,8 @@ READ = {
     "x a~ --x=1 'b\\c' \"d'e\" \\*\\ \\' a:b~c": ["x", "a~", "--x=1", "b\\c", "d'e", "* '", "a:b~c"],
 }
 
-# Each is read by some shell as more, as less or as something else than a program and its literal words. Three blanks,
-# or a new line, separate the texts.
+# Some shell reads each of these texts as something other than a program and its literal words. Three blanks or a new
+# line separate the texts.
 HOSTILE = {
     "no program": r"""''   ""   '' ls   \\   "" x""",
     "several commands": r"""a; b   a ;   ; a   a && b   a || b   a | b   a |& b   a & b   a &   a&b   a;;   (a)   (a
@@ -85,16 +85,16 @@ REFUSED = [*(text for texts in HOSTILE.values() for text in re.split(r"\n +| {3,
 
 
 @pytest.mark.parametrize("text", READ)
-def test_a_program_with_literal_words_is_read(text: str) -> None:
+def test_a_program_with_literal_words_is_an_argv(text: str) -> None:
     assert as_argv(text) == tuple(READ[text])
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=ascii(text)) for text in REFUSED])
-def test_whatever_else_is_refused(text: str) -> None:
+def test_any_other_text_is_refused(text: str) -> None:
     assert as_argv(text) is None
 
 
-def test_each_word_of_a_shells_own_is_refused_unless_a_program_does_the_same() -> None:
+def test_a_builtin_is_refused_unless_a_program_does_the_same() -> None:
     assert {word.decode() for word in ENGINES if as_argv(word.decode())} == {
         *("kill", "nohup", "printf", "realpath", "rename", "which")
     }
@@ -104,7 +104,7 @@ def test_each_word_of_a_shells_own_is_refused_unless_a_program_does_the_same() -
 
 @pytest.mark.parametrize("begin", ["a '", 'a "', "a ", "a \\ ", "a ' ", "a 'b'"])
 @pytest.mark.parametrize("middle", ["'", '"', "\\", "a", " ", "~", "a~", "\\'", "''", '""', "' '"])
-def test_any_text_is_read_in_linear_time(begin: str, middle: str) -> None:
+def test_texts_are_read_in_linear_time(begin: str, middle: str) -> None:
     with quickly():
         as_argv(begin + middle * 30_000)
 
@@ -115,7 +115,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_in_shells(recorder: Path, text: str, shells: Sequence[str] = SHELLS) -> None:
-    """Check that each of ``shells`` that is installed executes what ``text`` is read as; PROGRAM is a recorder."""
+    """Check that each installed one of ``shells`` executes the argv read from ``text``; PROGRAM is a recorder."""
     text = text.replace("PROGRAM", str(recorder))
     argv = as_argv(text)
     if argv is None:
@@ -131,7 +131,7 @@ def check_in_shells(recorder: Path, text: str, shells: Sequence[str] = SHELLS) -
 
 
 @pytest.mark.parametrize("text", [text for text in READ if " " in text.strip()])
-def test_what_is_read_is_what_shells_execute(recorder: Path, text: str) -> None:
+def test_shells_execute_the_argv_that_is_read(recorder: Path, text: str) -> None:
     argv = as_argv(text)
     assert argv
     words = text.strip()[text.strip().index(" ") :] if "'/opt" not in text else " x"
@@ -151,7 +151,7 @@ NAME = st.sampled_from(["PROGRAM", "'PROGRAM'", '"PROGRAM"', "PROGRAM''", "  PRO
 
 @settings(max_examples=250, deadline=None)
 @given(name=NAME, text=TEXT, third=st.integers(0, 2))
-def test_whatever_is_read_as_an_argv_is_executed_so_by_every_shell(
+def test_every_shell_executes_generated_texts_as_the_argv_that_is_read(
     recorder: Path, name: str, text: str, third: int
 ) -> None:
     check_in_shells(recorder, f"{name} {text}", SHELLS[third::3])
@@ -159,5 +159,5 @@ def test_whatever_is_read_as_an_argv_is_executed_so_by_every_shell(
 
 @settings(max_examples=200)
 @given(st.lists(st.text(st.sampled_from("ab/. *$`\"(){};&|<>#~ä'"), max_size=6), max_size=5))
-def test_words_that_are_quoted_as_python_does_are_read(words: list[str]) -> None:
+def test_words_quoted_by_shlex_are_read(words: list[str]) -> None:
     assert as_argv(shlex.join(["ls", *words])) == ("ls", *words)

@@ -1,4 +1,4 @@
-"""Plugins that decide who may do what, and that ship the audit trail: they are asked at every door."""
+"""Plugins that authorise requests and ship the audit trail are called for every endpoint."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SUDO = {"type": "shellEnvironment", "elevated": True}
 
 
 class Guarded:
-    """A daemon with a plugin that refuses the actions that a file names, and notes what it is asked and given."""
+    """A daemon with a plugin that refuses the actions named in a file, and records its hooks' arguments."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -81,7 +81,7 @@ def add(client: Client, name: str, **data: Any) -> str:
     return str(client.post("/connection/add", name=name, data=data, validate=False)["connection"])
 
 
-def test_a_plugin_refuses_an_action_and_nothing_is_done(guarded: Guarded) -> None:
+def test_an_action_that_a_plugin_refuses_has_no_effect(guarded: Guarded) -> None:
     guarded.client.shell.start(LOCAL_MACHINE)
     guarded.deny("shell.exec")
     marker = guarded.daemon.home / "marker"
@@ -95,7 +95,7 @@ def test_a_plugin_refuses_an_action_and_nothing_is_done(guarded: Guarded) -> Non
     assert guarded.client.shell.exec(LOCAL_MACHINE, "echo yes").stdout == "yes"
 
 
-def test_the_shell_that_is_meant_is_told_by_its_name(guarded: Guarded) -> None:
+def test_a_plugin_is_given_the_session_name(guarded: Guarded) -> None:
     guarded.deny()
     guarded.client.shell.start(LOCAL_MACHINE, session="build")
     guarded.client.fs.list(LOCAL_MACHINE, "/", session="build")
@@ -108,7 +108,7 @@ def test_the_shell_that_is_meant_is_told_by_its_name(guarded: Guarded) -> None:
     assert [entry.get("shell") for entry in guarded.seen("entry")] == ["build", "build", None]
 
 
-def test_a_terminal_is_asked_about_as_its_connection(guarded: Guarded) -> None:
+def test_a_terminal_is_authorised_as_its_connection(guarded: Guarded) -> None:
     guarded.deny()
     terminal = guarded.client.terminal.open(LOCAL_MACHINE, command="cat")
     guarded.deny("terminal.input", "terminal.screen", "terminal.attach")
@@ -122,7 +122,7 @@ def test_a_terminal_is_asked_about_as_its_connection(guarded: Guarded) -> None:
     guarded.client.terminal.close(terminal)
 
 
-def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
+def test_subjects_include_every_connection_of_the_chain(guarded: Guarded) -> None:
     gateway = add(guarded.client, "gateway", **SSH)
     host = add(guarded.client, "host", **{**SSH, "host": "inner.example", "gateway": gateway})
     root = add(guarded.client, "root", **SUDO, host=host)
@@ -136,7 +136,7 @@ def test_subjects_are_all_that_a_connection_runs_over(guarded: Guarded) -> None:
     assert guarded.seen("asked")[0][2] == sorted([gateway, host])
 
 
-def test_a_broadcast_is_asked_about_once_with_all_that_it_selects_and_its_refusal_runs_nothing(
+def test_a_broadcast_is_authorised_once_as_a_whole(
     guarded: Guarded,
 ) -> None:
     client, marker = guarded.client, guarded.daemon.home / "ran"
@@ -158,13 +158,13 @@ def test_a_broadcast_is_asked_about_once_with_all_that_it_selects_and_its_refusa
     assert [asked[1:3] for asked in guarded.seen("asked")] == [["shell.broadcast", subjects]]
 
 
-def test_the_second_vocabulary_is_the_same_door(guarded: Guarded) -> None:
+def test_the_second_vocabulary_is_authorised_too(guarded: Guarded) -> None:
     guarded.deny("connection.info")
     assert refused(guarded.client, "/store/info", stores=[LOCAL_MACHINE]) == "policy_denied"
     assert guarded.seen("asked")[0][2] == [LOCAL_MACHINE]
 
 
-def test_what_else_a_plugin_raises_refuses_the_request(guarded: Guarded) -> None:
+def test_any_exception_of_a_plugin_refuses_the_request(guarded: Guarded) -> None:
     broken = guarded.daemon.home / "raise"
     broken.touch()
     try:
@@ -174,7 +174,7 @@ def test_what_else_a_plugin_raises_refuses_the_request(guarded: Guarded) -> None
     assert guarded.client.daemon.version().build
 
 
-def test_a_plugin_that_fails_at_an_entry_keeps_no_request_from_its_answer(guarded: Guarded) -> None:
+def test_a_plugin_that_fails_at_an_audit_entry_does_not_stop_the_answer(guarded: Guarded) -> None:
     guarded.client.post("/vault/lock")
     assert "failed to take note of entry" in guarded.daemon.stderr()
 
@@ -189,14 +189,14 @@ OF_OTHERS = {
 """Endpoints that do in another way what a rule for another endpoint's action is about."""
 
 
-def test_every_endpoint_has_an_action_of_its_own_name_or_that_of_what_it_does() -> None:
+def test_every_endpoint_s_action_is_named_after_it_or_after_what_it_does() -> None:
     for group in GROUPS:
         for endpoint in group.endpoints:
             named = endpoint.path.partition("/<")[0].strip("/").replace("/", ".")
             assert endpoint.action.name in {named, f"{named}.read", OF_OTHERS.get(endpoint.path)}, endpoint.path
 
 
-def test_a_batch_is_asked_about_entry_by_entry_and_one_refusal_stores_nothing(guarded: Guarded) -> None:
+def test_a_batch_is_authorised_by_entry_and_one_refusal_stores_nothing(guarded: Guarded) -> None:
     client = guarded.client
     guarded.deny()
     gateway = add(client, "batch gateway", **{**SSH, "host": "batch.example"})

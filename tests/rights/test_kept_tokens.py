@@ -1,4 +1,4 @@
-"""Tokens as the vault keeps them: lines, ends, and what may go."""
+"""Tokens as the vault stores them: their lineage, their end, and which may be deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def token(name: str, parent: str | None = None, ends: timedelta = HOUR, *, revok
     return Document(id=name, key=name, body=body, expires=now() + ends)
 
 
-def test_a_token_comes_from_all_above_it() -> None:
+def test_the_lineage_of_a_token() -> None:
     found = {
         one.document.id: one for one in kept_tokens([token("c", "b"), token("a"), token("b", "a"), token("x", "gone")])
     }
@@ -25,7 +25,7 @@ def test_a_token_comes_from_all_above_it() -> None:
     assert not found["a"].comes_from("a")
 
 
-def test_a_token_ends_with_the_first_of_its_line() -> None:
+def test_a_token_ends_with_the_first_of_its_lineage() -> None:
     expired, revoked = token("expired", ends=-HOUR), token("revoked", revoked=True)
     found = kept_tokens([expired, revoked, token("below", "expired"), token("under", "revoked"), token("valid")])
     codes = {one.document.id: why.code if (why := one.invalid(now())) else None for one in found}
@@ -38,7 +38,7 @@ def test_a_token_ends_with_the_first_of_its_line() -> None:
     }
 
 
-def test_what_ended_long_ago_goes_with_what_comes_from_it_and_where_there_is_no_room_all_that_ended() -> None:
+def test_tokens_ended_long_ago_may_be_deleted_and_in_a_full_vault_all_ended_ones() -> None:
     found = kept_tokens(
         [
             token("old", ends=-KEEP_INVALID - HOUR),

@@ -1,4 +1,4 @@
-"""A token's rules over paths, through the daemon: they hold for what a path leads to."""
+"""A token's path rules, through the daemon: they apply to the real path."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ WAYS_OUT = [
 
 
 @pytest.mark.parametrize("path", WAYS_OUT)
-def test_nothing_outside_is_read(tree: Tree, path: str) -> None:
+def test_nothing_outside_the_allowed_tree_is_read(tree: Tree, path: str) -> None:
     holder = tree.holder()
-    # The name of a link is inside, and what it leads to is not.
+    # The link is inside, its target is not.
     for missing in ("", *(["-not-there"] if path != "open/link" else [])):
         answer = holder.send("/fs/read", connection=LOCAL, path=tree / (path + missing))
         assert (answer.status, answer.code, answer.json["rule"]) == (403, "policy_denied", None)
@@ -79,7 +79,7 @@ def test_nothing_outside_is_read(tree: Tree, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", WAYS_OUT)
-def test_nothing_outside_is_written_moved_or_removed(tree: Tree, path: str) -> None:
+def test_nothing_outside_the_allowed_tree_is_written_moved_or_removed(tree: Tree, path: str) -> None:
     holder = tree.holder()
     content = blob(holder, b"changed")
     assert holder.refused("/fs/write", connection=LOCAL, path=tree / path, blob=content) == "policy_denied"
@@ -94,7 +94,7 @@ def test_nothing_outside_is_written_moved_or_removed(tree: Tree, path: str) -> N
     assert sorted(one.name for one in (tree.root / "closed").iterdir()) == ["secret"]
 
 
-def test_what_is_inside_is_open(tree: Tree) -> None:
+def test_files_inside_the_allowed_tree_are_read_and_written(tree: Tree) -> None:
     holder = tree.holder()
     holder.ok("/fs/write", connection=LOCAL, path=tree / "open/new", blob=blob(holder, b"new"))
     assert (tree.root / "open" / "new").read_text() == "new"
@@ -107,7 +107,7 @@ def test_what_is_inside_is_open(tree: Tree) -> None:
     assert holder.refused("/fs/script", connection=LOCAL, blob=blob(holder, b"#!/bin/sh\n")) == "policy_denied"
 
 
-def test_reading_and_writing_have_rules_of_their_own(tree: Tree) -> None:
+def test_rules_may_differ_for_reading_and_writing(tree: Tree) -> None:
     rules = [
         {"effect": "deny", "name": "no secrets", "path": "/**/secret"},
         {"effect": "allow", "path": f"{tree.root}/**", "action": "fs.read"},
@@ -122,7 +122,7 @@ def test_reading_and_writing_have_rules_of_their_own(tree: Tree) -> None:
     assert answer.json["rule"] == "no secrets"
 
 
-def test_a_write_waits_for_an_approval_of_just_that(tree: Tree) -> None:
+def test_a_write_waits_for_its_approval(tree: Tree) -> None:
     holder = tree.holder(rules=[{"effect": "ask", "path": f"{tree.root}/open/**"}])
     path = tree / "open/file"
 
@@ -144,7 +144,7 @@ def test_a_write_waits_for_an_approval_of_just_that(tree: Tree) -> None:
     assert Path(path).read_text() == "approved"
 
 
-def test_the_owner_and_a_token_without_rules_over_paths_are_not_asked(tree: Tree) -> None:
+def test_path_rules_do_not_limit_the_owner_or_a_token_without_them(tree: Tree) -> None:
     holder = tree.holder(rules=[])
     assert holder.ok("/fs/stat", connection=LOCAL, path=tree / "closed/secret")
     assert tree.daemon.client.post("/fs/stat", connection=LOCAL, path=tree / "open/link")

@@ -1,6 +1,6 @@
 """Ways around the rules of a token, each of which has to end in a refusal.
 
-The rules allow a few commands and paths; a table for each kind of trick has what is close to them and something else.
+The rules allow a few commands and paths. One table for each kind of trick has requests that resemble allowed ones.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _decide(rules: Rules = TRICKED, *argv: str, **wanted: Any) -> tuple[str, tup
         ({"argv": ("any", "thing"), "saved": ("restart-web", {"service": "nginx"})}, ("any", "thing")),
     ],
 )
-def test_what_the_rules_are_for_is_allowed(wanted: dict[str, Any], runs: tuple[str, ...]) -> None:
+def test_the_intended_commands_are_allowed(wanted: dict[str, Any], runs: tuple[str, ...]) -> None:
     decision = TRICKED.decide_command(Wanted(**{"names": HERE, **wanted}))
     assert (decision.effect, decision.argv) == ("allow", runs)
 
@@ -151,11 +151,11 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_that_is_more_than_the_words_is_refused(text: str) -> None:
+def test_a_text_with_more_than_literal_words_is_refused(text: str) -> None:
     assert _decide(text=text)[0] == "deny"
 
 
-def test_a_text_beside_open_rules_runs_as_a_text_and_one_of_words_as_words() -> None:
+def test_where_rules_only_deny_other_texts_run_and_literal_words_run_as_an_argv() -> None:
     rules = load_rules([{"effect": "deny", "argv": ["reboot"]}])
     assert _decide(rules, text="id; id") == ("allow", None, None)
     assert _decide(rules, text="uname -s") == ("allow", ("uname", "-s"), None)
@@ -206,7 +206,7 @@ WORDS = [
     ("usr/bin/journalctl", "-u", "nginx", "-n", "1"),
     ("/USR/BIN/journalctl", "-u", "nginx", "-n", "1"),
     ("/usr/bin/Journalctl", "-u", "nginx", "-n", "1"),
-    # Programs that run others, before what is allowed.
+    # Programs that run others, before an allowed command.
     ("env", "systemctl", "restart", "nginx"),
     ("/usr/bin/env", "-S", "systemctl restart nginx"),
     ("sudo", "systemctl", "restart", "nginx"),
@@ -345,7 +345,7 @@ WORDS = [
     ("cat", "/srv/app/keys/id"),
     ("cat", "/srv/app/keys/../keys/id"),
     ("cat", "/srv/app/log/../keys/id"),
-    # What is not spelled out by any rule.
+    # Words that no rule spells out.
     ("report",),
     ("reboot", "-f"),
     ("reboot", ""),
@@ -430,9 +430,7 @@ SURROUNDINGS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("argv", "wanted"), SURROUNDINGS, ids=lambda part: ascii(part)[:60])
-def test_what_comes_with_a_command_is_refused_unless_a_rule_names_it(
-    argv: tuple[str, ...], wanted: dict[str, Any]
-) -> None:
+def test_the_context_of_a_command_must_match_its_rule(argv: tuple[str, ...], wanted: dict[str, Any]) -> None:
     assert _decide(TRICKED, *argv, **wanted)[0] == "deny"
 
 
@@ -484,7 +482,7 @@ DENIED: list[Mapping[str, Any]] = [
     ],
     ids=lambda argv: ascii(argv)[:60],
 )
-def test_a_rule_that_denies_catches_what_may_be_meant(argv: tuple[str, ...]) -> None:
+def test_a_denying_rule_matches_equivalent_spellings(argv: tuple[str, ...]) -> None:
     assert _decide(load_rules(DENIED), *argv)[0] == "deny"
 
 
@@ -531,7 +529,7 @@ def test_paths_within_the_patterns_are_allowed(path: bytes) -> None:
 
 
 @pytest.mark.parametrize(("names", "user"), [(("db/db1",), "ann"), (HERE, "bob"), (HERE, None), ((), "ann")])
-def test_a_pattern_for_one_connection_or_user_is_for_no_other(names: tuple[str, ...], user: str | None) -> None:
+def test_a_pattern_for_one_connection_or_user_applies_to_no_other(names: tuple[str, ...], user: str | None) -> None:
     assert PATHS.decide_path("fs.read", b"/home/ann/in-1/a", names, user).effect == "deny"
 
 
@@ -540,7 +538,7 @@ def test_a_pattern_for_one_connection_or_user_is_for_no_other(names: tuple[str, 
         st.text(max_size=8) | st.sampled_from(["systemctl", "restart", "nginx", "cat", "/srv/app/x", ".."]), max_size=4
     )
 )
-def test_whatever_is_allowed_is_what_a_rule_spells_out(argv: list[str]) -> None:
+def test_every_allowed_generated_command_is_spelled_out_by_a_rule(argv: list[str]) -> None:
     effect, runs, _ = _decide(TRICKED, *argv)
     if effect != "allow":
         return

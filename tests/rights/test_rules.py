@@ -1,4 +1,4 @@
-"""What a rule may say, and what rules decide together."""
+"""The syntax of rules, and how several rules decide together."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ ALLOW = {"effect": "allow"}
         ({**ALLOW, "path": "/" + "{a,b}" * 7}, "rules[0].path: The filter has too many alternatives"),
     ],
 )
-def test_a_rule_that_cannot_be_read_is_refused_with_its_place(rule: object, place: str) -> None:
+def test_a_malformed_rule_is_refused_with_its_place(rule: object, place: str) -> None:
     with pytest.raises(InvalidRequest, match="^" + re.escape(place)):
         load_rules([rule])
 
 
-def test_the_place_counts_rules_and_their_number_and_length_are_bounded() -> None:
+def test_errors_number_the_rules_whose_count_and_length_are_limited() -> None:
     with pytest.raises(InvalidRequest, match=r"^rules\[2\]\.effect"):
         load({**ALLOW, "argv": ["a"]}, {**ALLOW, "argv": ["a"]}, {"argv": ["a"]})
     with pytest.raises(InvalidRequest, match=r"^rules: More than 200"):
@@ -131,7 +131,7 @@ RUN_OTHERS = """
 
 
 @pytest.mark.parametrize("program", RUN_OTHERS.split())
-def test_a_program_that_runs_others_takes_fixed_words_alone(program: str) -> None:
+def test_a_program_that_runs_others_takes_only_fixed_words(program: str) -> None:
     for effect in ("allow", "ask"):
         for open_ended in ({"re": "x"}, {"path": "/x"}, {"integer": {}}, {"rest": "x"}):
             with pytest.raises(InvalidRequest, match=r"^rules\[0\]\.argv: .* runs or loads other programs"):
@@ -155,13 +155,13 @@ STEERING = """
 
 
 @pytest.mark.parametrize("variable", STEERING.split())
-def test_a_variable_that_steers_programs_is_named_by_no_ordinary_rule(variable: str) -> None:
+def test_no_ordinary_rule_may_name_a_variable_that_steers_programs(variable: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^rules\[0\]\.env\.{variable}: This variable can have a program run"):
         load({**ALLOW, "argv": ["ls"], "env": {variable: "x"}})
     load({**ALLOW, "argv": ["ls"], "env": {variable: "x"}, "mayRunOthers": True})
 
 
-def test_deny_stands_before_ask_and_ask_before_allow() -> None:
+def test_deny_takes_precedence_over_ask_and_ask_over_allow() -> None:
     rules = load(
         {**ALLOW, "argv": ["repo", {"rest": {"re": ".*"}}], "name": "reading"},
         {"effect": "ask", "argv": ["repo", "push"], "name": "pushing"},
@@ -177,7 +177,7 @@ def test_deny_stands_before_ask_and_ask_before_allow() -> None:
 FIXED = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def test_a_program_is_run_from_where_the_rule_has_it() -> None:
+def test_a_program_runs_from_the_directory_in_the_rule() -> None:
     rules = load({**ALLOW, "argv": ["/opt/a/tool"]}, {**ALLOW, "argv": ["ls"]})
     assert decide(rules, "tool") == Decision("allow", 0, None, ("/opt/a/tool",), exact=True)
     assert decide(rules, "/opt/a/tool") == Decision("allow", 0, None, ("/opt/a/tool",), exact=True)
@@ -195,7 +195,7 @@ def test_rules_that_only_deny_leave_the_rest_to_the_scope() -> None:
     assert decide(load(), "ls") == Decision("allow", argv=("ls",))
 
 
-def test_an_asking_rule_closes_its_kind_and_a_rule_over_texts_none() -> None:
+def test_an_asking_rule_denies_all_else_of_its_kind_unless_it_is_over_texts() -> None:
     assert decide(load({"effect": "ask", "argv": ["ls"]}), "id") == Decision("deny")
     assert decide(load({"effect": "ask", "text": "rm"}), "id") == Decision("allow", argv=("id",))
     asks = load({"effect": "ask", "path": "/srv/**", "action": "fs.read"})
@@ -209,7 +209,7 @@ def test_an_asking_rule_closes_its_kind_and_a_rule_over_texts_none() -> None:
     assert load({"effect": "deny", "argv": ["rm"]}).over_commands
 
 
-def test_a_rule_over_texts_stands_before_what_allows_and_opens_nothing() -> None:
+def test_a_text_rule_takes_precedence_over_allowing_rules_and_allows_nothing() -> None:
     rules = load(
         {**ALLOW, "argv": ["run", {"rest": {"re": ".*"}}]},
         {"effect": "ask", "text": "prod"},
@@ -222,7 +222,7 @@ def test_a_rule_over_texts_stands_before_what_allows_and_opens_nothing() -> None
     assert decide(load({"effect": "deny", "text": "a.b"}), text="a\nb") == Decision("deny", 0)
 
 
-def test_a_text_of_words_is_run_as_them_where_rules_are_over_commands() -> None:
+def test_a_text_of_literal_words_runs_as_an_argv_under_command_rules() -> None:
     assert decide(load({**ALLOW, "argv": ["ls"]}), text="ls") == Decision("allow", 0, None, ("ls",), FIXED, exact=True)
     assert decide(load({"effect": "deny", "text": "rm"}), text="ls") == Decision("allow")
 
@@ -242,7 +242,7 @@ def test_a_saved_command_is_allowed_by_its_name_or_by_what_it_runs() -> None:
     assert other.decide_command(Wanted(names=HERE, **saved)) == Decision("deny", 0)
 
 
-def test_input_is_for_programs_that_run_no_others_unless_the_rule_says_so() -> None:
+def test_a_program_that_runs_others_takes_input_only_if_the_rule_says_so() -> None:
     def effect(rule: dict[str, Any], *argv: str) -> str:
         return decide(load({**ALLOW, "argv": list(argv), **rule}), *argv, has_stdin=True).effect
 
@@ -253,7 +253,7 @@ def test_input_is_for_programs_that_run_no_others_unless_the_rule_says_so() -> N
     assert effect({"stdin": True}, "sh") == "allow"
 
 
-def test_names_of_connections_are_found_as_filters_find_them() -> None:
+def test_rules_match_connection_names_as_filters_do() -> None:
     rules = load({**ALLOW, "argv": ["ls"], "connections": ["WEB/**", "*/db?"]})
     for names, effect in [(("web/a/b",), "allow"), (("web",), "allow"), (("x/db1",), "allow"), (("x/y/db1",), "deny")]:
         assert decide(rules, "ls", names=names).effect == effect, names
@@ -293,11 +293,11 @@ COVERING = load(
         ("fs.read", b"srv", False),
     ],
 )
-def test_a_tree_is_covered_where_all_that_may_be_below_is_allowed(action: str, directory: bytes, covered: bool) -> None:
+def test_a_tree_is_covered_if_every_path_below_is_allowed(action: str, directory: bytes, covered: bool) -> None:
     assert COVERING.covers(action, directory, HERE) is covered
 
 
-def test_what_asks_on_one_connection_uncovers_there_alone() -> None:
+def test_a_rule_that_asks_or_denies_leaves_its_trees_uncovered() -> None:
     assert COVERING.covers("fs.read", b"/srv/other", HERE)
     assert not COVERING.covers("fs.read", b"/srv/other", ("db/one",))
     assert load({**ALLOW, "path": "/**"}).covers("fs.read", b"/", HERE)
@@ -306,7 +306,7 @@ def test_what_asks_on_one_connection_uncovers_there_alone() -> None:
     assert not load({"effect": "deny", "path": "/**/.env"}).covers("fs.write", b"/srv", HERE)
 
 
-def test_of_several_decisions_the_strictest_holds_and_two_programs_are_none() -> None:
+def test_the_strictest_of_several_decisions_holds_and_two_programs_deny() -> None:
     here, there = ("web/web1",), ("db/db1",)
     rules = load(
         {**ALLOW, "argv": ["/opt/web/tool"], "connections": ["web/*"]},

@@ -1,4 +1,4 @@
-"""Rules at a daemon: whatever is sent, nothing is executed but what they allow, and that word by word."""
+"""Rules at a daemon: only allowed commands are executed, word by word, whatever is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ echo "{name} $*"
 
 @dataclass(frozen=True)
 class Site:
-    """A daemon, programs that take note of what they are executed with, and a token with rules over them."""
+    """A daemon, programs that record their words, and a token with rules about these programs."""
 
     daemon: Daemon
     directory: Path
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         path.chmod(0o755)
     (directory / "link").symlink_to(directory / "evil")
     (directory / "startup").write_text(f"{directory}/other started\n")
-    # Whatever looks a program up in the daemon's PATH, or in a session's, finds the evil ones first.
+    # A lookup in the PATH of the daemon or of a session finds the wrong programs first.
     path = f"{directory}/evil:/usr/local/bin:/usr/bin:/bin"
     daemon = Daemon(tmp_path_factory.mktemp("home"), environment={"PATH": path})
     daemon.client.shell.start(LOCAL)
@@ -72,7 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def attempts(site: Site, **what: Any) -> Iterator[str]:
-    """Try to run something in every way, and yield the codes of the errors."""
+    """Try every way to run a program, and yield the error codes."""
     yield site.holder.refused("/shell/exec", connection=LOCAL, **what)
     yield site.holder.refused("/shell/exec", connection=LOCAL, detachAfter=0, **what)
     yield site.holder.refused("/shell/exec", connection=LOCAL, fresh=True, start=True, **what)
@@ -90,7 +90,7 @@ def _refused_pipe(site: Site, **what: Any) -> str:
 
 
 def printed_on(site: Site, terminal: str) -> str:
-    """Return what a terminal's program has printed, once it has ended."""
+    """Wait for the end of a terminal's program, and return its output."""
     offset, printed = 0, ""
     while True:
         piece = site.holder.ok("/terminal/output", terminal=terminal, offset=offset, wait=20)
@@ -103,7 +103,7 @@ def client_of(site: Site) -> Client:
     return Client(site.daemon.url, session_token=site.holder.secret)
 
 
-def test_every_way_runs_just_what_a_rule_allows(site: Site) -> None:
+def test_every_way_runs_only_what_a_rule_allows(site: Site) -> None:
     tool, wanted = site.program("tool"), ["tool", "restart", "a b"]
     site.executed()
     for what in ({"argv": [tool, "restart", "a b"]}, {"argv": ["tool", "restart", "a b"]}):
@@ -118,7 +118,7 @@ def test_every_way_runs_just_what_a_rule_allows(site: Site) -> None:
         assert site.executed() == [wanted] * 5
 
 
-def test_a_bare_name_is_looked_up_where_no_session_and_no_variable_has_a_say(site: Site) -> None:
+def test_neither_session_nor_variables_change_where_a_bare_name_is_looked_up(site: Site) -> None:
     what = {"argv": ["uname", "-s"]}
     site.executed()
     assert site.holder.ok("/shell/exec", connection=LOCAL, **what)["stdout"] == "Linux"
@@ -139,7 +139,7 @@ def test_a_bare_name_is_looked_up_where_no_session_and_no_variable_has_a_say(sit
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_no_text_executes_anything_else(site: Site, text: str) -> None:
+def test_hostile_texts_execute_nothing(site: Site, text: str) -> None:
     text = re.sub(r"\bid\b", site.program("other"), text.replace("systemctl", site.program("tool")))
     site.executed()
     assert site.holder.refused("/shell/exec", connection=LOCAL, command=text) in REFUSED
@@ -178,7 +178,7 @@ def test_no_text_executes_anything_else(site: Site, text: str) -> None:
     ],
     ids=lambda words: ascii(words)[:60],
 )
-def test_no_words_execute_anything_else(site: Site, words: list[str]) -> None:
+def test_hostile_argvs_execute_nothing(site: Site, words: list[str]) -> None:
     site.executed()
     argv = [word.replace("{d}", str(site.directory)) for word in words]
     assert set(attempts(site, argv=argv)) <= REFUSED
@@ -198,14 +198,14 @@ def test_no_words_execute_anything_else(site: Site, words: list[str]) -> None:
     ],
     ids=str,
 )
-def test_nothing_comes_with_a_command_that_its_rule_does_not_name(site: Site, more: dict[str, Any]) -> None:
+def test_variables_and_directories_that_no_rule_names_are_refused(site: Site, more: dict[str, Any]) -> None:
     site.executed()
     given = json.loads(json.dumps(more).replace("{d}", str(site.directory)))
     assert set(attempts(site, argv=[site.program("tool"), "restart", "nginx"], **given)) == {"policy_denied"}
     assert site.executed() == []
 
 
-def test_what_a_rule_names_may_come_with_the_command(site: Site) -> None:
+def test_variables_and_directories_that_a_rule_names_are_passed(site: Site) -> None:
     site.executed()
     argv = [site.program("other")]
     given = {"env": {"APP": "x"}, "cwd": str(site.directory)}
@@ -215,7 +215,7 @@ def test_what_a_rule_names_may_come_with_the_command(site: Site) -> None:
     assert site.executed() == [["other"]]
 
 
-def test_a_shell_of_ones_own_is_no_way_around(site: Site) -> None:
+def test_pipes_terminals_scripts_and_foreign_jobs_are_no_way_around(site: Site) -> None:
     assert _refused_pipe(site) == "policy_denied"
     assert _refused_pipe(site, pty=True) == "policy_denied"
     assert site.holder.refused("/terminal/open", connection=LOCAL) == "policy_denied"
@@ -228,7 +228,7 @@ def test_a_shell_of_ones_own_is_no_way_around(site: Site) -> None:
     job.kill("KILL")
 
 
-def test_input_is_no_way_round_a_rule_without_it(daemon: Daemon) -> None:
+def test_a_program_that_runs_others_gets_no_input_unless_the_rule_allows_it(daemon: Daemon) -> None:
     closed = create(daemon, "shell.argv", "terminal", rules=[{"effect": "allow", "argv": ["/bin/sh"]}])
     assert closed.refused("/shell/exec", connection=LOCAL, argv=["/bin/sh"], stdin="id") == "policy_denied"
     assert closed.refused("/terminal/open", connection=LOCAL, argv=["/bin/sh"]) == "policy_denied"
@@ -243,7 +243,7 @@ def test_input_is_no_way_round_a_rule_without_it(daemon: Daemon) -> None:
         assert b"".join(stdout for stdout, _ in pipe) == b"read\n"
 
 
-def test_what_is_foretold_of_files_is_what_becomes_of_them(daemon: Daemon) -> None:
+def test_the_check_of_a_file_request_agrees_with_its_refusal(daemon: Daemon) -> None:
     daemon.client.shell.start(LOCAL)
     bound = create(daemon, "fs.read", "fs.write", rules=[{"effect": "allow", "path": "/srv/**"}])
     for path, body in {
@@ -258,7 +258,7 @@ def test_what_is_foretold_of_files_is_what_becomes_of_them(daemon: Daemon) -> No
         assert bound.refused(path, **body) == "policy_denied", path
 
 
-def test_what_comes_as_a_stream_is_foretold_to_be_denied_where_a_rule_asks(daemon: Daemon) -> None:
+def test_the_check_of_an_upload_says_deny_where_a_rule_asks(daemon: Daemon) -> None:
     bound = create(daemon, "fs.write", rules=[{"effect": "ask", "path": "/srv/**"}])
     for path, effect in {"/fs/mkdir": "ask", "/fs/upload": "deny"}.items():
         told = bound.ok("/token/check", path=path, request={"connection": LOCAL, "path": "/srv/new"})
@@ -281,7 +281,7 @@ def test_what_comes_as_a_stream_is_foretold_to_be_denied_where_a_rule_asks(daemo
         ("/fs/mkdir", {"path": "{d}/asked/new"}, "ask", "approval_required"),
     ],
 )
-def test_what_is_foretold_of_trees_patterns_and_scripts(
+def test_the_check_of_trees_patterns_and_scripts_agrees_with_the_answer(
     daemon: Daemon, tmp_path: Path, path: str, body: dict[str, Any], effect: str, code: str
 ) -> None:
     daemon.client.shell.start(LOCAL)

@@ -1,4 +1,4 @@
-"""Saved commands: what they take, what they become, and who may run them."""
+"""Saved commands: their parameters, the argv that they run, and who may run them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_arguments_take_the_place_of_parameters() -> None:
         ({"name": "--", "n": 1}, "saved.arguments.name: Its word would begin with `-`"),
     ],
 )
-def test_what_a_parameter_does_not_take_is_refused_by_its_name(arguments: dict[str, Any], place: str) -> None:
+def test_an_invalid_argument_is_refused_with_its_parameter_s_name(arguments: dict[str, Any], place: str) -> None:
     with pytest.raises(InvalidRequest, match="^" + re.escape(place)):
         saved().expand(arguments)
 
@@ -106,14 +106,12 @@ def test_no_argument_becomes_an_option_unless_it_is_listed() -> None:
         ("x", {"description": "x" * 1001}, "description: Longer than"),
     ],
 )
-def test_a_command_that_cannot_be_read_is_refused_with_its_place(
-    name: str, changes: dict[str, Any], place: str
-) -> None:
+def test_a_malformed_command_is_refused_with_its_place(name: str, changes: dict[str, Any], place: str) -> None:
     with pytest.raises(InvalidRequest, match="^" + re.escape(place)):
         saved(name, **changes)
 
 
-def test_commands_are_kept_by_their_names(vault: Vault) -> None:
+def test_commands_are_stored_by_name(vault: Vault) -> None:
     commands = SavedCommands(vault.commands)
     commands.save(saved("b"), replaces=False)
     commands.save(saved("a", argv=["x"], parameters={}), replaces=True)
@@ -131,7 +129,7 @@ def test_commands_are_kept_by_their_names(vault: Vault) -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with a command that records what it is run with."""
+    """A daemon with a saved command that records its words."""
     directory = tmp_path_factory.mktemp("running")
     program = write_recorder(directory / "recorder")
     daemon = Daemon(directory / "home")
@@ -148,7 +146,7 @@ ARGUMENTS = {"name": "record", "arguments": {"what": HOSTILE}}
 WORDS = (HOSTILE.encode(), f"<{HOSTILE}>".encode())
 
 
-def test_every_way_to_run_something_runs_a_saved_command(running: Daemon) -> None:
+def test_every_way_to_run_commands_runs_saved_ones(running: Daemon) -> None:
     client: Client = running.client
     assert recorded(client.shell.exec_bytes(LOCAL, saved=ARGUMENTS).stdout).words == WORDS
     [outcome] = client.shell.broadcast_bytes(connections=[LOCAL], saved=ARGUMENTS)
@@ -182,7 +180,7 @@ def test_a_request_for_a_saved_command_is_checked(running: Daemon, what: dict[st
         assert error.value.code == code
 
 
-def test_a_token_runs_what_a_rule_allows_by_its_name_and_only_that(running: Daemon, tmp_path: Path) -> None:
+def test_a_token_runs_only_the_saved_commands_that_a_rule_names(running: Daemon, tmp_path: Path) -> None:
     rule = {"effect": "allow", "command": "record", "arguments": {"what": {"in": ["one", "two"]}}}
     holder = create(running, "shell.argv", rules=[rule])
 

@@ -1,4 +1,4 @@
-"""For each scope a token that has all but it: every endpoint is tried, and refuses just what the policy says."""
+"""Every endpoint is tried with a token that lacks one scope, for each scope; the policy says which refuse it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.daemon import Daemon
 from tests.rights.wire import Holder, create
 from tests.streams.wire import Stream
 
-# What is run tells which scope it needs, and it runs nowhere. Other requests are empty: who lacks a scope is refused
-# before anything of a request is looked at.
+# Requests to run commands need a command, which decides the scope; its connection does not exist. Other requests are
+# empty, because the scope is checked before the request.
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "/job/start": {"connection": NOBODY, "argv": ["true"]},
     "/shell/broadcast": {"connections": [NOBODY], "command": "true | true"},
@@ -32,7 +32,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon that nobody else uses: its vault is as it was made."""
+    """A daemon with a new vault that no other test uses."""
     running = Daemon(tmp_path_factory.mktemp("scopes"))
     yield running
     running.stop()
@@ -70,14 +70,14 @@ def streamed(holder: Holder, endpoint: Endpoint) -> str:
 
 
 def is_missing(endpoint: Endpoint, lacking: str) -> bool:
-    """Whether a token that has all scopes but one lacks one for the request that is tried."""
+    """Whether the request needs a scope that the token lacks."""
     scopes = set(SCOPES) - {lacking}
     to_run = (ARGV if endpoint.path == "/job/start" else TEXT) if endpoint.action.runs else scopes
     return missing(endpoint.action.name, scopes) is not None or scopes.isdisjoint(to_run)
 
 
 @pytest.mark.parametrize("lacking", SCOPES)
-def test_a_token_without_one_scope_is_refused_what_needs_it_and_nothing_else(quiet: Daemon, lacking: str) -> None:
+def test_a_token_without_one_scope_is_refused_only_what_needs_it(quiet: Daemon, lacking: str) -> None:
     holder = create(quiet, *(scope for scope in SCOPES if scope != lacking))
     wrong = []
     for endpoint in endpoints():
@@ -91,7 +91,7 @@ def test_a_token_without_one_scope_is_refused_what_needs_it_and_nothing_else(qui
     print(f"{lacking:16} lacking: {refused} of {sum(1 for _ in endpoints())} endpoints refuse, and the others do not")
 
 
-def test_a_token_without_any_scope_may_do_next_to_nothing(quiet: Daemon) -> None:
+def test_what_a_token_without_any_scope_may_do(quiet: Daemon) -> None:
     holder = create(quiet)
     open_ = {endpoint.path for endpoint in endpoints() if tried(holder, endpoint) != "scope_denied"}
     assert open_ == {
@@ -107,10 +107,10 @@ def test_a_token_without_any_scope_may_do_next_to_nothing(quiet: Daemon) -> None
     } & {endpoint.path for endpoint in endpoints()}
 
 
-def test_the_page_of_scopes_has_the_actions_that_there_are() -> None:
+def test_the_scopes_and_the_endpoints_have_the_same_actions() -> None:
     declared = {endpoint.action.name for endpoint in (*endpoints(), *docs.group_of(GROUPS).endpoints)}
-    assert not declared - ACTIONS, "no token may do what has no line in rights/scopes.py: give it one"
-    assert not ACTIONS - declared - {"handshake"}, "no endpoint does what this line of rights/scopes.py is about"
+    assert not declared - ACTIONS, "every action needs a line in rights/scopes.py"
+    assert not ACTIONS - declared - {"handshake"}, "no endpoint has the action of this line of rights/scopes.py"
 
 
 NO_SUBJECTS = {
@@ -124,7 +124,7 @@ NO_SUBJECTS = {
 """Fields that hold ids or paths, and why authorisation does not look at them."""
 
 
-def test_every_id_and_path_of_a_request_is_looked_at() -> None:
+def test_every_id_and_path_of_a_request_is_authorised() -> None:
     unseen = {
         name: endpoint.path
         for endpoint in endpoints()
@@ -132,7 +132,7 @@ def test_every_id_and_path_of_a_request_is_looked_at() -> None:
         if isinstance(field.inner if isinstance(field, List) else field, Id | FilePath)
         and name not in endpoint.subjects | NO_SUBJECTS.keys()
     }
-    assert not unseen, "tokens would not be held to what they see: these fields have no place in rights/subjects.py"
+    assert not unseen, "these fields are missing in rights/subjects.py, so a token's sight would not limit them"
 
 
 def test_the_page_of_the_description_needs_no_token(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""What a token sees: what its filters let through; about anything else it is answered as about what there is not."""
+"""A token sees what its filters match; anything else is answered as if it did not exist."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def seen(holder: Holder) -> set[str]:
     ],
     ids=lambda value: None if isinstance(value, set) else json.dumps(value),
 )
-def test_queries_show_what_the_filters_let_through(world: World, members: dict[str, Any], names: set[str]) -> None:
+def test_queries_return_what_the_filters_match(world: World, members: dict[str, Any], names: set[str]) -> None:
     ids = {"web": world.web, "root": world.root, "db": world.db, "local": LOCAL}
     holder = create(world.daemon, "connection.read", **members)
     assert seen(holder) == {ids[name] for name in names}
@@ -104,7 +104,7 @@ def test_queries_show_what_the_filters_let_through(world: World, members: dict[s
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_out_of_sight_is_answered_as_what_there_is_not(world: World, path: str, body: dict[str, Any]) -> None:
+def test_a_connection_out_of_sight_is_answered_as_unknown(world: World, path: str, body: dict[str, Any]) -> None:
     holder = create(world.daemon, *ALL_OF, connections=["web"])
     for hidden in (world.db, world.root):
         answers = []
@@ -115,13 +115,13 @@ def test_what_is_out_of_sight_is_answered_as_what_there_is_not(world: World, pat
         assert answers[0][:2] == (400, "unknown_connection")
 
 
-def test_who_may_use_what_runs_over_a_connection_may_not_use_that(world: World) -> None:
+def test_sight_of_a_connection_does_not_include_the_one_that_it_runs_over(world: World) -> None:
     holder = create(world.daemon, "connection.read", "shell.any", connections=["web/root"])
     assert holder.ok("/connection/info", connections=[world.root])
     assert holder.refused("/shell/exec", connection=world.web, command="true") == "unknown_connection"
 
 
-def test_categories_are_seen_that_hold_what_is_seen(world: World) -> None:
+def test_the_categories_of_visible_connections_are_visible(world: World) -> None:
     everyone = create(world.daemon, "connection.read")
     assert set(everyone.ok("/category/query", filter="*")["found"]) == {ROOT_CATEGORY, DEFAULT_CATEGORY, world.prod}
     web = create(world.daemon, "connection.read", connections=["web"])
@@ -141,7 +141,7 @@ def test_categories_are_seen_that_hold_what_is_seen(world: World) -> None:
         ("web/../db", None, "scope_denied"),
     ],
 )
-def test_a_connection_is_made_within_sight_alone(
+def test_a_connection_is_added_only_within_sight(
     world: World, name: str, category: str | None, code: str | None
 ) -> None:
     holder = create(world.daemon, "connection.write", "connection.read", connections=["web?"])
@@ -159,7 +159,7 @@ def test_a_connection_is_made_within_sight_alone(
     holder.ok("/connection/remove", connections=[made])
 
 
-def test_what_is_equal_and_out_of_sight_is_not_told(world: World) -> None:
+def test_adding_a_connection_does_not_reveal_an_equal_one_out_of_sight(world: World) -> None:
     holder = create(world.daemon, "connection.write", "connection.read", connections=["mine"])
     data = {"type": "ssh", "host": "db.example", "user": "ci"}
     made = holder.ok("/connection/add", name="mine", data=data, validate=False)["connection"]
@@ -167,7 +167,7 @@ def test_what_is_equal_and_out_of_sight_is_not_told(world: World) -> None:
     world.daemon.client.post("/connection/remove", connections=[made])
 
 
-def test_what_others_run_over_is_not_removed(world: World) -> None:
+def test_a_connection_that_others_out_of_sight_run_over_is_not_removed(world: World) -> None:
     holder = create(world.daemon, "connection.write", connections=["web"])
     assert holder.refused("/connection/remove", connections=[world.web]) == "scope_denied"
     assert world.daemon.client.post("/connection/info", connections=[world.web, world.root])
@@ -184,7 +184,7 @@ def test_a_sealed_secret_is_sent_nowhere_else(world: World) -> None:
     assert reading.refused("/connection/apply", add=[], change=changed, remove=[]) == "scope_denied"
 
 
-def test_jobs_and_terminals_of_others_are_closed_to_who_may_not_run_anything(own_daemon: Daemon) -> None:
+def test_a_token_that_may_run_nothing_reaches_no_jobs_or_terminals_of_others(own_daemon: Daemon) -> None:
     client = own_daemon.client
     client.post("/shell/start", connection=LOCAL)
     job = client.post("/job/start", connection=LOCAL, command="cat", stdin="open")["job"]

@@ -33,7 +33,7 @@ def state(daemon: Daemon, holder: Holder) -> str:
     return str(found)
 
 
-def test_a_token_is_shown_once_and_not_kept(daemon: Daemon) -> None:
+def test_a_token_s_text_is_shown_once_and_not_stored(daemon: Daemon) -> None:
     made = daemon.client.post("/token/create", name="ci", expires=60, scopes=["shell.argv"], connections=["web*"])
     assert made["token"].startswith("cmgr_")
     assert len(made["token"]) == 48
@@ -45,7 +45,7 @@ def test_a_token_is_shown_once_and_not_kept(daemon: Daemon) -> None:
     assert made["token"] not in daemon.stderr()
 
 
-def test_a_token_is_a_bearer_and_a_credential_of_the_handshake(clean_daemon: Daemon) -> None:
+def test_a_token_works_as_bearer_and_in_the_handshake(clean_daemon: Daemon) -> None:
     holder = create(clean_daemon, "connection.read")
     assert holder.ok("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="*")["found"] == [LOCAL]
     session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}
@@ -84,7 +84,7 @@ def test_a_token_is_a_bearer_and_a_credential_of_the_handshake(clean_daemon: Dae
         pytest.param({"name": ""}, "name", id="no name"),
     ],
 )
-def test_what_is_malformed_creates_no_token_and_names_its_place(
+def test_a_malformed_token_request_is_refused_with_its_place(
     daemon: Daemon, members: dict[str, Any], place: str
 ) -> None:
     before = len(daemon.client.post("/token/query")["tokens"])
@@ -114,7 +114,7 @@ def test_an_expired_token_is_refused_in_every_use(daemon: Daemon) -> None:
     assert holder.ok("/connection/info", connections=[LOCAL])
 
 
-def test_a_renewed_token_lasts_as_long_as_at_first(daemon: Daemon) -> None:
+def test_a_renewed_token_lasts_as_long_as_the_first_time(daemon: Daemon) -> None:
     holder = create(daemon, "connection.read", expires=1000)
     daemon.client.post("/token/renew", id=holder.id, expires=5000)
     renewed = daemon.client.post("/token/renew", id=holder.id)
@@ -137,7 +137,7 @@ def test_a_token_creates_only_narrower_ones(daemon: Daemon) -> None:
     for wider in ({"scopes": ["shell.any"]}, {"scopes": ["connection.read", "job"]}, {"expires": expires}):
         members = {"name": "wider", "expires": 60, "scopes": ["connection.read"], **wider}
         assert parent.refused("/token/create", **members) == "scope_denied"
-    # Wider filters see no more.
+    # Wider filters do not widen the sight.
     child = parent.create("connection.read", connections=["*"])
     daemon.client.post("/connection/add", name="elsewhere", data={"type": "ssh", "host": "h"}, validate=False)
     everything = {"categoryFilter": "*", "connectionFilter": "*", "typeFilter": "*"}
@@ -149,7 +149,7 @@ def test_a_token_creates_only_narrower_ones(daemon: Daemon) -> None:
     assert state(daemon, child) == "revoked"
 
 
-def test_a_token_may_end_what_it_made_and_nothing_else(daemon: Daemon) -> None:
+def test_a_token_revokes_only_tokens_below_it(daemon: Daemon) -> None:
     parent, other = create(daemon, "token.create", "job"), create(daemon, "token.create", "job")
     child = parent.create("job")
     for id in (parent.id, other.id, NOBODY):
@@ -161,7 +161,7 @@ def test_a_token_may_end_what_it_made_and_nothing_else(daemon: Daemon) -> None:
     assert parent.refused("/token/renew", id=child.id, expires=60) == "token_revoked"
 
 
-def test_a_quota_ends_with_the_day_and_counts_for_those_above(daemon: Daemon) -> None:
+def test_a_quota_is_per_day_and_counts_for_the_tokens_above(daemon: Daemon) -> None:
     parent = create(daemon, "token.create", "connection.read", quotaPerDay=5)
     child = parent.create("connection.read")
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_a_quota_ends_with_the_day_and_counts_for_those_above(daemon: Daemon) ->
     assert parent.refused("/daemon/version") == "quota_exceeded"
 
 
-def test_a_quota_outlives_the_daemon(start_daemon: StartDaemon) -> None:
+def test_a_quota_survives_a_restart(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     holder = create(daemon, "connection.read", quotaPerDay=3)
     holder.ok("/daemon/version")
@@ -184,7 +184,7 @@ def test_a_quota_outlives_the_daemon(start_daemon: StartDaemon) -> None:
     assert holder.refused("/daemon/version") == "quota_exceeded"
 
 
-def test_so_many_requests_at_once_and_no_more(daemon: Daemon) -> None:
+def test_simultaneous_requests_are_limited(daemon: Daemon) -> None:
     holder = create(daemon, "shell.any", maxConcurrent=1)
     holder.ok("/shell/start", connection=LOCAL)
     begun, go_on = daemon.home / "begun", daemon.home / "go-on"
@@ -206,7 +206,7 @@ def test_so_many_requests_at_once_and_no_more(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(("networks", "welcome"), [(["127.0.0.0/8"], True), (["10.0.0.0/8", "::1"], False)])
-def test_a_token_is_used_from_its_networks(daemon: Daemon, networks: list[str], welcome: bool) -> None:
+def test_a_token_is_accepted_only_from_its_networks(daemon: Daemon, networks: list[str], welcome: bool) -> None:
     holder = create(daemon, "connection.read", **{"from": networks})
     assert holder.send("/daemon/version").status == (200 if welcome else 403)
     assert handshake(holder).status == (200 if welcome else 403)
@@ -265,7 +265,7 @@ def test_a_revocation_cuts_a_download(clean_daemon: Daemon) -> None:
     connection.request("POST", "/fs/read", json.dumps({"connection": LOCAL, "path": str(big)}), headers)
     answer = connection.getresponse()
     assert answer.status == 200
-    # More stays behind than sockets and the daemon hold.
+    # More than the buffers of sockets and daemon hold.
     assert len(answer.read(1 << 20)) == 1 << 20
     clean_daemon.client.post("/token/revoke", id=holder.id)
     with pytest.raises(http.client.IncompleteRead):
@@ -273,7 +273,7 @@ def test_a_revocation_cuts_a_download(clean_daemon: Daemon) -> None:
     connection.close()
 
 
-def test_a_text_of_who_may_run_argvs_alone_runs_as_one(clean_daemon: Daemon) -> None:
+def test_the_text_of_a_token_with_only_shell_argv_runs_as_an_argv(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     client.post("/shell/exec", connection=LOCAL, command="true() { echo a function; }; alias false='echo an alias'")
@@ -284,7 +284,7 @@ def test_a_text_of_who_may_run_argvs_alone_runs_as_one(clean_daemon: Daemon) -> 
         assert one.refused("/shell/exec", connection=LOCAL, command="true;") == "scope_denied"
 
 
-def test_requests_of_tokens_below_count_as_their_own(daemon: Daemon) -> None:
+def test_requests_of_a_child_count_for_its_parent(daemon: Daemon) -> None:
     parent = create(daemon, "token.create", "shell.any", maxConcurrent=1)
     child = parent.create("shell.any")
     child.ok("/shell/start", connection=LOCAL)
@@ -303,7 +303,7 @@ def test_requests_of_tokens_below_count_as_their_own(daemon: Daemon) -> None:
         running.join(30)
 
 
-def test_who_unlocks_a_user_unlocks_it_for_nobody_else_with_the_same_token(own_daemon: Daemon) -> None:
+def test_unlocking_a_user_applies_to_one_session_of_the_token(own_daemon: Daemon) -> None:
     unlocking = {"user": "alice", "passphrase": "alice's long passphrase"}
     own_daemon.client.post("/vault/user/add", **unlocking)
     holder = create(own_daemon, "connection.read")
@@ -314,7 +314,7 @@ def test_who_unlocks_a_user_unlocks_it_for_nobody_else_with_the_same_token(own_d
     assert holder.ok("/vault/status")["user"] is None
 
 
-def test_a_stream_that_is_asked_for_after_the_revocation_begins_nothing(clean_daemon: Daemon) -> None:
+def test_a_stream_opened_after_the_revocation_starts_nothing(clean_daemon: Daemon) -> None:
     holder = create(clean_daemon, "shell.any")
     stream = Stream(clean_daemon.url, "/shell/pipe", holder.secret)
     clean_daemon.client.post("/token/revoke", id=holder.id)
@@ -322,14 +322,14 @@ def test_a_stream_that_is_asked_for_after_the_revocation_begins_nothing(clean_da
     assert (ended.stdout, ended.error["code"]) == (b"", "token_revoked")
 
 
-def test_what_runs_by_any_session_of_a_renewed_token_ends_with_it(clean_daemon: Daemon) -> None:
+def test_the_revocation_of_a_renewed_token_ends_commands_of_every_session(clean_daemon: Daemon) -> None:
     holder = create(clean_daemon, "shell.any", expires=1)
     holder.ok("/shell/exec", connection=LOCAL, command="true", start=True)
     for _ in range(100):
         if state(clean_daemon, holder) == "expired":
             break
         threading.Event().wait(0.05)
-    # Within so long the daemon has noticed.
+    # The daemon notices within this time.
     threading.Event().wait(1)
     clean_daemon.client.post("/token/renew", id=holder.id, expires=600)
     session = {"Authorization": f"Bearer {handshake(holder).json['sessionToken']}"}

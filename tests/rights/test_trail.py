@@ -1,4 +1,4 @@
-"""The chain of the audit trail: tampering is found and named, and what a crash leaves is not taken for it."""
+"""The chain of the audit trail: tampering is found and named, and not confused with the traces of a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FACTS = {"id": "1", "path": "/shell/exec", "status": 200}
 
 
 class Trail:
-    """A trail in a directory, with what the vault knows of it."""
+    """A trail in a directory, and its anchors in the vault."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -34,7 +34,7 @@ class Trail:
         self.anchors = KeptAnchors()
 
     def write(self, entries: int, **options: Any) -> None:
-        """Run a daemon that writes so many entries and ends."""
+        """Run a daemon that writes ``count`` entries and ends."""
         trail = opened_trail(self.directory, self.anchors, **options)
         for _ in range(entries):
             trail.record(FACTS, {}, {})
@@ -47,7 +47,7 @@ class Trail:
         return self.path.with_name(f"{FILE_NAME}.{number}") if number else self.path
 
     def change(self, change: Callable[[list[bytes]], Any], number: int = 0) -> None:
-        """Change the lines of a file, as somebody with a text editor would."""
+        """Change the lines of a file, as with a text editor."""
         lines = self.lines(number)
         change(lines)
         self.file(number).write_bytes(b"".join(lines))
@@ -73,7 +73,7 @@ def _replace(lines: list[bytes], at: int, old: bytes, new: bytes) -> None:
     lines[at] = lines[at].replace(old, new)
 
 
-def test_a_trail_that_nobody_touched_is_sound_from_one_daemon_to_the_next(trail: Trail) -> None:
+def test_an_untouched_trail_is_sound_across_daemons(trail: Trail) -> None:
     for _ in range(3):
         trail.write(4)
     found = trail.verified()
@@ -115,13 +115,13 @@ TAMPERINGS: dict[str, tuple[Callable[[list[bytes]], Any], list[tuple[str, int | 
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_what_was_tampered_with_is_named(trail: Trail, tampering: str) -> None:
+def test_tampering_is_named(trail: Trail, tampering: str) -> None:
     change, expected = TAMPERINGS[tampering]
     trail.write(10)
     trail.change(change)
     found = trail.faults()
     if tampering == "the order is turned round":
-        # What is in its place there is a matter of opinion.
+        # The fault may be reported at either place.
         assert len(found) >= 1
     else:
         assert found == expected, trail.verified()
@@ -129,7 +129,7 @@ def test_what_was_tampered_with_is_named(trail: Trail, tampering: str) -> None:
 
 
 @pytest.mark.parametrize("tampering", [name for name in TAMPERINGS if "turned round" not in name])
-def test_what_was_tampered_with_before_a_start_is_found_afterwards_too(trail: Trail, tampering: str) -> None:
+def test_tampering_before_a_start_is_found_afterwards_too(trail: Trail, tampering: str) -> None:
     change, expected = TAMPERINGS[tampering]
     trail.write(10)
     trail.change(change)
@@ -140,7 +140,7 @@ def test_what_was_tampered_with_before_a_start_is_found_afterwards_too(trail: Tr
     assert trail.faults()
 
 
-def test_a_whole_trail_that_is_taken_away_is_missed_also_when_a_daemon_has_begun_another(trail: Trail) -> None:
+def test_a_removed_trail_is_reported_even_after_a_daemon_has_begun_another(trail: Trail) -> None:
     trail.write(10)
     trail.path.unlink()
     assert [kind for kind, _, _ in trail.faults()] == ["gone"]
@@ -151,7 +151,7 @@ def test_a_whole_trail_that_is_taken_away_is_missed_also_when_a_daemon_has_begun
     assert "up to entry 10" in trail.verified().faults[0].message
 
 
-def test_a_trail_that_the_vault_does_not_know_is_no_trail(trail: Trail) -> None:
+def test_a_trail_without_an_anchor_stays_a_fault(trail: Trail) -> None:
     trail.write(3)
     trail.anchors.kept.clear()
     assert [kind for kind, _, _ in trail.faults()] == ["unanchored"]
@@ -159,7 +159,7 @@ def test_a_trail_that_the_vault_does_not_know_is_no_trail(trail: Trail) -> None:
     assert [kind for kind, _, _ in trail.faults()] == ["unanchored"], "the next start makes up for it"
 
 
-def test_another_daemon_s_trail_in_the_same_vault_is_none_of_this_one_s(trail: Trail, tmp_path: Path) -> None:
+def test_trails_of_two_daemons_in_one_vault_are_separate(trail: Trail, tmp_path: Path) -> None:
     trail.write(3)
     (elsewhere := tmp_path / "elsewhere").mkdir()
     other = Trail(elsewhere)
@@ -174,7 +174,7 @@ def test_another_daemon_s_trail_in_the_same_vault_is_none_of_this_one_s(trail: T
 
 
 def _crashed(trail: Trail, entries: int, **options: Any) -> None:
-    """Run a daemon that writes so many entries, of which the vault is not told, and is killed."""
+    """Run a daemon that writes ``count`` entries and is killed before it anchors them."""
     running = opened_trail(trail.directory, trail.anchors, **options)
     kept = dict(trail.anchors.kept)
     for _ in range(entries):
@@ -193,7 +193,7 @@ def test_entries_after_the_last_anchor_are_no_fault(trail: Trail) -> None:
     assert (trail.faults(), trail.verified().remarks, trail.verified().last) == ([], [], 6)
 
 
-def test_half_a_line_is_no_fault_and_is_kept_when_the_next_daemon_drops_it(trail: Trail) -> None:
+def test_half_a_line_is_no_fault_and_the_next_daemon_records_it(trail: Trail) -> None:
     trail.write(3)
     with trail.path.open("ab") as file:
         file.write(b'{"seq":4,"previous":"ab')
@@ -205,7 +205,7 @@ def test_half_a_line_is_no_fault_and_is_kept_when_the_next_daemon_drops_it(trail
     assert (trail.faults(), trail.verified().entries) == ([], 6)
 
 
-def test_a_file_that_was_put_aside_before_its_successor_was_there_is_gone_on_from(trail: Trail) -> None:
+def test_the_chain_continues_after_a_crash_between_two_files(trail: Trail) -> None:
     trail.write(3)
     trail.path.rename(trail.file(1))
     assert trail.faults() == []
@@ -213,7 +213,7 @@ def test_a_file_that_was_put_aside_before_its_successor_was_there_is_gone_on_fro
     assert (len(trail.lines()), len(trail.lines(1)), trail.faults()) == (2, 3, [])
 
 
-def test_entries_of_a_time_before_chains_stay_and_are_told_of(trail: Trail) -> None:
+def test_entries_older_than_chains_stay_and_are_reported(trail: Trail) -> None:
     trail.path.write_text('{"seq":1,"time":"x"}\n{"seq":2,"time":"x"}\n')
     trail.path.chmod(0o600)
     trail.write(3)
@@ -224,7 +224,7 @@ def test_entries_of_a_time_before_chains_stay_and_are_told_of(trail: Trail) -> N
     assert trail.faults(), "a chain is replaced by entries that never had one"
 
 
-def test_the_chain_goes_on_over_files_that_are_put_aside_and_their_number_is_bounded(trail: Trail) -> None:
+def test_the_chain_continues_over_rotated_files_whose_number_is_limited(trail: Trail) -> None:
     trail.write(60, max_bytes=1000)
     trail.write(60, max_bytes=1000)
     found = trail.verified()
@@ -236,14 +236,14 @@ def test_the_chain_goes_on_over_files_that_are_put_aside_and_their_number_is_bou
 
 
 @pytest.mark.parametrize("number", [1, 4, KEPT_FILES - 1])
-def test_a_file_that_is_taken_away_is_missed(trail: Trail, number: int) -> None:
+def test_a_removed_file_is_reported(trail: Trail, number: int) -> None:
     trail.write(100, max_bytes=1000)
     first, last = (json.loads(trail.lines(number)[at])["seq"] for at in (0, -1))
     trail.file(number).unlink()
     assert trail.faults() == [("missing", first, last)]
 
 
-def test_files_that_change_places_and_one_that_comes_back_are_told(trail: Trail) -> None:
+def test_swapped_files_and_a_returned_file_are_reported(trail: Trail) -> None:
     trail.write(100, max_bytes=1000)
     kept = trail.file(3).read_bytes()
     trail.file(3).write_bytes(trail.file(4).read_bytes())
@@ -252,7 +252,7 @@ def test_files_that_change_places_and_one_that_comes_back_are_told(trail: Trail)
     assert {kind for kind, _, _ in trail.faults()} == {"reordered"}
 
 
-def test_an_entry_in_a_file_that_was_put_aside_is_named_with_its_file(trail: Trail) -> None:
+def test_a_fault_in_a_rotated_file_is_named_with_its_file(trail: Trail) -> None:
     trail.write(100, max_bytes=1000)
     trail.change(lambda lines: _replace(lines, 1, STATUS, b'"status":404'), 3)
     (fault,) = trail.verified().faults
@@ -261,14 +261,14 @@ def test_an_entry_in_a_file_that_was_put_aside_is_named_with_its_file(trail: Tra
     assert f"Entry {seq}" in fault.message
 
 
-def test_the_last_entry_of_a_file_is_vouched_for_by_the_next_file(trail: Trail) -> None:
+def test_the_next_file_authenticates_the_last_entry_of_a_file(trail: Trail) -> None:
     trail.write(100, max_bytes=1000)
     last = json.loads(trail.lines(3)[-1])["seq"]
     trail.change(lambda lines: _replace(lines, -1, STATUS, b'"status":404'), 3)
     assert trail.faults() == [("changed", last, last)]
 
 
-def test_an_older_copy_of_the_files_does_not_pass(trail: Trail) -> None:
+def test_an_older_copy_of_the_files_is_found(trail: Trail) -> None:
     trail.write(3)
     copy = trail.path.read_bytes()
     trail.write(3)
@@ -278,7 +278,7 @@ def test_an_older_copy_of_the_files_does_not_pass(trail: Trail) -> None:
     assert trail.faults() == [("missing", 4, 6)]
 
 
-def test_what_the_daemon_lost_is_told_from_what_was_taken(trail: Trail) -> None:
+def test_entries_that_the_daemon_lost_are_distinguished_from_removed_ones(trail: Trail) -> None:
     running = opened_trail(trail.directory, trail.anchors)
     usual, full = running._descriptor, os.open("/dev/full", os.O_WRONLY)
     for lost in (False, True, True, False, False):
@@ -289,7 +289,7 @@ def test_what_the_daemon_lost_is_told_from_what_was_taken(trail: Trail) -> None:
     assert trail.faults() == [("lost", 2, 3)]
 
 
-def test_an_anchor_of_another_key_or_none_is_not_needed_to_go_on(trail: Trail) -> None:
+def test_the_daemon_continues_a_trail_while_the_vault_is_unavailable(trail: Trail) -> None:
     trail.write(3)
 
     class Away(KeptAnchors):
@@ -305,7 +305,7 @@ def test_an_anchor_of_another_key_or_none_is_not_needed_to_go_on(trail: Trail) -
     assert [json.loads(line).get("event") for line in trail.lines()][3:] == ["resumed", None]
 
 
-def test_daemons_that_do_nothing_leave_one_anchor(trail: Trail) -> None:
+def test_idle_daemons_leave_one_anchor(trail: Trail) -> None:
     for _ in range(3):
         trail.write(0)
     assert [anchor.seq for anchor in trail.anchors.kept.values()] == [0]
@@ -313,9 +313,7 @@ def test_daemons_that_do_nothing_leave_one_anchor(trail: Trail) -> None:
     assert (len(trail.anchors.kept), trail.faults()) == (1, [])
 
 
-def test_a_file_that_cannot_be_made_loses_entries_and_moves_no_other(
-    trail: Trail, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_rotation_loses_entries_and_moves_no_file(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
     trail.write(20, max_bytes=1000)
     files = {path: path.read_bytes() for path in trail.directory.iterdir()}
     running = opened_trail(trail.directory, trail.anchors, max_bytes=1)
@@ -333,9 +331,7 @@ def test_a_file_that_cannot_be_made_loses_entries_and_moves_no_other(
     assert (running.lost, trail.faults()) == (20, [("lost", 21, 40)])
 
 
-def test_what_is_lost_is_shipped_and_what_a_shipper_raises_is_logged(
-    trail: Trail, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_entries_are_shipped_and_a_shipper_s_errors_logged(trail: Trail, caplog: pytest.LogCaptureFixture) -> None:
     shipped: list[int] = []
 
     def ship(entry: Mapping[str, Any]) -> None:
@@ -356,7 +352,7 @@ def test_what_is_lost_is_shipped_and_what_a_shipper_raises_is_logged(
     assert "entry 3" in caplog.records[-1].getMessage()
 
 
-def test_files_stay_until_the_vault_knows_that_they_may_go(trail: Trail) -> None:
+def test_files_are_deleted_only_after_the_vault_has_recorded_it(trail: Trail) -> None:
     away = threading.Event()
 
     class Sometimes(KeptAnchors):
@@ -401,7 +397,7 @@ def test_the_end_is_anchored_within_a_second_and_at_the_end(trail: Trail, monkey
     assert [anchor.seq for anchor in anchors.kept.values()] == [4]
 
 
-def test_a_trail_can_be_verified_while_it_is_written_and_put_aside(trail: Trail) -> None:
+def test_a_trail_can_be_verified_while_it_is_written_and_rotated(trail: Trail) -> None:
     running = opened_trail(trail.directory, trail.anchors, max_bytes=2000)
     done = threading.Event()
 
@@ -444,7 +440,7 @@ def test_entries_are_found_page_by_page_over_all_files(trail: Trail) -> None:
         assert _seqs(trail, 3, number)[0] == [seq for seq in (number - 1, number - 2, number - 3) if seq > 0]
 
 
-def test_entries_are_found_by_what_they_say(trail: Trail) -> None:
+def test_entries_are_found_by_their_fields(trail: Trail) -> None:
     running = opened_trail(trail.directory, trail.anchors)
     uuid = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
     running.record({**FACTS, "client": "a", "session": "s1", "action": "fs.read", "connection": uuid}, {}, {})
@@ -464,7 +460,7 @@ def test_entries_are_found_by_what_they_say(trail: Trail) -> None:
     assert [entry["seq"] for entry in found] == [2], "entries are shown that may not be seen"
 
 
-def test_a_search_that_takes_long_goes_on_where_it_stopped(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_search_continues_where_it_stopped(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
     trail.write(10)
     times = iter(range(1000))
     monkeypatch.setattr("connmgr.rights.trail_query.time.monotonic", lambda: float(next(times)))
@@ -494,14 +490,14 @@ def test_hostile_content_stays_in_its_entry(trail: Trail) -> None:
     assert json.loads(trail.lines()[0])["connectionName"] == name
 
 
-def test_a_broken_line_hides_none_of_the_others(trail: Trail) -> None:
+def test_a_broken_line_hides_no_others(trail: Trail) -> None:
     trail.write(5)
     trail.change(lambda lines: lines.__setitem__(2, b'\xff\x00{"seq":"3","time":"2026-01-01T00:00:00.000Z"}\n[]\n{\n'))
     assert _seqs(trail)[0] == [5, 4, 2, 1]
     assert _seqs(trail, before=5)[0] == [4, 2, 1]
 
 
-def test_the_trail_s_anchor_carries_its_place_and_no_content(trail: Trail) -> None:
+def test_the_anchor_has_the_trail_s_position_and_no_content(trail: Trail) -> None:
     trail.write(2)
     (anchor,) = trail.anchors.kept.values()
     assert anchor == replace(anchor, first=1, seq=2, hash=CHAIN.hash(trail.lines()[-1]))

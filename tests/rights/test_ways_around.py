@@ -1,4 +1,4 @@
-"""Ways around what a token is for, each of which was open once."""
+"""Ways around a token's limits, one test for each that was once open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def handshake(holder: Holder) -> Any:
 
 
 @pytest.mark.parametrize("more", [{}, {"shell": "/bin/bash"}])
-def test_a_connection_to_the_daemons_machine_needs_that_in_sight(daemon: Daemon, more: dict[str, str]) -> None:
+def test_adding_a_local_connection_needs_sight_of_the_local_machine(daemon: Daemon, more: dict[str, str]) -> None:
     holder = create(daemon, *WRITES, "shell.any", connections=["web*"])
     data = {"type": "local", **more}
     assert holder.refused("/connection/add", name="web9", data=data, validate=False) == "scope_denied"
@@ -30,7 +30,7 @@ def test_a_connection_to_the_daemons_machine_needs_that_in_sight(daemon: Daemon,
     assert holder.refused("/connection/apply", add=applied, change=[], remove=[]) == "scope_denied"
 
 
-def test_who_may_not_run_anything_does_not_choose_what_is_run(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_token_that_may_run_nothing_does_not_choose_shells_or_init_commands(daemon: Daemon, tmp_path: Path) -> None:
     trace = tmp_path / "ran"
     runs = {"type": "shellEnvironment", "host": LOCAL, "commands": [f"touch {trace}"]}
     rules = [{"effect": "allow", "argv": ["/bin/true"]}]
@@ -40,7 +40,7 @@ def test_who_may_not_run_anything_does_not_choose_what_is_run(daemon: Daemon, tm
     assert not trace.exists()
 
 
-def test_what_others_run_over_is_not_changed_out_of_their_sight(clean_daemon: Daemon) -> None:
+def test_a_connection_that_others_out_of_sight_run_over_is_not_changed(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     apple = add(client, "apple", type="ssh", host="apple.example", user="ci")
     add(client, "root", type="shellEnvironment", elevated=True, host={"storeId": apple}, password="secret")
@@ -59,7 +59,7 @@ def test_rules_for_certain_connections_are_not_escaped_by_names(clean_daemon: Da
     assert holder.refused("/connection/add", name="dev2", data=over, validate=False) == "scope_denied"
 
 
-def test_equal_data_tell_no_password(clean_daemon: Daemon) -> None:
+def test_adding_equal_data_reveals_no_password(clean_daemon: Daemon) -> None:
     data = {"type": "ssh", "host": "db.example", "user": "ci", "password": "right"}
     stored = add(clean_daemon.client, "db", **data)
     holder = create(clean_daemon, *WRITES)
@@ -71,7 +71,7 @@ def test_equal_data_tell_no_password(clean_daemon: Daemon) -> None:
     assert knows.ok("/connection/add", **body, validate=False)["connection"] == stored
 
 
-def test_handshakes_count_and_put_out_nobody_else(start_daemon: StartDaemon) -> None:
+def test_handshakes_count_for_the_quota_and_sessions_of_a_token_are_limited(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     holder = create(daemon, "connection.read", quotaPerDay=80)
     sessions = [handshake(holder).json["sessionToken"] for _ in range(80)]
@@ -81,7 +81,7 @@ def test_handshakes_count_and_put_out_nobody_else(start_daemon: StartDaemon) -> 
     assert first.code == "invalid_token", "a token may have 64 sessions at once"
 
 
-def test_a_token_makes_so_many_others_and_no_more(own_daemon: Daemon) -> None:
+def test_the_number_of_tokens_that_a_token_creates_is_limited(own_daemon: Daemon) -> None:
     parent = create(own_daemon, "token.create")
     for _ in range(100):
         parent.create()
@@ -89,7 +89,7 @@ def test_a_token_makes_so_many_others_and_no_more(own_daemon: Daemon) -> None:
     create(own_daemon, "job")
 
 
-def test_who_is_bound_does_not_stop_what_others_use(own_daemon: Daemon) -> None:
+def test_a_token_without_the_scope_stops_no_terminals_of_others(own_daemon: Daemon) -> None:
     own_daemon.client.post("/shell/start", connection=LOCAL)
     terminal = own_daemon.client.post("/terminal/open", connection=LOCAL)["terminal"]
     assert create(own_daemon, "fs.read").refused("/shell/stop", connection=LOCAL, all=True) == "scope_denied"
@@ -97,7 +97,7 @@ def test_who_is_bound_does_not_stop_what_others_use(own_daemon: Daemon) -> None:
     assert [(one["terminal"], one["state"]) for one in listed] == [(terminal, "running")]
 
 
-def test_a_job_of_another_is_not_found_by_its_key(clean_daemon: Daemon) -> None:
+def test_another_token_s_job_is_not_found_by_its_key(clean_daemon: Daemon) -> None:
     clean_daemon.client.post("/shell/start", connection=LOCAL)
     holder = create(clean_daemon, "job", "shell.argv")
     wanted = {"connection": LOCAL, "argv": ["/bin/true"], "key": "nightly"}
@@ -118,7 +118,7 @@ def test_one_request_that_waits_counts_once(clean_daemon: Daemon) -> None:
     assert holder.refused("/daemon/version") == "quota_exceeded"
 
 
-def test_a_token_for_figures_is_not_told_the_daemon_s_environment(daemon: Daemon) -> None:
+def test_a_token_for_metrics_does_not_see_the_daemon_s_environment(daemon: Daemon) -> None:
     assert "environment" not in create(daemon, "metrics.read").ok("/daemon/status")
     assert daemon.client.post("/daemon/status")["environment"]["path"]
 
@@ -130,7 +130,7 @@ def tunnel_through(daemon: Daemon, **data: Any) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("more", [{"autoStart": True}, {"bindAddress": "0.0.0.0"}, {"bindAddress": "::"}])
-def test_a_tunnel_of_a_token_neither_outlives_it_nor_lets_other_machines_in(
+def test_a_token_adds_no_tunnel_that_outlives_it_or_that_other_machines_reach(
     clean_daemon: Daemon, more: dict[str, Any]
 ) -> None:
     _, data = tunnel_through(clean_daemon)
@@ -144,7 +144,7 @@ def test_a_tunnel_of_a_token_neither_outlives_it_nor_lets_other_machines_in(
         assert holder.refused("/connection/apply", add=asked, change=[], remove=[]) == "scope_denied"
 
 
-def test_a_tunnel_that_a_token_changes_is_not_opened_for_who_wanted_another(clean_daemon: Daemon) -> None:
+def test_a_tunnel_changed_by_a_token_is_not_reopened_for_its_earlier_opener(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     web, data = tunnel_through(clean_daemon)
     tunnel = add(client, "ours", **data)
@@ -164,7 +164,7 @@ def test_a_tunnel_that_a_token_changes_is_not_opened_for_who_wanted_another(clea
     assert told["wanted"], "what it has toggled itself goes on"
 
 
-def test_who_is_bound_by_rules_starts_and_stops_no_container(clean_daemon: Daemon) -> None:
+def test_a_token_with_rules_starts_and_stops_no_container(clean_daemon: Daemon) -> None:
     container = add(clean_daemon.client, "web", type="docker", host=LOCAL, containerName="web")
     rules = [{"effect": "allow", "argv": ["/bin/true"]}]
     for effect in ("allow", "ask"):

@@ -1,4 +1,4 @@
-"""Audit trails without a daemon, under a key of their own."""
+"""Audit trails without a daemon, under their own key."""
 
 from __future__ import annotations
 

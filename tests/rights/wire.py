@@ -1,4 +1,4 @@
-"""Tokens of a daemon, as its owner makes them, and what their holders are answered."""
+"""Tokens that the owner of a daemon creates, and requests of their holders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.daemon import Daemon
 
 
 class Holder(NamedTuple):
-    """Who has a token: the daemon's address, the token's uuid, and its text."""
+    """A holder of a token: the daemon's address, the token's uuid, and its text."""
 
     url: str
     id: str
@@ -21,7 +21,7 @@ class Holder(NamedTuple):
         return send(self.url, path, body, {"Authorization": f"Bearer {self.secret}"})
 
     def ok(self, path: str, /, **body: Any) -> Any:
-        """Send a request that has to succeed, and return its answer."""
+        """Send a request that must succeed, and return its answer."""
         answer = self.send(path, **body)
         assert answer.status == 200, (path, answer.status, answer.json)
         return answer.json if answer.body else None
@@ -33,7 +33,7 @@ class Holder(NamedTuple):
         return answer.code
 
     def create(self, *scopes: str, **members: Any) -> Holder:
-        """Create a token with this one."""
+        """Create a token below this one."""
         made = self.ok("/token/create", **{"name": "below", "expires": 600, "scopes": list(scopes), **members})
         return Holder(self.url, made["id"], made["token"])
 

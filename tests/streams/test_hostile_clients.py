@@ -1,4 +1,4 @@
-"""Clients of streams that keep no rule: what they leave behind, and what they cost."""
+"""Clients of streams that break the protocol: what they leave behind, and what they cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stream(own_daemon: Daemon) -> Iterator[Stream]:
         yield opened
 
 
-def test_who_says_goodbye_and_takes_nothing_is_let_go(own_daemon: Daemon, stream: Stream) -> None:
+def test_a_client_that_closes_and_reads_nothing_is_disconnected(own_daemon: Daemon, stream: Stream) -> None:
     stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stream.ask(connection=LOCAL, command="cat /dev/zero")
     # More than the sockets hold and less than the daemon keeps.
@@ -43,20 +43,20 @@ def test_who_says_goodbye_and_takes_nothing_is_let_go(own_daemon: Daemon, stream
     assert "Traceback" not in own_daemon.stderr()
 
 
-def test_who_says_goodbye_before_the_request_is_let_go(own_daemon: Daemon, stream: Stream) -> None:
+def test_a_client_that_closes_before_its_request_is_disconnected(own_daemon: Daemon, stream: Stream) -> None:
     stream._write(stream.connection.send(CloseConnection(1000)))
     assert stream.finish().code == 1008
     assert "Traceback" not in own_daemon.stderr()
 
 
-def test_who_leaves_before_the_request_is_no_fault_of_the_daemon(own_daemon: Daemon, stream: Stream) -> None:
+def test_a_client_that_disconnects_before_its_request_causes_no_traceback(own_daemon: Daemon, stream: Stream) -> None:
     before = psutil.Process(own_daemon.pid).num_fds()
     stream.close()
     _await(lambda: psutil.Process(own_daemon.pid).num_fds() < before, "The socket stays open.")
     assert "Traceback" not in own_daemon.stderr()
 
 
-def test_who_pings_and_reads_no_answer_is_let_go(stream: Stream) -> None:
+def test_a_client_that_pings_and_reads_no_answer_is_disconnected(stream: Stream) -> None:
     stream.ask(connection=LOCAL, command="sleep 600")
     pings = stream.connection.send(Ping(bytes(125))) * 1000
     with pytest.raises(ConnectionError):  # noqa: PT012 - it depends on the sockets' buffers when
@@ -64,7 +64,7 @@ def test_who_pings_and_reads_no_answer_is_let_go(stream: Stream) -> None:
             stream.socket.sendall(pings)
 
 
-def test_nothing_that_comes_puts_off_the_deadline_of_the_request() -> None:
+def test_other_frames_do_not_extend_the_deadline_of_the_request() -> None:
     headers = {
         "Host": "localhost",
         "Upgrade": "websocket",
@@ -81,7 +81,7 @@ def test_nothing_that_comes_puts_off_the_deadline_of_the_request() -> None:
             opening.first_message(0.0)
 
 
-def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(own_daemon: Daemon) -> None:
+def test_a_terminal_s_program_is_answered_despite_empty_input(own_daemon: Daemon) -> None:
     token = token_of(own_daemon)
     bearer = {"Authorization": f"Bearer {token}"}
     command = (
@@ -103,7 +103,7 @@ def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(own_daemon: 
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["a client that reads", "a client that does not"])
-def test_no_process_of_a_pipe_outlives_the_daemon(own_daemon: Daemon, stream: Stream, *, reads: bool) -> None:
+def test_processes_of_pipes_end_with_the_daemon(own_daemon: Daemon, stream: Stream, *, reads: bool) -> None:
     stream.ask(connection=LOCAL, command="echo begun; sleep 600; true")
     stream.until(b"begun")
     processes = psutil.Process(own_daemon.pid).children(recursive=True)
@@ -122,7 +122,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _waits(daemon: Daemon) -> bool:
-    """Whether the process has been started and sleeps, as its output is not read."""
+    """Whether the process runs and sleeps because nobody reads its output."""
     found = psutil.Process(daemon.pid).children(recursive=True)
     return bool(found) and all(_in_pipe(one) for one in found)
 
@@ -135,7 +135,7 @@ def _in_pipe(process: psutil.Process) -> bool:
 
 
 @pytest.mark.needs("sshd")
-def test_a_far_side_that_takes_nothing_stops_no_other_stream(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_a_frozen_far_side_stops_no_other_stream(own_daemon: Daemon, tmp_path: Path) -> None:
     token = token_of(own_daemon)
     with contextlib.ExitStack() as opened:
         server = opened.enter_context(ssh_server(tmp_path))

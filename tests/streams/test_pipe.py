@@ -1,4 +1,4 @@
-"""A process of a client's own: raw streams both ways, over every kind of link."""
+"""``/shell/pipe``: a process with raw streams in both directions, over every kind of link."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Open = Callable[..., Stream]
 
 @pytest.fixture(scope="module")
 def ssh(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A connection over ssh."""
+    """A connection over SSH."""
     with ssh_server(tmp_path_factory.mktemp("ssh")) as server, client_of(daemon) as client:
         added = client.connection.add("pipes/ssh", {"type": "ssh", **ssh_fields(server, server.user)})
         yield added
@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(daemon: Daemon) -> Iterator[Open]:
-    """A function that opens a stream and sends its request, if one is given."""
+    """A function that opens a stream and sends its request, if any."""
     streams: list[Stream] = []
     token = token_of(daemon)
 
@@ -77,12 +77,12 @@ def test_argv_arrives_word_by_word(opened: Open, place: str) -> None:
     assert ended.stdout.split(b"\0")[:-1] == [word.encode() for word in words]
 
 
-def test_the_environment_is_the_users_own(opened: Open, place: str) -> None:
+def test_the_environment_is_the_user_s(opened: Open, place: str) -> None:
     ended = opened({"connection": place, "command": 'echo "${LC_ALL-unset} $PWD"'}).finish()
     assert ended.stdout.split()[0] == b"unset"
 
 
-def test_a_terminal_has_the_name_and_size_that_were_asked_for_and_later_ones(opened: Open, place: str) -> None:
+def test_a_terminal_has_the_requested_name_and_size_and_later_sizes(opened: Open, place: str) -> None:
     stream = opened(
         {
             "connection": place,
@@ -100,14 +100,14 @@ def test_a_terminal_has_the_name_and_size_that_were_asked_for_and_later_ones(ope
     assert stream.finish().status == 130
 
 
-def test_a_login_shell_is_what_runs_without_a_command(opened: Open, place: str) -> None:
+def test_a_login_shell_runs_without_a_command(opened: Open, place: str) -> None:
     stream = opened({"connection": place})
     stream.write(b"echo from the shell\nexit 5\n")
     ended = stream.finish()
     assert (ended.stdout, ended.status) == (b"from the shell\n", 5)
 
 
-def test_output_that_nobody_acknowledges_stops_the_process_and_nothing_is_lost(opened: Open, place: str) -> None:
+def test_unacknowledged_output_pauses_the_process_and_loses_nothing(opened: Open, place: str) -> None:
     size = 3 << 20
     stream = opened({"connection": place, "command": f"head -c {size} /dev/zero | tr '\\0' x"}, acknowledges=False)
     while len(stream.ended.stdout) < WINDOW:
@@ -140,7 +140,7 @@ def test_large_streams_pass_both_ways_at_once(opened: Open, place: str) -> None:
 
 def test_the_process_is_hung_up_when_its_client_leaves(opened: Open, place: str, tmp_path: Path) -> None:
     left = tmp_path / "left"
-    # A shell that tells of its child's end where nobody listens any more is ended by that.
+    # A shell that reports its child's end to a closed stream is ended by that.
     command = f"exec 2>/dev/null; trap 'echo hup >{left}; exit' HUP; echo begun; while :; do sleep 0.1; done"
     stream = opened({"connection": place, "command": command})
     stream.until(b"begun")
@@ -163,12 +163,12 @@ def test_a_tcp_stream_of_the_far_side(opened: Open, place: str) -> None:
     assert (received, ended.stdout, ended.status) == (b"to the server", b"to the client", 0)
 
 
-def test_an_unreachable_tcp_address_is_told(opened: Open, place: str, closed_port: int) -> None:
+def test_an_unreachable_tcp_address_is_reported(opened: Open, place: str, closed_port: int) -> None:
     ended = opened({"connection": place, "tcp": {"host": "127.0.0.1", "port": closed_port}}).finish()
     assert (ended.error["code"], ended.code) == ("host_refused", 1011)
 
 
-def test_many_pipes_that_wait_hold_neither_threads_nor_slots(daemon: Daemon, opened: Open) -> None:
+def test_waiting_pipes_occupy_neither_threads_nor_slots(daemon: Daemon, opened: Open) -> None:
     before = psutil.Process(daemon.pid).num_threads()
     streams = [opened({"connection": LOCAL, "command": "echo begun; cat"}) for _ in range(40)]
     for stream in streams:
@@ -195,7 +195,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_breaks_the_rules_is_refused_in_words(opened: Open, bad: str) -> None:
+def test_a_breach_of_the_protocol_is_refused_with_a_reason(opened: Open, bad: str) -> None:
     send, code = BAD[bad]
     stream = opened({"connection": LOCAL, "command": "echo begun; sleep 600"})
     stream.until(b"begun")
@@ -215,14 +215,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("refused", REFUSED)
-def test_a_request_that_cannot_be_carried_out_is_told(opened: Open, refused: str) -> None:
+def test_a_request_that_fails_is_answered_with_its_error(opened: Open, refused: str) -> None:
     asked, code = REFUSED[refused]
     ended = opened(asked).finish()
     assert (ended.error["code"], ended.code) == (code, 1008)
 
 
 @pytest.mark.parametrize("first", ["{", "[]", "x" * (1 << 20) + "x"])
-def test_a_first_message_that_is_no_request_is_told(opened: Open, first: str) -> None:
+def test_a_first_message_that_is_no_request_is_answered_with_an_error(opened: Open, first: str) -> None:
     stream = opened()
     stream.say(first)
     assert stream.finish().error["code"] in {"invalid_request", "bad_frame"}
@@ -244,25 +244,25 @@ NO_UPGRADE = {
 
 
 @pytest.mark.parametrize("case", NO_UPGRADE)
-def test_who_may_not_is_answered_before_the_upgrade(opened: Open, case: str) -> None:
+def test_an_unauthorised_client_is_refused_before_the_upgrade(opened: Open, case: str) -> None:
     options, status, code = NO_UPGRADE[case]
     with pytest.raises(NotUpgradedError) as caught:
         opened(**options)
     assert (caught.value.answer.status, caught.value.answer.code) == (status, code)
 
 
-def test_a_token_in_the_url_is_none(daemon: Daemon) -> None:
+def test_a_token_in_the_url_is_ignored(daemon: Daemon) -> None:
     with pytest.raises(NotUpgradedError) as caught:
         Stream(daemon.url, f"{PATH}?token={token_of(daemon)}", None)
     assert caught.value.answer.status == 401
 
 
-def test_a_plain_request_is_told_that_this_is_a_websocket(daemon: Daemon) -> None:
+def test_a_request_without_upgrade_is_told_to_use_a_websocket(daemon: Daemon) -> None:
     answer = send(daemon.url, PATH, headers={"Authorization": f"Bearer {token_of(daemon)}"}, method="GET")
     assert (answer.status, answer.code) == (426, "upgrade_required")
 
 
-def test_the_daemons_stop_is_told(own_daemon: Daemon) -> None:
+def test_the_daemon_s_stop_is_reported(own_daemon: Daemon) -> None:
     stream = Stream(own_daemon.url, PATH, token_of(own_daemon)).ask(connection=LOCAL, command="echo begun; sleep 600")
     stream.until(b"begun")
     own_daemon.process.terminate()
@@ -280,7 +280,7 @@ def test_a_pipe_ends_with_its_connection(daemon: Daemon, opened: Open) -> None:
 
 
 @pytest.mark.needs("sshd")
-def test_who_comes_again_soon_finds_the_link_open(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
+def test_a_pipe_opened_soon_after_another_finds_the_link_open(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
     with client_of(daemon) as client, ssh_server(tmp_path) as server:
         far = client.connection.add("pipes/again", {"type": "ssh", **ssh_fields(server, server.user)})
         for _ in range(3):
@@ -290,7 +290,7 @@ def test_who_comes_again_soon_finds_the_link_open(daemon: Daemon, opened: Open, 
 
 
 @pytest.mark.needs("sshd")
-def test_a_link_that_breaks_is_told(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
+def test_a_broken_link_is_reported(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
     with client_of(daemon) as client:
         with ssh_server(tmp_path) as server:
             far = client.connection.add("pipes/lost", {"type": "ssh", **ssh_fields(server, server.user)})

@@ -1,4 +1,4 @@
-"""A client of streams as a stranger would write it: frames, one at a time, as they are."""
+"""A client of streams, written from the protocol alone, that shows each frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT = 20.0
 
 
 class NotUpgradedError(Exception):
-    """The daemon answered by HTTP."""
+    """The daemon answered without an upgrade."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f"{answer.status} {answer.body.decode()}")
@@ -38,7 +38,7 @@ class NotUpgradedError(Exception):
 
 @dataclass
 class Ended:
-    """How a stream ended: what came of each kind, the sizes told, and the code of the close frame."""
+    """What a stream received by its end: output, sizes, status, error, and the code of the close frame."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -49,9 +49,9 @@ class Ended:
 
 
 class Stream:
-    """A WebSocket at ``path`` of the daemon at ``url``; it ``acknowledges`` output as it comes, or not.
+    """A WebSocket at ``path`` of the daemon at ``url``; it may acknowledge output as it comes.
 
-    :raises NotUpgradedError: there is none.
+    :raises NotUpgradedError: the daemon refused the upgrade.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Stream:
         self.send(0, data)
 
     def resize(self, columns: int, rows: int, times: int = 1) -> None:
-        """Send the size of the terminal, many ``times`` over at the price of one."""
+        """Send the size of the terminal ``times`` times in one write."""
         self._write(self.connection.send(BytesMessage(b"\2" + struct.pack(">HH", columns, rows))) * times)
 
     def await_taken(self) -> None:
-        """Wait until the daemon has taken all that was sent; no output may come meanwhile."""
+        """Wait until the daemon has read all input; it must send no output meanwhile."""
         self._write(self.connection.send(Ping()))
         answered = False
         while not answered:
@@ -146,10 +146,10 @@ class Stream:
         self.send(4)
 
     def frames(self) -> list[bytes]:
-        """Wait for frames, and return those that came; none at the end."""
+        """Wait for frames and return them; an empty list at the end."""
         found: list[bytes] = []
         while self.ended.code is None:
-            # Some may have come with the answer to the upgrade.
+            # Some may have arrived with the answer to the upgrade.
             for event in self.connection.events():
                 if isinstance(event, BytesMessage):
                     self._message += event.data
@@ -186,7 +186,7 @@ class Stream:
             self.acknowledge(len(payload))
 
     def until(self, text: bytes) -> bytes:
-        """Return all output, once ``text`` is in it."""
+        """Wait until the output contains ``text``, and return it all."""
         end = time.monotonic() + WAIT
         while text not in self.ended.stdout:
             assert time.monotonic() < end, f"{text!r} did not come, but {self.ended}"
@@ -200,5 +200,5 @@ class Stream:
         return self.ended
 
     def close(self) -> None:
-        """Leave without a word."""
+        """Disconnect without a close frame."""
         self.socket.close()

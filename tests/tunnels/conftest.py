@@ -38,7 +38,7 @@ def far(tunnels: Tunnels, server: Sshd) -> str:
 
 @pytest.fixture
 def own_port() -> Iterator[int]:
-    """A port on which nobody else ever listens, so that one on which nothing does is known to be closed."""
+    """A port that no other program is given, so that it is closed unless the test listens on it."""
     with reserved_port() as number:
         yield number
 

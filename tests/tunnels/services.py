@@ -1,4 +1,4 @@
-"""What the tests of tunnels need: services that they lead to, clients of them, and a daemon that has tunnels."""
+"""Services behind tunnels, their clients, and a daemon's tunnels, for the tests of tunnels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_SECONDS = 20.0
 
 
 class Service:
-    """A TCP service on a free loopback port, which gives each connection to ``serve`` in a thread of its own."""
+    """A TCP service on a free loopback port, which calls ``serve`` for each connection in its own thread."""
 
     def __init__(self, serve: Callable[[socket.socket], object]) -> None:
         self._serve = serve
@@ -43,27 +43,27 @@ class Service:
         return len(self._connected)
 
     def close(self) -> None:
-        """End it with all connections."""
+        """Stop listening and close all connections."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.hang_up()
 
     def hang_up(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connected in list(self._connected):
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
 
 def echo(connected: socket.socket) -> None:
-    """Send back what comes, and the end."""
+    """Send back all data and the end of the stream."""
     while data := connected.recv(1 << 16):
         connected.sendall(data)
     connected.shutdown(socket.SHUT_WR)
 
 
 def last_word(connected: socket.socket) -> None:
-    """Read to the end, and only then say how many bytes that were."""
+    """Read to the end, then send the number of bytes."""
     size = 0
     while data := connected.recv(1 << 16):
         size += len(data)
@@ -71,7 +71,7 @@ def last_word(connected: socket.socket) -> None:
 
 
 def first_word(connected: socket.socket) -> None:
-    """Say something and end that; then take what comes, and say it to nobody."""
+    """Send something and end the output; then read and drop the input."""
     connected.sendall(b"welcome")
     connected.shutdown(socket.SHUT_WR)
     while connected.recv(1 << 16):
@@ -79,7 +79,7 @@ def first_word(connected: socket.socket) -> None:
 
 
 def client(port: int, timeout: float = WAIT_SECONDS, host: str = "127.0.0.1") -> socket.socket:
-    """Return a connection to ``port`` here."""
+    """Connect to the local ``port``."""
     connected = socket.create_connection((host, port), timeout)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
@@ -94,7 +94,7 @@ def exactly(connected: socket.socket, size: int) -> bytes:
 
 
 def says(port: int, text: bytes = b"hello") -> bytes:
-    """Send ``text`` to an echo behind ``port``, and return what comes back."""
+    """Send ``text`` to an echo service behind ``port``, and return its answer."""
     with client(port) as connected:
         connected.sendall(text)
         return exactly(connected, len(text))
@@ -114,29 +114,29 @@ class Tunnels:
         return id
 
     def toggle(self, id: str, state: bool = True) -> dict[str, Any]:
-        """Toggle it; return what it does then."""
+        """Toggle a tunnel and return its state."""
         self.daemon.client.post("/connection/toggle", connection=id, state=state)
         return self.state(id)
 
     def open(self, type: str, host: str, name: str = "a tunnel", **data: Any) -> tuple[str, int]:
-        """Store a tunnel and open it; return its id and the port where it listens."""
+        """Store and open a tunnel; return its id and the port where it listens."""
         id = self.add(type, host, name, **data)
         told = self.toggle(id)
         assert told["state"] == "open", told
         return id, self.port(id)
 
     def state(self, id: str) -> dict[str, Any]:
-        """Return what it does."""
+        """Return a tunnel's state."""
         (told,) = self.daemon.client.post("/tunnel/query", connections=[id])["tunnels"]
         assert isinstance(told, dict)
         return told
 
     def port(self, id: str) -> int:
-        """Return the port where it listens."""
+        """Return the port where a tunnel listens."""
         return int(self.state(id)["address"].rpartition(":")[2])
 
     def until(self, id: str, said: Callable[[dict[str, Any]], object], seconds: float = WAIT_SECONDS) -> dict[str, Any]:
-        """Return what it does, once that is as ``said``."""
+        """Wait until a tunnel's state is as ``said``, and return it."""
         end = time.monotonic() + seconds
         while not said(told := self.state(id)):
             assert time.monotonic() < end, f"not within {seconds} s: {told}"

@@ -1,4 +1,4 @@
-"""Ways that are lost: what becomes of clients, how soon a tunnel is open again, and that nothing is left behind."""
+"""Lost links: what clients see, how soon a tunnel is open again, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def own_server(tmp_path: Path) -> Iterator[Sshd]:
         yield running
 
 
-def test_clients_that_come_meanwhile_are_served_and_others_told(
+def test_a_lost_link_disconnects_clients_and_new_ones_wait_for_the_next_link(
     tunnels: Tunnels, own_server: Sshd, echoing: Service
 ) -> None:
     far = add_ssh(tunnels.daemon, own_server)
@@ -60,7 +60,9 @@ def test_clients_that_come_meanwhile_are_served_and_others_told(
     tunnels.remove(id, far)
 
 
-def test_a_machine_that_freezes_is_left_and_found_again(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
+def test_a_tunnel_to_a_frozen_machine_is_reopened_after_the_thaw(
+    tunnels: Tunnels, own_server: Sshd, echoing: Service
+) -> None:
     far = add_ssh(tunnels.daemon, own_server, keepAlive=0.4, connectTimeout=2)
     id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
     with client(port) as before:
@@ -79,9 +81,7 @@ def test_a_machine_that_freezes_is_left_and_found_again(tunnels: Tunnels, own_se
     tunnels.remove(id, far)
 
 
-def test_a_link_that_takes_nothing_holds_up_no_other_tunnel(
-    tunnels: Tunnels, own_server: Sshd, far: str, echoing: Service
-) -> None:
+def test_a_frozen_link_delays_no_other_tunnel(tunnels: Tunnels, own_server: Sshd, far: str, echoing: Service) -> None:
     frozen = add_ssh(tunnels.daemon, own_server, keepAlive=30)
     stuck, into = tunnels.open("customService", frozen, "stuck", remotePort=echoing.port, **ON)
     other, port = tunnels.open("customService", far, "other", remotePort=echoing.port, **ON)
@@ -103,7 +103,9 @@ def test_a_link_that_takes_nothing_holds_up_no_other_tunnel(
     tunnels.remove(stuck, other, frozen)
 
 
-def test_who_has_waited_ten_seconds_is_told(tunnels: Tunnels, own_server: Sshd, echoing: Service) -> None:
+def test_a_client_is_disconnected_after_waiting_ten_seconds(
+    tunnels: Tunnels, own_server: Sshd, echoing: Service
+) -> None:
     far = add_ssh(tunnels.daemon, own_server)
     id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
     own_server.stop()
@@ -114,7 +116,7 @@ def test_who_has_waited_ten_seconds_is_told(tunnels: Tunnels, own_server: Sshd, 
     tunnels.remove(id, far)
 
 
-def test_a_login_that_is_refused_or_another_host_key_is_not_tried_again(
+def test_a_refused_login_or_another_host_key_is_not_retried(
     tunnels: Tunnels, own_server: Sshd, echoing: Service, own_port: int
 ) -> None:
     far = add_ssh(tunnels.daemon, own_server)
@@ -171,7 +173,7 @@ def test_a_thousand_streams_at_once(tunnels: Tunnels, far: str, echoing: Service
         for number, connected in enumerate(opened):
             assert exactly(connected, 4) == b"%04d" % number
         assert tunnels.state(id)["streams"] == 1000
-        # One more direction of each ends, in any order.
+        # One direction of each stream is still open; they end in any order.
         for connected in opened:
             connected.shutdown(socket.SHUT_WR)
         for connected in opened:
@@ -183,7 +185,9 @@ def test_a_thousand_streams_at_once(tunnels: Tunnels, far: str, echoing: Service
     tunnels.remove(id)
 
 
-def test_what_was_wanted_is_open_after_a_restart(start_daemon: StartDaemon, own_server: Sshd, echoing: Service) -> None:
+def test_open_tunnels_are_reopened_after_a_restart(
+    start_daemon: StartDaemon, own_server: Sshd, echoing: Service
+) -> None:
     first = start_daemon()
     tunnels = Tunnels(first)
     far = add_ssh(first, own_server)
@@ -199,7 +203,7 @@ def test_what_was_wanted_is_open_after_a_restart(start_daemon: StartDaemon, own_
     assert tunnels.state(other)["state"] == "stopped"
 
 
-def test_after_a_restart_it_waits_for_who_may_open_its_secrets(
+def test_after_a_restart_a_tunnel_waits_for_its_secrets_to_be_unlocked(
     start_daemon: StartDaemon, own_server: Sshd, echoing: Service
 ) -> None:
     first = start_daemon()
@@ -218,7 +222,7 @@ def test_after_a_restart_it_waits_for_who_may_open_its_secrets(
     assert says(tunnels.port(id)) == b"hello"
 
 
-def test_a_change_of_what_it_goes_through_opens_it_anew(
+def test_a_change_of_the_connection_below_reopens_a_tunnel(
     tunnels: Tunnels, own_server: Sshd, echoing: Service, own_port: int
 ) -> None:
     far = add_ssh(tunnels.daemon, own_server)
@@ -238,7 +242,7 @@ def test_a_change_of_what_it_goes_through_opens_it_anew(
         client(port)
 
 
-def test_two_that_toggle_at_once_agree(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_simultaneous_toggles_agree(tunnels: Tunnels, far: str, echoing: Service) -> None:
     id = tunnels.add("customService", far, remotePort=echoing.port, **ON)
     clients = [tunnels.daemon.client.clone() for _ in range(6)]
 

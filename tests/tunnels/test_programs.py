@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 @pytest.mark.needs("postgres")
-def test_a_database_answers_through_a_service(tunnels: Tunnels, far: str, postgres: Postgres) -> None:
+def test_a_database_answers_through_a_tunnel(tunnels: Tunnels, far: str, postgres: Postgres) -> None:
     import psycopg
 
     dsn = urlsplit(postgres.dsn(postgres.create()).replace("postgresql+psycopg", "postgresql"))
@@ -58,7 +58,7 @@ class _Page(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web() -> Iterator[int]:
-    """The port of a web server that keeps connections open, as browsers use them."""
+    """The port of a web server that keeps connections alive."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()

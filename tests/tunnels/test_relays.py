@@ -1,4 +1,4 @@
-"""The programs that dial on a far side: each that is here carries what a stream would."""
+"""The programs that connect to TCP ports on a far side: each installed one carries a stream's bytes and ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def local() -> Iterator[LocalTransport]:
 
 
 def _read(channel: Channel) -> bytes:
-    """Return what comes to the end."""
+    """Return all output to the end."""
     told, deadline = b"", Deadline(WAIT_SECONDS)
     with suppress(EOFError):
         while not deadline.passed:
@@ -64,25 +64,27 @@ def test_the_end_of_what_is_sent_is_passed_on(local: LocalTransport, name: str) 
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_what_cannot_be_reached_is_a_status(local: LocalTransport, name: str, closed_port: int) -> None:
+def test_an_unreachable_address_is_an_exit_status(local: LocalTransport, name: str, closed_port: int) -> None:
     channel = Relay(name).dial(local, "127.0.0.1", closed_port, WAIT_SECONDS)
     assert _read(channel) == b""
     assert channel.exit_status(WAIT_SECONDS) != 0
     channel.close()
 
 
-def test_the_first_that_is_there_is_taken(local: LocalTransport) -> None:
+def test_the_first_installed_program_is_used(local: LocalTransport) -> None:
     assert find_relay(local, WAIT_SECONDS).program == HERE[0]
 
 
-def test_a_machine_without_any_says_what_it_needs(local: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_any_program_reports_which_it_needs(
+    local: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(TransportUnsupported, match="python3, bash, socat, nc"):
         find_relay(local, WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_a_name_is_no_word_of_a_shell(local: LocalTransport, tmp_path: Path, name: str) -> None:
+def test_a_host_name_is_not_interpreted_by_a_shell(local: LocalTransport, tmp_path: Path, name: str) -> None:
     host = f"$(touch${{IFS}}{tmp_path}/made)"
     with suppress(HostRefused):
         channel = Relay(name).dial(local, host, 1, WAIT_SECONDS)

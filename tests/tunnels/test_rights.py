@@ -1,4 +1,4 @@
-"""Tunnels of tokens: what one needs to toggle them, what it sees, and that they end with it."""
+"""Tunnels opened by tokens: the rights that they need, and that they end with their token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_tunnel_of_a_token_ends_with_it(tunnels: Tunnels, tunnel: str) -> None
         client(port)
 
 
-def test_one_of_the_owner_stays_when_a_token_wants_it_too(tunnels: Tunnels, tunnel: str) -> None:
+def test_a_tunnel_of_the_owner_stays_after_a_token_that_opened_it_too(tunnels: Tunnels, tunnel: str) -> None:
     holder = create(tunnels.daemon, "tunnel")
     tunnels.toggle(tunnel)
     holder.ok("/connection/toggle", connection=tunnel, state=True)
@@ -41,7 +41,7 @@ def test_one_of_the_owner_stays_when_a_token_wants_it_too(tunnels: Tunnels, tunn
     assert says(tunnels.port(tunnel)) == b"hello"
 
 
-def test_it_needs_the_scope_and_the_sight(tunnels: Tunnels, far: str, tunnel: str, echoing: Service) -> None:
+def test_a_toggle_needs_scope_and_sight(tunnels: Tunnels, far: str, tunnel: str, echoing: Service) -> None:
     toggle = {"connection": tunnel, "state": True}
     assert (
         create(tunnels.daemon, "connection.read", "shell.any").refused("/connection/toggle", **toggle) == "scope_denied"
@@ -54,7 +54,7 @@ def test_it_needs_the_scope_and_the_sight(tunnels: Tunnels, far: str, tunnel: st
     assert writer.refused("/connection/add", name="own", data=data) == "scope_denied"
 
 
-def test_a_way_to_this_machine_needs_sight_of_it(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_a_tunnel_back_to_this_machine_needs_sight_of_it(tunnels: Tunnels, far: str, echoing: Service) -> None:
     data = {"type": "sshRemoteTunnel", "host": far, "localPort": echoing.port}
     stored = tunnels.daemon.client.post("/connection/add", name="to here", data=data)["connection"]
     sees_far = create(tunnels.daemon, "tunnel", "connection.write", "connection.read", connections=["web**"])

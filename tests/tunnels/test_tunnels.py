@@ -1,4 +1,4 @@
-"""Tunnels of every type, over SSH, a gateway, sudo and this machine: what goes through them, and how streams end."""
+"""Tunnels of every type, over SSH, a gateway, sudo and this machine: their streams and how these end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_service_of_another_machine_is_a_loopback_port_here(
     tunnels.remove(id)
 
 
-def test_a_port_that_was_asked_for_is_the_one_that_listens(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_a_tunnel_listens_on_the_requested_port(tunnels: Tunnels, far: str, echoing: Service) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         number = taken.getsockname()[1]
         id = tunnels.add("sshLocalTunnel", far, remotePort=echoing.port, remoteHost="127.0.0.1", localPort=number)
@@ -58,7 +58,7 @@ def test_a_port_that_was_asked_for_is_the_one_that_listens(tunnels: Tunnels, far
     tunnels.remove(id)
 
 
-def test_large_streams_arrive_whole_both_ways_at_once(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_large_streams_pass_in_both_directions_at_once(tunnels: Tunnels, far: str, echoing: Service) -> None:
     id, port = tunnels.open("customService", far, remotePort=echoing.port, **ON)
     piece = os.urandom(1 << 20)
     sent, came = hashlib.sha256(), hashlib.sha256()
@@ -82,7 +82,7 @@ def test_large_streams_arrive_whole_both_ways_at_once(tunnels: Tunnels, far: str
 
 
 @pytest.mark.parametrize("place", ["ssh", "local"])
-def test_either_side_may_end_what_it_says_and_go_on_listening(tunnels: Tunnels, far: str, place: str) -> None:
+def test_either_side_may_end_its_output_and_continue_to_read(tunnels: Tunnels, far: str, place: str) -> None:
     host = far if place == "ssh" else LOCAL
     with closing(Service(last_word)) as late, closing(Service(first_word)) as early, reserved_port() as own:
         id, port = tunnels.open("sshLocalTunnel", host, localPort=own, remotePort=late.port, remoteHost="127.0.0.1")
@@ -100,7 +100,7 @@ def test_either_side_may_end_what_it_says_and_go_on_listening(tunnels: Tunnels, 
         tunnels.remove(other)
 
 
-def test_a_reader_that_does_not_read_holds_its_own_stream_alone(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_a_client_that_does_not_read_stops_only_its_own_stream(tunnels: Tunnels, far: str, echoing: Service) -> None:
     def flood(connected: socket.socket) -> None:
         while True:
             connected.sendall(bytes(1 << 16))
@@ -119,7 +119,9 @@ def test_a_reader_that_does_not_read_holds_its_own_stream_alone(tunnels: Tunnels
         tunnels.remove(id, other)
 
 
-def test_what_refuses_there_ends_here_at_once_and_is_told(tunnels: Tunnels, far: str, closed_port: int) -> None:
+def test_a_port_that_refuses_disconnects_the_client_and_is_reported(
+    tunnels: Tunnels, far: str, closed_port: int
+) -> None:
     id, port = tunnels.open("customService", far, remotePort=closed_port, **ON)
     # The end may come while the client still connects.
     with pytest.raises(ConnectionResetError), client(port) as connected:
@@ -129,7 +131,7 @@ def test_what_refuses_there_ends_here_at_once_and_is_told(tunnels: Tunnels, far:
     tunnels.remove(id)
 
 
-def test_socks_resolves_and_dials_on_the_far_side(
+def test_socks_resolves_and_connects_on_the_far_side(
     tunnels: Tunnels, far: str, echoing: Service, closed_port: int
 ) -> None:
     id, port = tunnels.open("sshDynamicTunnel", far)
@@ -148,7 +150,7 @@ def test_socks_resolves_and_dials_on_the_far_side(
 
 
 def socks(port: int, host: bytes, to: int) -> socket.socket:
-    """Return a client of a SOCKS server that has asked for ``host`` and the port ``to``."""
+    """Connect to a SOCKS server and request ``host`` and the port ``to``."""
     connected = client(port)
     connected.sendall(b"\5\1\0")
     assert exactly(connected, 2) == b"\5\0"
@@ -157,7 +159,9 @@ def socks(port: int, host: bytes, to: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("host", [b"-le/bin/id", b"a]:1!!SYSTEM:id,x=[b", b"a/b", b"a\0b", b"a b", b"a\nb", b""])
-def test_a_name_that_a_client_asks_for_is_no_option_of_what_relays(tunnels: Tunnels, far: str, host: bytes) -> None:
+def test_a_host_name_like_an_option_is_no_option_of_the_relaying_program(
+    tunnels: Tunnels, far: str, host: bytes
+) -> None:
     inside = tunnels.add("shellEnvironment", far, "inside")
     id, port = tunnels.open("sshDynamicTunnel", inside)
     with socks(port, host, 80) as connected:
@@ -167,7 +171,7 @@ def test_a_name_that_a_client_asks_for_is_no_option_of_what_relays(tunnels: Tunn
 
 
 @pytest.mark.parametrize("host", [b"a..b", b"a\0b", b""])
-def test_what_cannot_be_a_name_is_refused_here(tunnels: Tunnels, host: bytes) -> None:
+def test_an_impossible_host_name_is_refused_by_the_daemon(tunnels: Tunnels, host: bytes) -> None:
     id, port = tunnels.open("sshDynamicTunnel", LOCAL)
     with socks(port, host, 9) as connected:
         assert exactly(connected, 10)[:2] == b"\5\5"
@@ -197,7 +201,7 @@ def test_a_port_of_the_far_side_leads_here(
     tunnels.remove(id)
 
 
-def test_a_port_that_is_taken_there_is_told(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_a_taken_port_of_the_far_side_is_reported(tunnels: Tunnels, far: str, echoing: Service) -> None:
     id = tunnels.add("sshRemoteTunnel", far, remotePort=echoing.port, localPort=1)
     told = tunnels.toggle(id)
     assert (told["state"], told["lastError"]["code"]) == ("retrying", "internal")
@@ -205,7 +209,7 @@ def test_a_port_that_is_taken_there_is_told(tunnels: Tunnels, far: str, echoing:
     tunnels.remove(id)
 
 
-def test_through_a_gateway_all_goes_as_well(tunnels: Tunnels, far: str, server: Sshd, echoing: Service) -> None:
+def test_a_tunnel_through_a_gateway(tunnels: Tunnels, far: str, server: Sshd, echoing: Service) -> None:
     behind = add_ssh(tunnels.daemon, server, gateway=far)
     id, port = tunnels.open("customService", behind, remotePort=echoing.port, **ON)
     data = os.urandom(4 << 20)
@@ -217,9 +221,7 @@ def test_through_a_gateway_all_goes_as_well(tunnels: Tunnels, far: str, server: 
     tunnels.remove(id, behind)
 
 
-def test_a_program_relays_where_the_connection_carries_processes_alone(
-    tunnels: Tunnels, far: str, echoing: Service
-) -> None:
+def test_a_program_relays_where_the_connection_has_no_tcp_streams(tunnels: Tunnels, far: str, echoing: Service) -> None:
     inside = tunnels.add("shellEnvironment", far, "inside")
     id, port = tunnels.open("customService", inside, remotePort=echoing.port, **ON)
     assert tunnels.state(id)["relay"] in ("nc", "socat", "bash", "python3")
@@ -232,7 +234,7 @@ def test_a_program_relays_where_the_connection_carries_processes_alone(
     tunnels.remove(id, inside)
 
 
-def test_what_runs_no_streams_either_way_says_so(tunnels: Tunnels, far: str) -> None:
+def test_a_remote_tunnel_over_a_connection_that_cannot_listen_is_refused(tunnels: Tunnels, far: str) -> None:
     inside = tunnels.add("shellEnvironment", far, "inside")
     id = tunnels.add("sshRemoteTunnel", inside, localPort=1)
     with pytest.raises(ClientError, match="cannot listen") as refused:
@@ -242,7 +244,7 @@ def test_what_runs_no_streams_either_way_says_so(tunnels: Tunnels, far: str) -> 
     tunnels.remove(id, inside)
 
 
-def test_a_service_of_this_machine_needs_no_other_port(tunnels: Tunnels, echoing: Service) -> None:
+def test_a_service_of_this_machine_keeps_its_port(tunnels: Tunnels, echoing: Service) -> None:
     id, port = tunnels.open("customService", LOCAL, "here", remotePort=echoing.port, localPort=echoing.port)
     assert port == echoing.port
     assert says(port) == b"hello"
@@ -254,7 +256,7 @@ def test_a_service_of_this_machine_needs_no_other_port(tunnels: Tunnels, echoing
     tunnels.remove(id)
 
 
-def test_nothing_runs_in_a_tunnel_and_no_machine_is_toggled(tunnels: Tunnels, far: str) -> None:
+def test_a_tunnel_runs_no_shell_and_a_machine_is_not_toggled(tunnels: Tunnels, far: str) -> None:
     id = tunnels.add("customService", far, remotePort=1)
     post = tunnels.daemon.client.post
     for path, text in (("browse", "file system"), ("terminal", "shell")):
