@@ -1,4 +1,4 @@
-"""Terminals of a daemon: on this machine, over ssh, and as root by sudo over ssh."""
+"""Terminals of a daemon: on this machine, over SSH, and as root by sudo over SSH."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shared_desk(running_world: World) -> Iterator[Desk]:
 
 @pytest.fixture
 def desk(shared_desk: Desk) -> Iterator[Desk]:
-    """Opens terminals, and closes at the end those that the test has left open."""
+    """A desk whose terminals are closed after the test."""
     yield shared_desk
     shared_desk.clear()
 

@@ -1,4 +1,4 @@
-"""A person or a program at terminals: requests by HTTP, and clients that attach."""
+"""Users of terminals: requests by HTTP, and attached clients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class RefusedError(Exception):
 
 
 class Opened:
-    """A terminal that was opened."""
+    """An open terminal."""
 
     def __init__(self, desk: Desk, id: str) -> None:
         self.id = id
         self._desk = desk
 
     def ask(self, endpoint: str, **request: Any) -> Any:
-        """Ask for something of this terminal."""
+        """Send a request about this terminal."""
         return self._desk.ask(f"/terminal/{endpoint}", terminal=self.id, **request)
 
     def type(self, text: str) -> None:
@@ -40,7 +40,7 @@ class Opened:
         self.ask("input", data=text)
 
     def screen(self, contains: str | None = None, **request: Any) -> dict[str, Any]:
-        """Return the screen, once ``contains`` stands on it."""
+        """Wait until the screen shows ``contains``, and return it."""
         if contains is not None:
             request |= {"contains": contains, "wait": WAIT}
         until = time.monotonic() + PATIENCE
@@ -52,18 +52,18 @@ class Opened:
             assert shown["state"] == "running", f"it ended, and {contains!r} is not on the screen: {shown}"
 
     def lines(self, contains: str | None = None) -> list[str]:
-        """Return the lines of the screen that hold something, once ``contains`` stands in one."""
+        """Wait until the screen shows ``contains``, and return its lines that are not empty."""
         return [line for line in self.screen(contains)["lines"] if line]
 
     @property
     def info(self) -> dict[str, Any]:
-        """How the terminal is."""
+        """The terminal's state, as queried."""
         found = [one for one in self._desk.ask("/terminal/query")["terminals"] if one["terminal"] == self.id]
         assert found, "the terminal is not listed"
         return dict(found[0])
 
     def until_ended(self) -> dict[str, Any]:
-        """Wait until its program has ended, and return how the terminal is."""
+        """Wait for the end of its program, and return :attr:`info`."""
         offset, state, until = 0, "running", time.monotonic() + PATIENCE
         while state == "running":
             answer = self.ask("output", offset=offset, wait=WAIT)
@@ -80,7 +80,7 @@ class Opened:
 
 
 class Desk:
-    """Who works with the daemon at ``url``, authenticated by ``auth_file``."""
+    """A user of the daemon at ``url``, authenticated by ``auth_file``."""
 
     def __init__(self, url: str, auth_file: Path) -> None:
         self.url = url
@@ -105,13 +105,13 @@ class Desk:
         return self._opened[-1]
 
     def leave(self) -> None:
-        """Have no client attached any more."""
+        """Detach all clients."""
         for stream in self.streams:
             stream.close()
         self.streams.clear()
 
     def clear(self) -> None:
-        """Leave, and close all terminals."""
+        """Detach all clients and close all terminals."""
         self.leave()
         for terminal in self._opened:
             try:

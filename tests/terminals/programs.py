@@ -1,4 +1,4 @@
-"""What full-screen programs print on a terminal, and what a real terminal shows of it."""
+"""The output of full-screen programs, and what a real terminal shows of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 20.0
 
 
 def recorded(argv: Sequence[str], keys: Iterable[bytes], home: Path) -> bytes:
-    """Return what ``argv`` prints on a terminal while it is sent ``keys``, each when it has fallen silent."""
+    """Return what ``argv`` prints on a terminal; each of ``keys`` is sent once the output pauses."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8"}
     pid, terminal = pty.fork()
     if pid == 0:
@@ -59,20 +59,20 @@ def _until_silent(terminal: int) -> bytes:
 
 @dataclass(frozen=True)
 class Shown:
-    """What tmux shows: the text of its lines, and where its cursor stands."""
+    """What tmux shows: the text of its lines, and the position of its cursor."""
 
     lines: list[str]
     cursor: tuple[int, int]
 
 
 class Tmux:
-    """A tmux of the test's own; each call shows one output on a new window."""
+    """A tmux of the test's own; each call shows an output in a new session."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._socket = directory / "tmux"
         self._count = 0
-        # Without a session the server ends.
+        # The server ends with its last session.
         self._run("new-session", "-d", "-s", "first", "sleep 600")
 
     def show(self, output: bytes, columns: int = COLUMNS, rows: int = ROWS) -> Shown:

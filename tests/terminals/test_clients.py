@@ -1,4 +1,4 @@
-"""Clients that attach to a terminal see the same, lead its size and pace, and leave it as it is."""
+"""Attached clients of a terminal: they see the same, control its size and pace, and leave it running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW = 256 * 1024
 SAYS_ITS_SIZE = (
     'echo ready; while :; do new=$(stty size); [ "$new" = "$old" ] || echo "$new"; old=$new; sleep 0.05; done'
 )
-MAX_OF_ONE = 16
+MAX_TERMINALS = 16
 
 
 def eventually(holds: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
@@ -36,7 +36,7 @@ def local(running_world: World) -> str:
 
 
 class Seen:
-    """What the terminal of a client shows."""
+    """The screen of a client's terminal."""
 
     def __init__(self, stream: Stream, columns: int = 80, rows: int = 24) -> None:
         self.stream = stream
@@ -44,7 +44,7 @@ class Seen:
         self._taken = 0
 
     def lines(self, contains: str) -> list[str]:
-        """Return the lines that hold something, once ``contains`` stands in one."""
+        """Wait until a line contains ``contains``, and return the lines that are not empty."""
         until = time.monotonic() + 20
         while True:
             output = self.stream.ended.stdout
@@ -87,7 +87,7 @@ def test_a_client_is_killed_and_attaches_again(place: str, desk: Desk) -> None:
     assert again.lines("over") == ["over"]
 
 
-def test_who_attached_last_leads_the_size(local: str, desk: Desk) -> None:
+def test_the_last_attached_client_determines_the_size(local: str, desk: Desk) -> None:
     terminal = desk.open(local, SAYS_ITS_SIZE)
     terminal.screen("ready")
     first = terminal.attach()
@@ -103,7 +103,7 @@ def test_who_attached_last_leads_the_size(local: str, desk: Desk) -> None:
     second.resize(61, 21)
     terminal.screen("21 61")
     second.close()
-    # Who led before leads again, by the size that it has now.
+    # The first client determines the size again, by its latest size.
     terminal.screen("31 101")
     eventually(lambda: bool(watcher.frames()) and watcher.ended.sizes[-1] == (101, 31), "the watcher is not told")
     assert watcher.ended.sizes == [(60, 20), (61, 21), (101, 31)]
@@ -119,7 +119,7 @@ def test_a_watcher_does_not_type(local: str, desk: Desk) -> None:
     assert terminal.info["state"] == "running"
 
 
-def test_a_client_that_does_not_acknowledge_keeps_the_program_waiting_for_five_seconds(local: str, desk: Desk) -> None:
+def test_a_client_that_does_not_acknowledge_pauses_the_program_for_five_seconds(local: str, desk: Desk) -> None:
     terminal = desk.open(local, "yes; :")
     lazy = terminal.attach(acknowledges=False)
     began = time.monotonic()
@@ -131,7 +131,7 @@ def test_a_client_that_does_not_acknowledge_keeps_the_program_waiting_for_five_s
     eventually(lambda: terminal.ask("output", offset=1 << 52)["offset"] > waits + WINDOW, "the program waits on")
     assert time.monotonic() - began > 4
     assert len(lazy.ended.stdout) == WINDOW
-    # It comes back: what it missed is drawn.
+    # The client acknowledges again, and the screen that it missed is drawn.
     lazy.acknowledges = True
     lazy.acknowledge(WINDOW)
     lazy.until(b"\x1b[?1049l\x1b[!p")
@@ -139,7 +139,7 @@ def test_a_client_that_does_not_acknowledge_keeps_the_program_waiting_for_five_s
     Seen(lazy).lines("^C")
 
 
-def test_a_watcher_that_does_not_acknowledge_keeps_nobody_waiting(local: str, desk: Desk) -> None:
+def test_a_watcher_that_does_not_acknowledge_pauses_nothing(local: str, desk: Desk) -> None:
     terminal = desk.open(local, "read go; seq 1 500000; echo the end; cat")
     lazy = terminal.attach(watch=True, acknowledges=False)
     assert lazy.frames()
@@ -150,11 +150,11 @@ def test_a_watcher_that_does_not_acknowledge_keeps_nobody_waiting(local: str, de
     lazy.acknowledges = True
     lazy.acknowledge(WINDOW)
     lazy.until(b"the end")
-    # Of 3.4 MB it was sent what fitted, and the screen.
+    # Of 3.4 MB the watcher was sent one window, and then the screen.
     assert len(lazy.ended.stdout) < 1 << 20
 
 
-def test_a_client_is_told_how_a_terminal_ended_that_it_attaches_to(local: str, desk: Desk) -> None:
+def test_a_client_that_attaches_to_an_ended_terminal_gets_its_exit_code(local: str, desk: Desk) -> None:
     terminal = desk.open(local, "echo done; exit 3")
     terminal.until_ended()
     late = terminal.attach()
@@ -190,7 +190,7 @@ def test_ten_thousand_resizes(local: str, desk: Desk, running_world: World) -> N
     ],
     ids=["text", "no columns", "too large a size", "half a size", "unknown byte", "acknowledgement", "too large"],
 )
-def test_what_is_no_frame_ends_the_client_and_not_the_terminal(
+def test_a_malformed_frame_disconnects_the_client_but_does_not_end_the_terminal(
     sent: Callable[[Stream], None], code: int, local: str, desk: Desk
 ) -> None:
     terminal = desk.open(local, "cat")
@@ -208,7 +208,7 @@ def refused(terminal: Opened, **options: object) -> str:
     return error.value.answer.code
 
 
-def test_who_is_let_in(local: str, desk: Desk) -> None:
+def test_attaching_needs_a_token_and_the_same_origin(local: str, desk: Desk) -> None:
     terminal = desk.open(local, "cat")
     assert refused(terminal, token=None) == "not_authenticated"
     assert refused(terminal, token="wrong") == "invalid_token"
@@ -222,7 +222,7 @@ def test_who_is_let_in(local: str, desk: Desk) -> None:
     assert error.value.answer.code == "unknown_terminal"
 
 
-def test_a_ticket_lets_in_once(local: str, desk: Desk) -> None:
+def test_a_ticket_is_valid_once(local: str, desk: Desk) -> None:
     terminal, other = desk.open(local, "cat"), desk.open(local, "cat")
 
     def offered() -> dict[str, object]:
@@ -236,15 +236,15 @@ def test_a_ticket_lets_in_once(local: str, desk: Desk) -> None:
     client.write(b"by ticket\r")
     client.until(b"by ticket")
     assert refused(terminal, **ticket) == "invalid_token"
-    # For another terminal it is of no use, and of none afterwards.
+    # A ticket used for another terminal is refused, and used up.
     ticket = offered()
     assert refused(other, **ticket) == "invalid_token"
     assert refused(terminal, **ticket) == "invalid_token"
     assert refused(terminal, **offered(), headers={"Origin": "http://evil.example"}) == "forbidden_origin"
 
 
-def test_a_connection_has_a_limit(local: str, desk: Desk) -> None:
-    for _ in range(MAX_OF_ONE):
+def test_the_terminals_of_a_connection_are_limited(local: str, desk: Desk) -> None:
+    for _ in range(MAX_TERMINALS):
         last = desk.open(local, "sleep 1000")
     with pytest.raises(RefusedError) as error:
         desk.open(local, "sleep 1000")
@@ -253,7 +253,7 @@ def test_a_connection_has_a_limit(local: str, desk: Desk) -> None:
     desk.open(local, "sleep 1000")
 
 
-def test_terminals_leave_nothing_open(desk: Desk, local: str, running_world: World) -> None:
+def test_closed_terminals_leave_no_descriptors_open(desk: Desk, local: str, running_world: World) -> None:
     daemon = psutil.Process(running_world.pid)
     desk.open(local, "true").until_ended()
     before = daemon.num_fds()

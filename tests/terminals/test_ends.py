@@ -1,4 +1,4 @@
-"""Terminals end when nobody comes for long, and with the daemon; who is attached is told."""
+"""Terminals end when they are unused for long, and with the daemon; attached clients are told."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def desk_at() -> Iterator[DeskAt]:
         yield open
 
 
-def test_the_daemons_stop_ends_terminals_and_tells_clients(
+def test_the_daemon_s_stop_ends_terminals_and_tells_clients(
     desk_at: DeskAt, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     daemon = start_daemon()
@@ -51,7 +51,7 @@ def test_the_daemons_stop_ends_terminals_and_tells_clients(
 
 
 @pytest.mark.slow
-def test_a_terminal_that_nobody_uses_is_closed(desk_at: DeskAt, start_daemon: StartDaemon) -> None:
+def test_an_unused_terminal_is_closed(desk_at: DeskAt, start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--terminal-timeout", "1", "--max-recording", "1024")
     desk = desk_at(daemon)
     used, left = desk.open(LOCAL, "seq 1 10000; sleep 1000", record=True), desk.open(LOCAL, "sleep 1000")
@@ -67,7 +67,7 @@ def test_a_terminal_that_nobody_uses_is_closed(desk_at: DeskAt, start_daemon: St
     assert used.info["recording"] == "cut"
 
 
-def test_limits_of_all_terminals(desk_at: DeskAt, start_daemon: StartDaemon) -> None:
+def test_the_terminals_of_a_daemon_are_limited(desk_at: DeskAt, start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--max-terminals", "1")
     desk = desk_at(daemon)
     desk.open(LOCAL, "true").until_ended()

@@ -1,4 +1,4 @@
-"""A terminal's output is kept by its end, followed when somebody looks, and recorded within bounds."""
+"""The end of a terminal's output is kept, the screen is computed on demand, and recordings are limited."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def filled(output: Output, size: int, line: bytes = b"y\r\n") -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=60), st.integers(1, 100))
-def test_a_ring_has_at_least_the_last_bytes(pieces: list[bytes], kept: int) -> None:
+def test_a_ring_keeps_at_least_the_last_bytes(pieces: list[bytes], kept: int) -> None:
     ring, whole = Ring(kept), b"".join(pieces)
     for piece in pieces:
         ring.append(piece)
@@ -42,7 +42,7 @@ def test_a_ring_has_at_least_the_last_bytes(pieces: list[bytes], kept: int) -> N
         assert ring.read(offset, 7) == whole[offset : offset + 7]
 
 
-def test_the_modes_of_what_was_skipped_hold() -> None:
+def test_modes_set_in_skipped_output_apply() -> None:
     output = Output(80, 24)
     output.append(SETS_MODES)
     filled(output, 10 << 20)
@@ -55,7 +55,7 @@ def test_the_modes_of_what_was_skipped_hold() -> None:
         assert screen.grid.lines[:9] == [""] * 4 + ["y"] * 4 + [""]
 
 
-def test_what_was_set_last_holds() -> None:
+def test_the_last_setting_in_skipped_output_applies() -> None:
     output = Output(80, 24)
     output.append(SETS_MODES)
     filled(output, 1 << 20)
@@ -68,7 +68,7 @@ def test_what_was_set_last_holds() -> None:
         assert screen.primary is None
 
 
-def test_a_sequence_across_the_seam_of_two_pieces_is_found() -> None:
+def test_a_sequence_across_two_pieces_is_found() -> None:
     for cut in range(1, 8):
         output = Output(80, 24)
         output.append(b"y\r\n" * ((BACKLOG_BYTES // 2) // 3) + b"y" * cut + b"\x1b[?2004h")
@@ -77,7 +77,7 @@ def test_a_sequence_across_the_seam_of_two_pieces_is_found() -> None:
             assert 2004 in screen.modes
 
 
-def test_a_little_output_is_followed_whole() -> None:
+def test_short_output_is_processed_whole() -> None:
     output, screen = Output(80, 24), Screen(80, 24)
     for number in range(2000):
         piece = f"\x1b[{number % 24 + 1};{number % 80 + 1}H\x1b[3{number % 8}mx".encode()
@@ -89,7 +89,7 @@ def test_a_little_output_is_followed_whole() -> None:
         ]
 
 
-def test_resizes_take_effect_where_they_came() -> None:
+def test_resizes_take_effect_at_their_place_in_the_output() -> None:
     output = Output(10, 4)
     output.append(b"0123456789ab")
     output.resize(20, 4)
@@ -106,7 +106,7 @@ def test_resizes_take_effect_where_they_came() -> None:
         assert screen.columns == 5
 
 
-def test_a_look_is_quick_after_much_output_and_output_costs_next_to_nothing() -> None:
+def test_a_look_after_much_output_is_quick_and_appending_is_cheap() -> None:
     output = Output(80, 24)
     began = time.thread_time()
     filled(output, 100 << 20)
@@ -114,12 +114,12 @@ def test_a_look_is_quick_after_much_output_and_output_costs_next_to_nothing() ->
     began = time.thread_time()
     with output.look() as (screen, _):
         assert screen.grid.lines[0] == "y"
-    # A twentieth of a second and a seventh where nothing else runs.
+    # 0.05 s and 0.14 s on an idle machine.
     assert appended < 2, f"100 MiB took {appended:.2f} s"
     assert time.thread_time() - began < 1
 
 
-def test_whoever_appends_does_not_wait_for_who_looks() -> None:
+def test_appending_does_not_wait_for_a_look() -> None:
     output = Output(80, 24)
     filled(output, 1 << 20)
     with output.look():
@@ -148,7 +148,7 @@ def test_a_recording_ends_at_its_limit(tmp_path: Path) -> None:
 def test_a_full_disk_ends_a_recording_and_nothing_else(tmp_path: Path) -> None:
     recordings = Recordings(tmp_path, limit=1 << 20, days=0)
     recording = recordings.begin("one", 80, 24, "xterm")
-    # What is written to this device finds no space, as on a full disk.
+    # Every write to this device fails, as on a full disk.
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recording.fileno)
     os.close(full)
@@ -180,7 +180,7 @@ def test_old_recordings_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.cast", "other", "young.cast"]
 
 
-def test_tickets_expire_and_are_bounded() -> None:
+def test_tickets_expire_and_are_limited() -> None:
     now = [0.0]
     tickets, caller = Tickets(clock=lambda: now[0]), Caller("somebody", Access(), 0.0)
     good = tickets.issue("terminal", caller)

@@ -1,4 +1,4 @@
-"""A screen follows any output in any pieces, is drawn anew exactly, and neither grows nor stalls."""
+"""A screen processes any output in any pieces, can be redrawn exactly, and neither grows nor stalls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SIZE = st.tuples(st.integers(1, 30), st.integers(1, 12))
 
 
 def state(screen: Screen) -> dict[str, object]:
-    """Everything that decides what a screen shows, now and after more output."""
+    """The whole state that determines what a screen shows, now and after more output."""
     names = "columns rows x y style top bottom tabs modes insert_mode newline_mode charsets shifted saved keypad"
     held: dict[str, object] = {name: getattr(screen, name) for name in names.split()}
     held |= {name: getattr(screen, name) for name in ("title", "cursor_shape", "key_format", "undecoded")}
@@ -77,7 +77,7 @@ def made(output: bytes, columns: int = 80, rows: int = 24) -> Screen:
 
 @settings(deadline=None)
 @given(OUTPUTS, SIZE, st.data())
-def test_pieces_make_no_difference(output: bytes, size: tuple[int, int], data: st.DataObject) -> None:
+def test_output_in_pieces_leads_to_the_same_state(output: bytes, size: tuple[int, int], data: st.DataObject) -> None:
     whole, pieces = made(output, *size), Screen(*size)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=6)))
     for start, end in zip([0, *cuts], [*cuts, len(output)], strict=True):
@@ -91,7 +91,7 @@ def test_pieces_make_no_difference(output: bytes, size: tuple[int, int], data: s
 @example("中".encode() * 5, (10, 2))
 @example(b"\x1b]2;half a ti", (10, 2))
 @example("ü".encode()[:1], (10, 2))
-def test_what_draws_it_leads_to_the_same_state(output: bytes, size: tuple[int, int]) -> None:
+def test_redrawing_leads_to_the_same_state(output: bytes, size: tuple[int, int]) -> None:
     screen, other = made(output, *size), Screen(*size)
     other.take(b"\x1b[?1049h\x1b[31mleft over\x1b[2;3r\x1b[4h")
     other.take(drawn(screen))
@@ -122,7 +122,7 @@ def test_a_smaller_screen_keeps_the_line_of_the_cursor() -> None:
     assert screen.grid.lines[9:] == ["line 23", "", ""]
 
 
-def test_looks() -> None:
+def test_styles() -> None:
     screen = made(b"\x1b[1;4;38;5;200;48;2;1;2;3mx\x1b[22;39;49mx\x1b[91;102mx\x1b[38:2::9:8:7mx\x1b[58;5;1;3mx")
     rgb = 1 << 24
     bold, underline, italic = 1, 8, 4
@@ -144,7 +144,7 @@ def test_the_title_is_plain_text() -> None:
     assert len(made(b"\x1b]2;" + b"t" * 10_000 + b"\x07").title) == MAX_TITLE
 
 
-def test_what_is_begun_is_bounded() -> None:
+def test_unfinished_sequences_are_limited() -> None:
     screen = Screen(80, 24)
     for begun, limit in (
         (b"\x1b[", MAX_SEQUENCE),
@@ -184,12 +184,12 @@ def test_hostile_output_neither_grows_nor_stalls(name: str) -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        # Traced memory makes it many times slower, so a part of the same has to do.
+        # Tracing memory makes it many times slower, so a part of the output suffices.
         screen.take(HOSTILE[name][:3000])
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    # All cells may be new objects; nothing else may stay.
+    # All cells may be new objects; nothing else may remain.
     assert grown < 2_000_000
     assert taken < 1.5, f"16 KiB took {taken:.1f} s"
     assert len(drawn(screen)) < 60 * 200 * 40

@@ -1,4 +1,4 @@
-"""A screen shows what a real terminal shows of programs that fill it, and so does what draws it anew."""
+"""A screen shows full-screen programs as tmux does, and so does its redrawing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shown(screen: Screen) -> Shown:
 
 
 def visible(seen: Shown) -> Shown:
-    # tmux counts a cursor that has filled its line as being behind it.
+    # tmux puts the cursor behind a line that it has filled.
     return Shown(seen.lines, (min(seen.cursor[0], COLUMNS - 1), seen.cursor[1]))
 
 

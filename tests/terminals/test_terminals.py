@@ -1,4 +1,4 @@
-"""Programs that need a terminal run on one, wherever it is, and are driven by requests."""
+"""Programs that need a terminal run on one, on any connection, driven by requests."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_a_login_shell_is_interactive(place: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("dialect", dialects())
-def test_it_begins_in_the_state_of_a_session(dialect: str, desk: Desk, running_world: World, tmp_path: Path) -> None:
+def test_a_terminal_begins_in_the_state_of_a_session(
+    dialect: str, desk: Desk, running_world: World, tmp_path: Path
+) -> None:
     connection = running_world.connection(LOCAL, dialect)
     directory = tmp_path / "a b"
     directory.mkdir()
@@ -161,7 +163,7 @@ def test_an_argv_is_executed_after_a_login(place: str, desk: Desk) -> None:
     assert desk.open(place, argv=["export"]).until_ended()["exitCode"] == 127
 
 
-def test_secrets_of_a_session_stand_in_no_argv(desk: Desk, running_world: World) -> None:
+def test_secrets_of_a_session_appear_in_no_argv(desk: Desk, running_world: World) -> None:
     connection = running_world.connection(LOCAL, "bash")
     with running_world.client() as client:
         client.shell.start(connection, session="secret")
@@ -189,7 +191,7 @@ def test_output_by_offsets(place: str, desk: Desk) -> None:
     assert (last["data"].strip(), last["eof"], last["state"], last["exitCode"]) == ("more", True, "exited", 3)
 
 
-def test_much_output_keeps_its_end_and_its_screen(place: str, desk: Desk) -> None:
+def test_the_end_and_the_screen_of_much_output_are_kept(place: str, desk: Desk) -> None:
     terminal = desk.open(place, "printf '\\033]2;busy\\007'; seq 1 500000; echo the end; sleep 60")
     shown = terminal.screen("the end")
     assert shown["lines"][-3:] == ["500000", "the end", ""]
