@@ -1,4 +1,4 @@
-"""The audit trail: an entry for each operation, whole, numbered and bounded, without content."""
+"""The audit trail: one numbered entry for each operation, without content, in files of limited size."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_command_is_recorded_with_its_outcome_and_without_its_text(own_daemon:
     assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
 
 
-def test_an_update_tells_what_it_changed_and_no_value(own_daemon: Daemon) -> None:
+def test_an_update_names_the_changed_fields_but_no_values(own_daemon: Daemon) -> None:
     client = own_daemon.client
     data = {"type": "ssh", "host": "old.example", "user": "u", "password": "canary"}
     id = client.post("/connection/add", name="c", data=data, validate=False)["connection"]
@@ -65,7 +65,7 @@ def test_an_update_tells_what_it_changed_and_no_value(own_daemon: Daemon) -> Non
     assert not any(value in text for value in ("canary", "new.example"))
 
 
-def test_a_removal_tells_all_that_went(own_daemon: Daemon) -> None:
+def test_a_removal_has_an_entry_for_everything_removed(own_daemon: Daemon) -> None:
     client = own_daemon.client
     root = client.post("/category/query", filter="*")["found"][0]
     outer = client.post("/category/add", name="outer", parent=root)["category"]
@@ -91,7 +91,7 @@ def test_a_removal_tells_all_that_went(own_daemon: Daemon) -> None:
     }, "connections or categories vanish without an entry"
 
 
-def test_the_text_of_commands_is_kept_where_it_is_asked_for(start_daemon: StartDaemon) -> None:
+def test_the_text_of_commands_is_recorded_if_set(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--audit-commands")
     daemon.client.post("/shell/start", connection=LOCAL)
     daemon.client.post("/shell/exec", connection=LOCAL, command="printf 'ä\n'")
@@ -116,7 +116,7 @@ def test_files_are_recorded_with_name_size_and_digest(own_daemon: Daemon, tmp_pa
     assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
 
 
-def test_secrets_the_vault_and_connections_are_recorded_without_what_is_secret(own_daemon: Daemon) -> None:
+def test_entries_about_secrets_vault_and_connections_contain_no_secrets(own_daemon: Daemon) -> None:
     client = own_daemon.client
     encrypted = client.secret.encrypt("canary")
     client.secret.decrypt(encrypted)
@@ -137,7 +137,7 @@ def test_secrets_the_vault_and_connections_are_recorded_without_what_is_secret(o
     assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
 
 
-def test_refusals_are_recorded_but_not_those_of_strangers(own_daemon: Daemon) -> None:
+def test_refusals_are_recorded_except_of_unauthenticated_clients(own_daemon: Daemon) -> None:
     send(own_daemon.url, "/shell/start", {"connection": LOCAL})
     send(own_daemon.url, "/shell/start", {"connection": LOCAL}, {"Authorization": "Bearer wrong"})
     with pytest.raises(Exception, match="No shell session"):
@@ -159,7 +159,7 @@ def test_a_body_that_is_too_large_is_recorded(start_daemon: StartDaemon) -> None
     ]
 
 
-def test_numbers_go_on_from_one_daemon_to_the_next(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_numbers_continue_in_the_next_daemon(start_daemon: StartDaemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for _ in range(2):
         daemon = start_daemon(home=home)
@@ -170,9 +170,7 @@ def test_numbers_go_on_from_one_daemon_to_the_next(start_daemon: StartDaemon, tm
     assert stat.S_IMODE((daemon.data_dir / "audit.log").stat().st_mode) == 0o600
 
 
-def test_a_trail_that_is_open_to_others_or_a_link_keeps_the_daemon_from_starting(
-    start_daemon: StartDaemon, tmp_path: Path
-) -> None:
+def test_a_trail_that_is_open_to_others_or_a_link_prevents_the_start(start_daemon: StartDaemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     daemon = start_daemon(home=home)
     daemon.stop()
@@ -187,7 +185,7 @@ def test_a_trail_that_is_open_to_others_or_a_link_keeps_the_daemon_from_starting
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_files_are_put_aside_and_their_number_is_bounded(tmp_path: Path) -> None:
+def test_files_are_rotated_and_their_number_is_limited(tmp_path: Path) -> None:
     trail = opened_trail(tmp_path, max_bytes=1000)
     for _ in range(100):
         trail.record(FACTS, {"command": "true"}, {"exitCode": 0})
@@ -199,7 +197,7 @@ def test_files_are_put_aside_and_their_number_is_bounded(tmp_path: Path) -> None
     assert numbers == list(range(numbers[0], 101))
 
 
-def test_numbers_survive_a_file_that_was_just_put_aside_and_half_a_line(tmp_path: Path) -> None:
+def test_numbers_continue_after_a_rotation_and_after_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     path.write_text("")
     path.chmod(0o600)
@@ -210,7 +208,7 @@ def test_numbers_survive_a_file_that_was_just_put_aside_and_half_a_line(tmp_path
     assert _entries(path)[0]["seq"] == 42
 
 
-def test_threads_write_whole_lines_with_numbers_of_their_own(tmp_path: Path) -> None:
+def test_threads_write_whole_lines_with_distinct_numbers(tmp_path: Path) -> None:
     trail = opened_trail(tmp_path)
 
     def write() -> None:
@@ -229,7 +227,7 @@ def test_threads_write_whole_lines_with_numbers_of_their_own(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_loses_entries_visibly_and_stops_nothing(
+def test_a_full_disk_loses_entries_which_is_reported_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trail = opened_trail(tmp_path)
@@ -248,7 +246,7 @@ def test_a_full_disk_loses_entries_visibly_and_stops_nothing(
     assert os.strerror(errno.ENOSPC) in message
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_trail_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.log").mkdir()
     with pytest.raises(StartupError, match="audit trail"):
         opened_trail(tmp_path)

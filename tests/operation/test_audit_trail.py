@@ -1,4 +1,4 @@
-"""The audit trail of a daemon: names, tokens and refusals in it, what is found in it, and whether it is whole."""
+"""The audit trail of a daemon: names, tokens and refusals, queries and verification."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def _add(daemon: Daemon, name: str, **data: Any) -> str:
 
 
 def _verified(daemon: Daemon) -> tuple[int, list[str], dict[str, Any]]:
-    """Return what ``connmgr audit verify`` exits with, the kinds of faults, and all that it prints."""
+    """Return the exit code of ``connmgr audit verify``, the kinds of faults, and the whole output."""
     done = run("audit", "verify", "--json", environment=daemon.environment)
     assert done.errors == ""
     return done.code, [fault["kind"] for fault in done.json["faults"]], done.json
 
 
-def test_connections_and_categories_are_named_as_they_were_called(own_daemon: Daemon) -> None:
+def test_entries_have_the_names_of_connections_and_categories_at_their_time(own_daemon: Daemon) -> None:
     client = own_daemon.client
     root = client.post("/category/query", filter="*")["found"][0]
     category = client.post("/category/add", name="Fleet", parent=root)["category"]
@@ -103,7 +103,7 @@ def test_connections_and_categories_are_named_as_they_were_called(own_daemon: Da
     assert (within["connection"], within["connectionName"]) == (one, "local machine/web one")
 
 
-def test_a_name_is_at_most_a_second_old_also_where_another_program_changed_it(own_daemon: Daemon) -> None:
+def test_a_name_changed_by_another_program_is_used_within_a_second(own_daemon: Daemon) -> None:
     one = _add(own_daemon, "before")
     own_daemon.client.post("/shell/start", connection=one)
     path = "local machine/after\n\x1b]0;x\x07\u202e" + "z" * 1000
@@ -137,7 +137,7 @@ def test_a_job_s_requests_name_its_connection(own_daemon: Daemon) -> None:
     assert waited["connection"] == LOCAL
 
 
-def test_what_a_token_did_and_was_refused_is_recorded_with_its_name(own_daemon: Daemon) -> None:
+def test_actions_and_refusals_of_a_token_are_recorded_with_its_name(own_daemon: Daemon) -> None:
     client = own_daemon.client
     client.post("/shell/start", connection=LOCAL)
     rules = [{"name": "only true", "effect": "allow", "argv": ["/bin/true"]}]
@@ -181,7 +181,7 @@ def test_the_owner_has_no_token_in_an_entry(own_daemon: Daemon) -> None:
     assert entry["action"] == "secret.encrypt"
 
 
-def test_entries_are_asked_for_and_shown_to_those_who_may_see_them(own_daemon: Daemon) -> None:
+def test_queries_and_the_entries_that_a_token_sees(own_daemon: Daemon) -> None:
     client = own_daemon.client
     seen, hidden = _add(own_daemon, "seen"), _add(own_daemon, "hidden")
     for one in (seen, hidden, seen):
@@ -263,7 +263,7 @@ def test_a_killed_daemon_leaves_a_sound_trail(start_daemon: StartDaemon, tmp_pat
         assert (code, kinds, found["entries"]) == (0, [], 20 * (number + 1))
 
 
-def test_the_chain_goes_on_over_a_rotation_of_the_vault_s_key(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_the_chain_continues_over_a_rotation_of_the_vault_s_key(start_daemon: StartDaemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for rotates in (True, True, False):
         daemon = start_daemon(home=home)
@@ -279,7 +279,7 @@ def test_the_chain_goes_on_over_a_rotation_of_the_vault_s_key(start_daemon: Star
     assert "key" in done.errors
 
 
-def test_the_vault_s_knowledge_of_a_trail_cannot_be_edited(own_daemon: Daemon) -> None:
+def test_an_edited_anchor_is_no_anchor(own_daemon: Daemon) -> None:
     own_daemon.client.secret.encrypt("x")
     own_daemon.stop()
     with closing(sqlite3.connect(own_daemon.data_dir / "vault.db")) as vault, vault:
@@ -293,7 +293,7 @@ def test_the_vault_s_knowledge_of_a_trail_cannot_be_edited(own_daemon: Daemon) -
 
 
 @pytest.mark.needs("postgres")
-def test_daemons_of_one_vault_have_a_trail_each(daemons: tuple[Daemon, Daemon]) -> None:
+def test_each_daemon_of_a_vault_has_its_own_trail(daemons: tuple[Daemon, Daemon]) -> None:
     one, other = daemons
     one.client.secret.encrypt("x")
     for _ in range(3):
@@ -308,16 +308,16 @@ def test_daemons_of_one_vault_have_a_trail_each(daemons: tuple[Daemon, Daemon]) 
     assert _verified(other)[:2] == (0, [])
 
 
-def test_which_actions_only_read_is_no_accident() -> None:
+def test_only_listed_actions_are_read_only() -> None:
     reading = {endpoint.action.name for group in GROUPS for endpoint in group.endpoints if endpoint.reads}
     assert reading <= READING
     unrecorded = {one.action.name for group in GROUPS for one in group.endpoints if not one.audited and not one.public}
-    assert unrecorded <= reading, "what does something has no entry"
+    assert unrecorded <= reading, "an endpoint that is not read-only has no entry"
 
 
 @contextmanager
 def _full(daemon: Daemon) -> Iterator[None]:
-    """Let the daemon write nothing beyond what its trail has now; no file of the vault needs to grow meanwhile."""
+    """Limit the size of the daemon's files to that of its trail, so that the trail cannot grow."""
     size = (daemon.data_dir / "audit.log").stat().st_size
     _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -334,7 +334,7 @@ def _code(daemon: Daemon, path: str, /, **fields: Any) -> str:
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit")
-def test_nothing_is_done_that_cannot_be_recorded_where_that_is_required(
+def test_nothing_runs_that_cannot_be_recorded_if_the_trail_is_required(
     start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     daemon = start_daemon("--audit", "required")
@@ -370,7 +370,7 @@ def test_nothing_is_done_that_cannot_be_recorded_where_that_is_required(
     assert {fault["kind"] for fault in client.post("/audit/verify")["faults"]} == {"lost"}
 
 
-def test_what_was_begun_is_on_the_disk_when_the_daemon_dies(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_the_begin_of_an_action_is_on_disk_when_the_daemon_is_killed(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon("--audit", "required")
     daemon.client.post("/shell/start", connection=LOCAL)
     begun = tmp_path / "begun"

@@ -1,4 +1,4 @@
-"""``connmgr doctor``: silent about what is well, exact about what is not, and without any effect."""
+"""``connmgr doctor`` reports each problem exactly, nothing else, and changes nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_nothing_is_wrong_beside_a_running_daemon_and_nothing_is_changed(own_dae
     assert own_daemon.client.daemon.version().build
 
 
-def test_open_files_are_named_with_the_command_that_closes_them(start_daemon: StartDaemon) -> None:
+def test_files_open_to_others_are_named_with_the_command_that_protects_them(start_daemon: StartDaemon) -> None:
     daemon = _stopped(start_daemon)
     (daemon.data_dir / "audit.log").chmod(0o640)
     daemon.data_dir.chmod(0o755)
@@ -73,7 +73,7 @@ def test_open_files_are_named_with_the_command_that_closes_them(start_daemon: St
     assert f"chmod 700 {daemon.data_dir}" in found
 
 
-def test_a_lost_key_and_another_vaults_key_are_told(start_daemon: StartDaemon) -> None:
+def test_a_lost_key_and_another_vault_s_key_are_reported(start_daemon: StartDaemon) -> None:
     daemon = _stopped(start_daemon)
     key = daemon.data_dir / "vault.key"
     key.write_bytes(os.urandom(32))
@@ -101,7 +101,7 @@ def test_a_damaged_vault_is_found(start_daemon: StartDaemon) -> None:
     assert "connmgr vault restore" in _problems(daemon.home)
 
 
-def test_bad_settings_and_a_config_that_others_may_write_are_told(tmp_path: Path) -> None:
+def test_bad_settings_and_a_config_that_others_may_write_are_reported(tmp_path: Path) -> None:
     assert "CONNMGR_THREADS" in _problems(tmp_path, CONNMGR_THREADS="many")
     config = tmp_path / "config" / "connmgr" / "config.toml"
     config.parent.mkdir()
@@ -110,21 +110,21 @@ def test_bad_settings_and_a_config_that_others_may_write_are_told(tmp_path: Path
     assert f"chmod 600 {config}" in _problems(tmp_path)
 
 
-def test_a_port_that_another_program_has_is_told(tmp_path: Path) -> None:
+def test_a_port_taken_by_another_program_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         code, findings = _doctor(tmp_path, "--port", str(other.getsockname()[1]))
     assert code == 1
     assert [one["subject"] for one in findings["problem"]] == ["port"]
 
 
-def test_what_a_killed_daemon_leaves_is_a_warning(own_daemon: Daemon, port: str) -> None:
+def test_leftovers_of_a_killed_daemon_are_a_warning(own_daemon: Daemon, port: str) -> None:
     own_daemon.kill()
     code, findings = _doctor(own_daemon.home, "--port", port)
     assert code == 0
     assert "auth file" in [one["subject"] for one in findings["warning"]]
 
 
-def test_the_auth_file_of_a_daemon_with_another_vault_is_not_called_left_over(
+def test_the_auth_file_of_a_daemon_with_another_vault_is_no_leftover(
     own_daemon: Daemon, tmp_path: Path, port: str
 ) -> None:
     code, findings = _doctor(own_daemon.home, "--port", port, "--data-dir", str(tmp_path / "other"))
@@ -134,7 +134,7 @@ def test_the_auth_file_of_a_daemon_with_another_vault_is_not_called_left_over(
     assert own_daemon.client.daemon.version().build
 
 
-def test_a_daemon_is_found_by_what_it_tells_and_its_address_is_shown(own_daemon: Daemon) -> None:
+def test_a_daemon_is_found_by_its_daemon_file_and_its_address_is_shown(own_daemon: Daemon) -> None:
     code, findings = _doctor(own_daemon.home)
     assert code == 0, findings
     told = {one["subject"]: one["message"] for one in findings["ok"]}
@@ -143,7 +143,7 @@ def test_a_daemon_is_found_by_what_it_tells_and_its_address_is_shown(own_daemon:
     assert str(own_daemon.pid) in told["daemon.json"]
 
 
-def test_a_daemon_file_that_is_not_believed_is_a_warning_that_says_why(own_daemon: Daemon) -> None:
+def test_an_untrusted_daemon_file_is_a_warning_with_the_reason(own_daemon: Daemon) -> None:
     own_daemon.auth_file.with_name("daemon.json").chmod(0o644)
     code, findings = _doctor(own_daemon.home, "--port", own_daemon.url.rpartition(":")[2])
     assert code == 0
@@ -151,7 +151,7 @@ def test_a_daemon_file_that_is_not_believed_is_a_warning_that_says_why(own_daemo
     assert "open to others" in found["message"]
 
 
-def test_programs_and_agent_are_looked_for_where_the_daemon_does(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_programs_and_agent_are_checked_in_the_daemon_s_environment(start_daemon: StartDaemon, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh").touch(0o700)
     dead, alive = tmp_path / "dead", tmp_path / "alive"
@@ -172,7 +172,7 @@ def test_programs_and_agent_are_looked_for_where_the_daemon_does(start_daemon: S
         assert warned["ssh agent"].startswith("the daemon has no SSH_AUTH_SOCK")
 
 
-def test_files_from_the_future_show_a_wrong_clock(start_daemon: StartDaemon) -> None:
+def test_files_from_the_future_indicate_a_wrong_clock(start_daemon: StartDaemon) -> None:
     daemon = _stopped(start_daemon)
     ahead = (daemon.data_dir / "vault.db").stat().st_mtime + 86400
     os.utime(daemon.data_dir / "vault.db", (ahead, ahead))

@@ -1,4 +1,4 @@
-"""The log: one line a request that tells who, what, how long and with what outcome, and nothing that is secret."""
+"""The log: one line a request with caller, endpoint, duration and outcome, and no secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _shake_hands(daemon: Daemon, name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {answer.json['sessionToken']}"}
 
 
-def test_a_request_is_one_line_with_all_that_is_known(own_daemon: Daemon) -> None:
+def test_a_request_is_one_line_with_all_fields(own_daemon: Daemon) -> None:
     token = _shake_hands(own_daemon, "my script")
     answer = send(own_daemon.url, "/shell/exec", {"connection": LOCAL, "command": "true"}, token)
     own_daemon.stop()
@@ -44,7 +44,7 @@ def test_a_request_is_one_line_with_all_that_is_known(own_daemon: Daemon) -> Non
     assert execution["id"] == answer.headers["X-Request-Id"]
 
 
-def test_what_the_server_itself_refuses_is_a_line_too(own_daemon: Daemon) -> None:
+def test_a_request_refused_by_the_server_is_one_line_too(own_daemon: Daemon) -> None:
     large = send(own_daemon.url, "/handshake", b" " * 100_000)
     headers = send(own_daemon.url, "/handshake", {}, {"X-Long": "x" * 40_000})
     broken = talk(own_daemon.url, b"nonsense\r\n\r\n").decode()
@@ -60,7 +60,7 @@ def test_what_the_server_itself_refuses_is_a_line_too(own_daemon: Daemon) -> Non
     ]
 
 
-def test_requests_of_one_session_bear_its_id_and_others_another(own_daemon: Daemon) -> None:
+def test_requests_of_a_session_have_its_own_id(own_daemon: Daemon) -> None:
     tokens = [_shake_hands(own_daemon, "same name") for _ in range(2)]
     for token in [*tokens, tokens[0]]:
         send(own_daemon.url, "/daemon/version", {}, token)
@@ -70,7 +70,7 @@ def test_requests_of_one_session_bear_its_id_and_others_another(own_daemon: Daem
     assert first != second
 
 
-def test_json_lines_hold_the_same(start_daemon: StartDaemon) -> None:
+def test_json_lines_have_the_same_fields(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--log-format", "json")
     daemon.client.post("/connection/info", connections=[LOCAL])
     daemon.stop()
@@ -83,7 +83,7 @@ def test_json_lines_hold_the_same(start_daemon: StartDaemon) -> None:
     assert [entry["message"] for entry in entries if entry["logger"] == "connmgr.daemon"] == ["Stopping."]
 
 
-def test_a_client_cannot_write_lines_of_its_own(start_daemon: StartDaemon) -> None:
+def test_a_client_cannot_forge_lines(start_daemon: StartDaemon) -> None:
     for style in ("text", "json"):
         daemon = start_daemon("--log-format", style)
         token = _shake_hands(daemon, INJECTION)

@@ -1,4 +1,4 @@
-"""The static token of ``metrics-token-file``: for /metrics alone, across restarts, from a file that is safe."""
+"""The static token of ``metrics-token-file``: only for /metrics, across restarts, and from a safe file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _status(daemon: Daemon, token: str, path: str = "/metrics", method: str = "G
     return send(daemon.url, path, body, {"Authorization": f"Bearer {token}"}, method=method).status
 
 
-def test_it_lets_in_to_metrics_also_after_a_restart(start_daemon: StartDaemon, file: Path) -> None:
+def test_the_token_works_for_metrics_and_after_a_restart(start_daemon: StartDaemon, file: Path) -> None:
     daemon = start_daemon("--metrics-token-file", str(file))
     assert _status(daemon, TOKEN) == 200
     daemon.stop()
@@ -37,7 +37,7 @@ def test_it_lets_in_to_metrics_also_after_a_restart(start_daemon: StartDaemon, f
     assert TOKEN not in again.stderr()
 
 
-def test_it_lets_in_to_nothing_else_and_other_words_to_nothing(start_daemon: StartDaemon, file: Path) -> None:
+def test_the_token_works_for_nothing_else_and_other_tokens_for_nothing(start_daemon: StartDaemon, file: Path) -> None:
     daemon = start_daemon("--metrics-token-file", str(file))
     for path in ("/daemon/status", "/connection/query", "/shell/exec", "/vault/status", "/daemon/stop"):
         assert (path, _status(daemon, TOKEN, path, "POST")) == (path, 403)
@@ -47,11 +47,11 @@ def test_it_lets_in_to_nothing_else_and_other_words_to_nothing(start_daemon: Sta
     assert send(daemon.url, "/metrics", method="GET").status == 401
 
 
-def test_without_the_setting_it_is_nothing(daemon: Daemon) -> None:
+def test_without_the_setting_the_token_is_invalid(daemon: Daemon) -> None:
     assert _status(daemon, TOKEN) == 403
 
 
-def test_a_new_token_counts_at_once_and_an_unsafe_file_not_at_all(start_daemon: StartDaemon, file: Path) -> None:
+def test_a_new_token_applies_at_once_and_an_unsafe_file_never(start_daemon: StartDaemon, file: Path) -> None:
     daemon = start_daemon("--metrics-token-file", str(file))
     file.write_text(TOKEN[::-1])
     assert (_status(daemon, TOKEN), _status(daemon, TOKEN[::-1])) == (403, 200)
@@ -89,7 +89,7 @@ def _two_words(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_missing, _open_to_others, _linked, _fifo, _short, _two_words])
-def test_a_file_that_is_not_as_it_must_be_is_refused(tmp_path: Path, file: Path, spoil: Callable[[Path], None]) -> None:
+def test_an_unsafe_or_malformed_file_is_refused(tmp_path: Path, file: Path, spoil: Callable[[Path], None]) -> None:
     spoil(file)
     with pytest.raises(DaemonExitedError) as refused:
         Daemon(tmp_path / "home", "--metrics-token-file", str(file))

@@ -1,4 +1,4 @@
-"""``connmgr service``: what starts the daemon for a user, by systemd's unit or launchd's property list."""
+"""``connmgr service``: a systemd unit or a launchd property list that starts the daemon for a user."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ esac
 
 
 class User:
-    """A user whose ``systemctl`` and ``launchctl`` write down how they are called."""
+    """A user whose ``systemctl`` and ``launchctl`` record their calls."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -67,7 +67,7 @@ class User:
         self.environment = environment | {"PATH": f"{programs}:{environment['PATH']}"}
 
     def service(self, *words: str, code: int = 0, macos: bool = False, **environment: str) -> str:
-        """Run ``connmgr service`` and return what it prints, on stderr if it fails."""
+        """Run ``connmgr service`` and return its output, or stderr if it fails."""
         argv = [sys.executable, "-c", ON_MACOS] if macos else [PROGRAM]
         done = subprocess.run(
             [*argv, "service", *words],
@@ -82,7 +82,7 @@ class User:
         return done.stderr if code == 1 else done.stdout
 
     def calls(self) -> list[str]:
-        """Return how the programs were called since the last time, without questions about the state."""
+        """Return the programs' calls since the last time, without queries of the state."""
         path = self.home / "calls"
         lines = path.read_text().splitlines()
         path.unlink()
@@ -102,7 +102,7 @@ def _unit(text: str) -> configparser.SectionProxy:
 
 
 def _command(text: str) -> list[str]:
-    """Return the words that systemd executes."""
+    """Return the argv that systemd executes."""
     return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(_unit(text)["ExecStart"])]
 
 
@@ -111,7 +111,7 @@ def _agent(text: str) -> dict[str, Any]:
     return agent
 
 
-def test_install_writes_enables_and_starts_and_uninstall_takes_it_back(user: User) -> None:
+def test_install_writes_enables_and_starts_and_uninstall_reverts_that(user: User) -> None:
     assert str(user.unit) in user.service("install", "--threads", "8")
     assert _command(user.unit.read_text()) == [PROGRAM, "serve", "--threads", "8"]
     started = ["--user daemon-reload", "--user enable connmgr.service", "--user restart connmgr.service"]
@@ -131,14 +131,14 @@ def test_install_writes_enables_and_starts_and_uninstall_takes_it_back(user: Use
     assert "service install" in user.service("status", code=3)
 
 
-def test_a_dry_run_prints_the_unit_and_touches_nothing(user: User) -> None:
+def test_a_dry_run_prints_the_unit_and_changes_nothing(user: User) -> None:
     text = user.service("install", "--dry-run")
     assert _command(text) == [PROGRAM, "serve"]
     assert not (user.home / "calls").exists()
     assert not user.unit.exists()
 
 
-def test_settings_of_options_and_environment_become_options_and_paths_whole(user: User) -> None:
+def test_options_and_environment_become_options_with_absolute_paths(user: User) -> None:
     given = ("--data-dir", HOSTILE, "--no-auth", "--allowed-hosts", "a, b", "--config", "mine.toml")
     (user.home / "mine.toml").write_text("threads = 8\n")
     expected = [
@@ -168,7 +168,7 @@ def test_a_bad_setting_and_a_secret_are_refused(user: User) -> None:
     assert not user.unit.exists()
 
 
-def test_the_service_has_the_directories_of_the_terminal_and_its_agent_if_asked(user: User) -> None:
+def test_the_service_has_the_terminal_s_directories_and_optionally_its_agent(user: User) -> None:
     plain = _unit(user.service("install", "--dry-run", SSH_AUTH_SOCK="/run/agent"))
     assert "SSH_AUTH_SOCK" not in str(dict(plain))
     text = user.service("install", "--dry-run", "--ssh-agent", SSH_AUTH_SOCK="/run/my agent")
@@ -188,12 +188,12 @@ def test_without_systemd_it_says_what_to_do_instead(user: User) -> None:
     assert not user.unit.exists()
 
 
-def test_a_daemon_that_does_not_start_is_told_of(user: User) -> None:
+def test_a_daemon_that_does_not_start_is_reported(user: User) -> None:
     (user.home / "failing").touch()
     assert "Job for connmgr.service failed." in user.service("install", code=1)
 
 
-def test_beside_a_daemon_that_was_started_by_hand_nothing_is_installed(user: User) -> None:
+def test_nothing_is_installed_beside_a_daemon_started_by_hand(user: User) -> None:
     daemon = Daemon(user.home)
     try:
         refused = user.service("install", code=1)
@@ -204,14 +204,14 @@ def test_beside_a_daemon_that_was_started_by_hand_nothing_is_installed(user: Use
         daemon.stop()
 
 
-def test_a_unit_of_somebody_else_stays(user: User) -> None:
+def test_a_unit_written_by_somebody_else_stays(user: User) -> None:
     user.unit.parent.mkdir(parents=True)
     user.unit.write_text("[Service]\nExecStart=/bin/true\n")
     assert "move it away" in user.service("install", code=1)
     assert "/bin/true" in user.unit.read_text()
 
 
-def test_a_man_page_that_is_there_stays(user: User) -> None:
+def test_an_existing_man_page_stays(user: User) -> None:
     user.man_page.parent.mkdir(parents=True)
     user.man_page.write_text("another")
     user.service("install")
@@ -242,7 +242,7 @@ def test_systemd_understands_the_unit(user: User) -> None:
     user.unit.parent.mkdir(parents=True)
     environment = {"SSH_AUTH_SOCK": HOSTILE}
     user.unit.write_text(user.service("install", "--dry-run", "--ssh-agent", "--data-dir", HOSTILE, **environment))
-    # A runtime directory of its own: nothing is asked of a running systemd.
+    # A separate runtime directory, so that no running systemd is asked.
     command = ["systemd-analyze", "verify", "--user", "--man=no", str(user.unit)]
     path = {"PATH": os.environ["PATH"]}
     done = subprocess.run(command, env=user.environment | path, capture_output=True, text=True, timeout=60, check=False)
@@ -250,7 +250,7 @@ def test_systemd_understands_the_unit(user: User) -> None:
     assert (done.returncode, complaints) == (0, []), done.stderr
 
 
-def test_both_give_the_daemon_its_time_to_stop_and_keep_files_and_memory_private(user: User) -> None:
+def test_unit_and_property_list_set_the_time_to_stop_and_keep_files_and_memory_private(user: User) -> None:
     from connmgr.daemon.stop import WATCHDOG_SECONDS
 
     service = _unit(user.service("install", "--dry-run"))
@@ -264,7 +264,7 @@ def test_both_give_the_daemon_its_time_to_stop_and_keep_files_and_memory_private
     assert agent["HardResourceLimits"] == {"Core": 0}
 
 
-def test_on_macos_it_is_an_agent_of_launchd(user: User) -> None:
+def test_on_macos_the_service_is_a_launchd_agent(user: User) -> None:
     user.service("install", "--ssh-agent", "--data-dir", HOSTILE, macos=True, SSH_AUTH_SOCK="/agent")
     agent = _agent(user.agent.read_text())
     assert agent["ProgramArguments"][-3:] == ["serve", "--data-dir", f"{user.home}/{HOSTILE}"]
@@ -282,7 +282,7 @@ def test_on_macos_it_is_an_agent_of_launchd(user: User) -> None:
 
 @pytest.fixture
 def notified(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
-    """The address of a socket as systemd's, and the socket."""
+    """A socket like systemd's notification socket, and its address."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"\0connmgr-test-{os.getpid()}")
         systemd.settimeout(20)
@@ -290,7 +290,7 @@ def notified(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
 
 
 @pytest.mark.needs("linux")
-def test_the_daemon_tells_systemd_that_it_is_ready_and_its_shells_do_not(
+def test_the_daemon_notifies_systemd_and_its_shells_cannot(
     start_daemon: Any, notified: tuple[str, socket.socket]
 ) -> None:
     address, systemd = notified
@@ -302,7 +302,7 @@ def test_the_daemon_tells_systemd_that_it_is_ready_and_its_shells_do_not(
     assert daemon.client.shell.exec(LOCAL_MACHINE, "echo ${NOTIFY_SOCKET-unset}").stdout == "unset"
 
 
-def test_a_socket_of_systemd_that_is_gone_is_no_reason_to_die(start_daemon: Any) -> None:
+def test_the_daemon_starts_without_systemd_s_socket(start_daemon: Any) -> None:
     daemon = start_daemon(environment={"NOTIFY_SOCKET": "/nowhere"})
     assert "systemd cannot be told" in daemon.stderr()
     assert daemon.client.daemon.version().build

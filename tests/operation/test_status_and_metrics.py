@@ -1,4 +1,4 @@
-"""What the daemon tells of itself: ``/daemon/status`` and ``/metrics``."""
+"""``/daemon/status`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _metrics(daemon: Daemon) -> dict[tuple[str, frozenset[tuple[str, str]]], flo
     return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
 
 
-def test_status_describes_a_daemon_at_rest(own_daemon: Daemon) -> None:
+def test_status_of_an_idle_daemon(own_daemon: Daemon) -> None:
     status = _status(own_daemon)
     assert status["version"] == __version__
     assert status["pid"] == own_daemon.pid
