@@ -1,4 +1,4 @@
-"""The auth file: new at every start, ours alone, and never in place of anything else."""
+"""The auth file: new at every start, private, and never in place of another file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_its_directory_is_made_private(tmp_path: Path) -> None:
     file.remove()
 
 
-def test_what_a_dead_daemon_left_is_replaced(path: Path) -> None:
+def test_the_file_of_a_dead_daemon_is_replaced(path: Path) -> None:
     path.write_text("connmgr-" + "x" * 43 + "\n")
     inode = path.stat().st_ino
     file = AuthFile(path)
@@ -57,7 +57,7 @@ def test_a_living_daemon_s_file_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "empty", "longer", "symlink", "dangling", "hardlink", "directory", "fifo"])
-def test_anything_else_is_refused_and_left_alone(path: Path, kind: str) -> None:
+def test_any_other_file_is_refused_and_left_unchanged(path: Path, kind: str) -> None:
     ours = "connmgr-" + "x" * 43 + "\n"
     other = path.with_name("other")
     if kind in {"file", "empty", "longer"}:
@@ -82,7 +82,7 @@ def test_anything_else_is_refused_and_left_alone(path: Path, kind: str) -> None:
     assert kind != "dangling" or not other.exists()
 
 
-def test_a_file_that_has_been_replaced_is_not_removed(path: Path) -> None:
+def test_a_replaced_file_is_not_removed(path: Path) -> None:
     file = AuthFile(path)
     path.unlink()
     path.write_text("another's")

@@ -1,4 +1,4 @@
-"""The command line, as a user types it."""
+"""The command line as a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_help_shows_every_option_with_its_text(tmp_path: Path) -> None:
     shown = " ".join(connmgr(tmp_path, "serve", "--help").output.split())
     for option in options():
         assert f"--{option.name.replace('_', '-')}" in shown
-        # click breaks lines at hyphens too.
+        # click breaks lines at hyphens, too.
         assert option.metadata["help"].split(" [")[0].replace("- ", "-") in shown.replace("- ", "-")
 
 
@@ -74,7 +74,7 @@ def test_a_broken_plugin_is_named_and_the_others_work(tmp_path: Path) -> None:
     assert done.errors.startswith("not used: broken of broken: ModuleNotFoundError")
 
 
-def test_what_a_broken_plugin_says_cannot_control_the_terminal(tmp_path: Path) -> None:
+def test_the_error_of_a_broken_plugin_cannot_control_the_terminal(tmp_path: Path) -> None:
     distribution = tmp_path / "site" / "rude-1.0.dist-info"
     distribution.mkdir(parents=True)
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
@@ -96,7 +96,7 @@ def test_a_database_of_another_kind_is_refused_and_not_made(tmp_path: Path, word
 @pytest.mark.parametrize(
     ("words", "code"), [(("nonsense",), 2), (("serve", "--nonsense"), 2), (("serve", "--port", "x"), 1)]
 )
-def test_a_mistake_is_one_message_on_stderr(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+def test_a_usage_error_is_one_message_on_stderr(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
     done = connmgr(tmp_path, *words)
     assert (done.code, done.output) == (code, "")
     assert "Error: " in done.errors

@@ -1,4 +1,4 @@
-"""The file that tells where the daemon listens: who finds the daemon by it, and when it is not believed."""
+"""``daemon.json``, which says where the daemon listens: who finds the daemon by it, and when it is ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.daemon import Daemon
 
 @pytest.fixture
 def untold(own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line of a user who was not told the port, as the variables of this process are."""
+    """The command line of a user whose variables name no port; the variables of this process name none either."""
     connmgr = CommandLine(own_daemon)
     del connmgr.environment["CONNMGR_PORT"]
     for name in ("CONNMGR_HOST", "CONNMGR_PORT", "CONNMGR_AUTH_FILE"):
@@ -35,13 +35,13 @@ def untold(own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
 
 @pytest.fixture
 def auth_file(tmp_path: Path) -> Path:
-    """The authentication file beside which this process has told that it is a daemon."""
+    """The auth file of this process, which has written a ``daemon.json`` beside it as a daemon does."""
     DaemonFile(tmp_path / "auth", "http://127.0.0.1:1")
     assert find(tmp_path / "auth") is not None
     return tmp_path / "auth"
 
 
-def test_it_tells_while_the_daemon_runs_and_its_owner_alone(own_daemon: Daemon) -> None:
+def test_the_file_exists_while_the_daemon_runs_and_is_private(own_daemon: Daemon) -> None:
     path = own_daemon.auth_file.with_name("daemon.json")
     assert stat.S_IMODE(path.lstat().st_mode) == 0o600
     told = json.loads(path.read_text())
@@ -69,7 +69,7 @@ def test_port_0_of_the_environment_is_no_address(untold: CommandLine) -> None:
     untold("exec", "local", "--", "true")
 
 
-def test_what_is_named_wins_over_it_and_it_over_the_configuration(untold: CommandLine) -> None:
+def test_options_and_variables_win_over_the_file_which_wins_over_the_configuration(untold: CommandLine) -> None:
     config = untold.daemon.home / "config" / "connmgr" / "config.toml"
     config.parent.mkdir()
     config.write_text("port = 1\n")
@@ -78,7 +78,7 @@ def test_what_is_named_wins_over_it_and_it_over_the_configuration(untold: Comman
     assert "http://127.0.0.1:3:" in untold("--url", "http://127.0.0.1:3", "ls", code=3).errors
 
 
-def test_daemons_with_auth_files_in_one_directory_are_told_apart(start_daemon: StartDaemon) -> None:
+def test_daemons_with_auth_files_in_one_directory_have_separate_files(start_daemon: StartDaemon) -> None:
     first = start_daemon()
     second = first.auth_file.with_name("second")
     other = start_daemon("--auth-file", str(second))
@@ -86,7 +86,7 @@ def test_daemons_with_auth_files_in_one_directory_are_told_apart(start_daemon: S
     assert [one and one.url for one in (find(first.auth_file), find(second))] == [first.url, other.url]
 
 
-def test_a_wildcard_address_is_told_as_one_that_can_be_reached(start_daemon: StartDaemon) -> None:
+def test_a_wildcard_address_is_written_as_a_reachable_one(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--host", "0.0.0.0")
     with Client(auth_file=daemon.auth_file) as client:
         assert client.base_url == f"http://127.0.0.1:{daemon.url.rpartition(':')[2]}"
@@ -94,7 +94,7 @@ def test_a_wildcard_address_is_told_as_one_that_can_be_reached(start_daemon: Sta
     assert url_of("::", 7) == "http://[::1]:7"
 
 
-def test_a_killed_daemon_s_is_stale_and_the_next_daemon_replaces_it(start_daemon: StartDaemon) -> None:
+def test_the_file_of_a_killed_daemon_is_stale_and_the_next_daemon_replaces_it(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     path = file_of(daemon.auth_file)
     daemon.kill()
@@ -113,7 +113,7 @@ def test_a_process_with_a_recycled_number_is_not_the_daemon(auth_file: Path) -> 
         read(path)
 
 
-def test_a_process_that_has_ended_and_is_not_waited_for_does_not_run() -> None:
+def test_a_zombie_does_not_count_as_running() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessLookupError):
@@ -140,7 +140,7 @@ def _directory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_open_to_others, _linked, _fifo, _directory])
-def test_what_others_could_have_written_is_passed_over(auth_file: Path, spoil: Callable[[Path], None]) -> None:
+def test_a_file_that_others_could_have_written_is_ignored(auth_file: Path, spoil: Callable[[Path], None]) -> None:
     spoil(file_of(auth_file))
     with pytest.raises(OSError, match=r"daemon\.json"):
         read(file_of(auth_file))
@@ -148,7 +148,7 @@ def test_what_others_could_have_written_is_passed_over(auth_file: Path, spoil: C
 
 
 @pytest.mark.needs("root")
-def test_another_user_s_is_passed_over(auth_file: Path) -> None:
+def test_another_user_s_file_is_ignored(auth_file: Path) -> None:
     os.chown(file_of(auth_file), 65533, 65533)
     with pytest.raises(PermissionError, match="not a file of this user or root"):
         read(file_of(auth_file))
@@ -157,14 +157,14 @@ def test_another_user_s_is_passed_over(auth_file: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"url": 7}, {"pid": "1"}, {"pid": 0}, {"pid": 10**30}, {"started": "now"}, {"more": 1}, None]
 )
-def test_what_no_daemon_writes_is_passed_over(auth_file: Path, change: dict[str, Any] | None) -> None:
+def test_malformed_content_is_ignored(auth_file: Path, change: dict[str, Any] | None) -> None:
     path = file_of(auth_file)
     path.write_text("[" if change is None else json.dumps(json.loads(path.read_text()) | change))
     assert find(auth_file) is None
 
 
 @pytest.mark.needs("root", "linux")
-def test_a_program_of_another_user_at_its_address_is_told_nothing(own_daemon: Daemon) -> None:
+def test_a_program_of_another_user_at_its_address_gets_no_request(own_daemon: Daemon) -> None:
     path = file_of(own_daemon.auth_file)
     os.seteuid(65533)
     try:
@@ -181,7 +181,7 @@ def test_a_program_of_another_user_at_its_address_is_told_nothing(own_daemon: Da
             assert told.recv(100) == b""
 
 
-def test_only_the_daemon_that_wrote_it_removes_it(tmp_path: Path) -> None:
+def test_only_the_daemon_that_wrote_the_file_removes_it(tmp_path: Path) -> None:
     own = DaemonFile(tmp_path / "auth", "http://127.0.0.1:1")
     DaemonFile(tmp_path / "auth", "http://127.0.0.1:2")
     own.remove()
@@ -190,7 +190,7 @@ def test_only_the_daemon_that_wrote_it_removes_it(tmp_path: Path) -> None:
     assert found.url == "http://127.0.0.1:2"
 
 
-def test_a_daemon_that_cannot_write_it_serves_all_the_same(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_a_daemon_that_cannot_write_the_file_serves_anyway(start_daemon: StartDaemon, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(0o700)
     (tmp_path / "run" / "daemon.json").mkdir()
     daemon = start_daemon("--auth-file", str(tmp_path / "run" / "auth"))

@@ -1,4 +1,4 @@
-"""A daemon starts quickly: it loads nothing that it does not need to take requests."""
+"""A daemon loads only the modules that it needs to serve requests, so that it starts quickly."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LATER = {
 """What is loaded when it is needed: for a new vault, a metric, an SSH connection, another database."""
 
 
-def test_a_daemon_on_an_existing_vault_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+def test_a_daemon_on_an_existing_vault_loads_no_needless_modules(tmp_path: Path) -> None:
     argv = [sys.executable, "-X", "importtime", "-m", "connmgr", "serve", "--port", "0"]
     told = tmp_path / "imports"
     for _ in range(2):
-        # A file: a pipe that nobody reads would not hold all of it.
+        # A file, because a pipe that nobody reads would fill up.
         with (
             told.open("w") as stderr,
             subprocess.Popen(

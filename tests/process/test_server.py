@@ -1,4 +1,4 @@
-"""The HTTP server by itself: who is dropped, who is waited for, and that a slow reader holds up no memory."""
+"""The HTTP server by itself: which clients it drops, which it waits for, and that slow readers use no memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from connmgr.errors import StartupError
 from connmgr.fs.blobs import Spool
 
 Application = Callable[..., Iterable[bytes]]
-SHORT = 0.3
-SOON = 10.0
+IDLE_SECONDS = 0.3
+ANSWER_SECONDS = 10.0
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -39,10 +39,10 @@ def server_of(application: Application, bound: socket.socket, spools: Path) -> S
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., tuple[str, int]]]:
-    """A function that serves an application in this process and returns its address; silence is short here."""
-    monkeypatch.setattr(parser, "RECEIVE_SECONDS", SHORT)
+    """A function that serves an application in this process, with short timeouts, and returns its address."""
+    monkeypatch.setattr(parser, "RECEIVE_SECONDS", IDLE_SECONDS)
     for module, name in ((receiving, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
-        monkeypatch.setattr(module, name, SHORT)
+        monkeypatch.setattr(module, name, IDLE_SECONDS)
     running: list[tuple[Server, threading.Thread, threading.Event]] = []
 
     def start(application: Application = answer) -> tuple[str, int]:
@@ -59,12 +59,12 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     for served, thread, over in running:
         over.set()
         served.wake()
-        thread.join(SOON)
+        thread.join(ANSWER_SECONDS)
         served.shut_down()
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
-    return socket.create_connection(address, timeout=SOON)
+    return socket.create_connection(address, timeout=ANSWER_SECONDS)
 
 
 def assert_dropped(connection: socket.socket) -> None:
@@ -93,7 +93,7 @@ def test_a_client_that_sends_byte_by_byte_is_dropped(serve: Any) -> None:
     with connect(serve()) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nX: ")
         began = time.monotonic()
-        while time.monotonic() - began < SOON:
+        while time.monotonic() - began < ANSWER_SECONDS:
             try:
                 connection.sendall(b"x")
             except OSError:
@@ -106,7 +106,7 @@ def test_a_client_that_waits_for_its_answer_is_not_dropped(serve: Any) -> None:
     maintained = threading.Semaphore(0)
 
     def slow(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        # Long enough for the drop of silent clients, seen at one that came in the meantime.
+        # Until a silent client that came meanwhile has been dropped.
         with connect(address) as silent:
             assert_dropped(silent)
         maintained.release()
@@ -119,10 +119,10 @@ def test_a_client_that_waits_for_its_answer_is_not_dropped(serve: Any) -> None:
         while chunk := b"" if received.endswith(b"\r\n\r\nok") else connection.recv(1000):
             received += chunk
         assert received.endswith(b"\r\n\r\nok")
-    assert maintained.acquire(timeout=SOON)
+    assert maintained.acquire(timeout=ANSWER_SECONDS)
 
 
-def test_a_client_that_does_not_read_holds_up_its_writer_and_is_dropped(serve: Any) -> None:
+def test_a_client_that_does_not_read_pauses_its_writer_and_is_dropped(serve: Any) -> None:
     written = []
     ended = threading.Event()
 
@@ -137,17 +137,17 @@ def test_a_client_that_does_not_read_holds_up_its_writer_and_is_dropped(serve: A
 
     with connect(serve(endless)) as connection:
         connection.sendall(REQUEST)
-        assert ended.wait(SOON)
+        assert ended.wait(ANSWER_SECONDS)
         buffers = 16 * 1024 * 1024
         assert sum(written) < PENDING_OUTPUT_BYTES + buffers
 
 
-def test_a_client_that_goes_away_is_seen_while_its_request_runs(serve: Any) -> None:
+def test_a_client_s_disconnection_is_noticed_while_its_request_runs(serve: Any) -> None:
     seen = threading.Event()
 
     def watching(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         entered.set()
-        deadline = time.monotonic() + SOON
+        deadline = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline:
             if environ["waitress.client_disconnected"]():
                 seen.set()
@@ -159,16 +159,16 @@ def test_a_client_that_goes_away_is_seen_while_its_request_runs(serve: Any) -> N
     address = serve(watching)
     with connect(address) as connection:
         connection.sendall(REQUEST)
-        assert entered.wait(SOON)
-    assert seen.wait(SOON)
+        assert entered.wait(ANSWER_SECONDS)
+    assert seen.wait(ANSWER_SECONDS)
 
 
 @pytest.fixture
 def patient(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``serve`` for clients that a busy machine may hold up."""
-    monkeypatch.setattr(parser, "RECEIVE_SECONDS", SOON)
+    """``serve`` with long timeouts, for clients that a busy machine may delay."""
+    monkeypatch.setattr(parser, "RECEIVE_SECONDS", ANSWER_SECONDS)
     for module, name in ((receiving, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
-        monkeypatch.setattr(module, name, SOON)
+        monkeypatch.setattr(module, name, ANSWER_SECONDS)
     return serve
 
 
@@ -188,10 +188,10 @@ def naming_threads(seen: list[int]) -> Application:
     return application
 
 
-def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
+def test_immediate_further_requests_are_answered_by_the_same_thread(
     patient: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving, "KEEP_ALIVE_SECONDS", SOON)
+    monkeypatch.setattr(receiving, "KEEP_ALIVE_SECONDS", ANSWER_SECONDS)
     seen: list[int] = []
     with connect(patient(naming_threads(seen))) as connection:
         for _ in range(5):
@@ -206,7 +206,7 @@ def test_requests_that_follow_at_once_are_answered_by_the_same_thread(
     assert len(set(seen)) == 1
 
 
-def test_a_request_that_comes_later_or_in_pieces_is_answered_all_the_same(patient: Any) -> None:
+def test_a_further_request_that_comes_late_or_in_pieces_is_answered(patient: Any) -> None:
     with connect(patient()) as connection:
         for pause in (0.0, 2 * receiving.KEEP_ALIVE_SECONDS, 0.0, receiving.KEEP_ALIVE_SECONDS):
             connection.sendall(REQUEST[:30])
@@ -216,7 +216,9 @@ def test_a_request_that_comes_later_or_in_pieces_is_answered_all_the_same(patien
             time.sleep(pause)
 
 
-def test_a_client_without_end_leaves_others_their_turn(patient: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_without_pause_does_not_starve_others(
+    patient: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "QUICK_THREADS", -1)
     monkeypatch.setattr(server, "KEEP_ALIVE_THREADS", 0)
     seen: list[int] = []
@@ -238,11 +240,11 @@ def test_a_client_without_end_leaves_others_their_turn(patient: Any, monkeypatch
                 read_answers(connection, 1)
     finally:
         enough.set()
-        talker.join(SOON)
+        talker.join(ANSWER_SECONDS)
     assert len(set(seen)) == 1, "there was more than one thread"
 
 
-def test_leave_to_continue_is_given_after_the_answers_before_it(patient: Any) -> None:
+def test_100_continue_is_sent_after_earlier_answers(patient: Any) -> None:
     head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     with connect(patient()) as connection:
         connection.sendall(REQUEST + head)
@@ -255,7 +257,7 @@ def test_leave_to_continue_is_given_after_the_answers_before_it(patient: Any) ->
         read_answers(connection, 1)
 
 
-def test_a_client_that_ends_its_half_gets_its_answer(patient: Any) -> None:
+def test_a_client_that_shuts_down_its_output_gets_its_answer(patient: Any) -> None:
     with connect(patient()) as connection:
         connection.sendall(REQUEST)
         connection.shutdown(socket.SHUT_WR)
@@ -263,7 +265,7 @@ def test_a_client_that_ends_its_half_gets_its_answer(patient: Any) -> None:
         assert_dropped(connection)
 
 
-def test_the_main_thread_leaves_a_client_to_the_thread_that_has_answered_it_meanwhile(tmp_path: Path) -> None:
+def test_the_main_thread_does_not_read_a_client_that_another_thread_reads(tmp_path: Path) -> None:
     served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
     here, there = socket.socketpair()
     with here, closing(served):
@@ -311,7 +313,7 @@ def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
             bind("127.0.0.1", port)
 
 
-def test_a_port_that_is_bound_cannot_be_taken_by_another_program_any_more() -> None:
+def test_a_bound_port_cannot_be_taken_by_another_program() -> None:
     with socket.socket() as before, socket.socket() as after:
         for other in (before, after):
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -324,7 +326,7 @@ def test_a_port_that_is_bound_cannot_be_taken_by_another_program_any_more() -> N
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid", "a" * 300, "\u00e4" * 70])
-def test_an_address_that_is_not_ours_is_refused_in_one_line(host: str) -> None:
+def test_a_foreign_address_is_refused_in_one_line(host: str) -> None:
     with pytest.raises(StartupError, match=r"Cannot listen|cannot be resolved"):
         bind(host, 0)
 
@@ -338,7 +340,7 @@ def test_the_url_of_an_ipv6_address_has_brackets() -> None:
         assert url_of(bound) == f"http://[::1]:{bound.getsockname()[1]}"
 
 
-def test_a_server_that_was_shut_down_is_woken_without_writing_to_what_others_have_opened(tmp_path: Path) -> None:
+def test_waking_a_server_after_its_shutdown_writes_to_no_reused_descriptor(tmp_path: Path) -> None:
     served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
     served.shut_down()
     with contextlib.ExitStack() as stack:

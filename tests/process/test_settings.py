@@ -1,4 +1,4 @@
-"""Settings: which source wins, and that each bad value is named with its source."""
+"""Settings: which source takes precedence, and that each bad value is named with its source."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_bad_file_is_refused_and_says_why(config: Path, content: str, says: st
     assert str(config) in caught.value.message
 
 
-def test_a_file_that_is_named_must_be_there_and_the_usual_one_need_not(tmp_path: Path, config: Path) -> None:
+def test_a_named_file_must_exist_and_the_default_one_need_not(tmp_path: Path, config: Path) -> None:
     for named in (lambda: load({}, {}, config), lambda: load({}, {"CONNMGR_CONFIG": str(config)})):
         with pytest.raises(StartupError, match="does not exist"):
             named()
@@ -98,7 +98,7 @@ def test_a_file_that_is_named_must_be_there_and_the_usual_one_need_not(tmp_path:
         load({}, {}, config)
 
 
-def test_a_password_in_a_url_is_never_repeated(config: Path) -> None:
+def test_a_password_in_a_url_is_never_printed(config: Path) -> None:
     for url in ("postgresql://u:hunter2@h/\0", "mysql://u:hunter2@h/x"):
         with pytest.raises(StartupError) as caught:
             load({}, {"CONNMGR_DATABASE_URL": url}, _empty(config))

@@ -1,4 +1,4 @@
-"""Starting: the ready line, what is made on disk, and each refusal in one clear line with nothing changed."""
+"""Starting: the ready line, the files created, and refusals in one line that change nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refusal(home: Path, *options: str, environment: dict[str, str] | None = None
     return lines[0]
 
 
-def test_everything_on_disk_is_for_its_owner_alone(own_daemon: Daemon) -> None:
+def test_every_file_is_private(own_daemon: Daemon) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", own_daemon.url)
     assert mode(own_daemon.data_dir) == 0o700
     assert {path.name for path in own_daemon.data_dir.iterdir()} >= {"vault.db", "vault.key", "lock"}
@@ -48,11 +48,11 @@ def test_everything_on_disk_is_for_its_owner_alone(own_daemon: Daemon) -> None:
     assert mode(own_daemon.auth_file.parent) == 0o700
 
 
-def test_loopback_alone_is_listened_on_without_a_warning(own_daemon: Daemon) -> None:
+def test_listening_on_loopback_gives_no_warning(own_daemon: Daemon) -> None:
     assert "WARNING" not in own_daemon.stderr()
 
 
-def test_another_address_is_warned_about(start_daemon: StartDaemon) -> None:
+def test_listening_elsewhere_gives_a_warning(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--host", "0.0.0.0")
     assert "WARNING" in daemon.stderr()
     assert "network" in daemon.stderr()
@@ -77,7 +77,7 @@ def test_a_data_directory_that_is_open_to_others(own_daemon: Daemon) -> None:
     assert f"chmod 700 {own_daemon.data_dir}" in refusal(own_daemon.home)
 
 
-def test_an_empty_data_directory_is_closed_to_others(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_an_empty_data_directory_is_made_private(start_daemon: StartDaemon, tmp_path: Path) -> None:
     directory = tmp_path / "vault"
     directory.mkdir(mode=0o755)
     start_daemon("--data-dir", str(directory))
@@ -152,7 +152,7 @@ def test_a_file_or_a_broken_link_in_place_of_the_spool(tmp_path: Path, dangling:
     assert f"Blobs cannot be kept in {data / 'spool'}: it is not a directory" in line
 
 
-def test_a_closed_stdout_is_no_reason_to_die(tmp_path: Path, port: str) -> None:
+def test_the_daemon_survives_a_closed_stdout(tmp_path: Path, port: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     process = subprocess.Popen(
@@ -180,7 +180,7 @@ def _stopped_by(client: Client) -> bool:
     return True
 
 
-def test_what_is_refused_exits_with_1(tmp_path: Path) -> None:
+def test_a_refused_start_exits_with_1(tmp_path: Path) -> None:
     with pytest.raises(DaemonExitedError) as caught:
         Daemon(tmp_path / "home", "--port", "x")
     assert caught.value.returncode == 1

@@ -1,4 +1,4 @@
-"""Stopping: what runs is answered, what is new refused, and the process is gone in bounded time."""
+"""Stopping: running requests are answered, new ones refused, and the process ends in bounded time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.api.wire import LOCAL, address, bearer, client_of, send
 from tests.daemon import PROGRAM, Daemon
 from tests.fs.far_sides import eventually
 
-LONGEST = 25.0
+STOP_SECONDS = 25.0
 
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for requests; to be asked for before a daemon, whose end then ends them, should a test fail."""
+    """Threads for requests. Request it before the daemon, whose end then ends them even if the test fails."""
     with ThreadPoolExecutor(8) as pool:
         yield pool
 
@@ -42,18 +42,18 @@ def wait_for(path: Path) -> None:
 
 
 def ended(daemon: Daemon) -> None:
-    """Wait for the daemon's end, which must be clean and in time."""
+    """Wait for the daemon's end, which must be clean and within ``STOP_SECONDS``."""
     began = time.monotonic()
-    daemon.process.wait(LONGEST + 5)
+    daemon.process.wait(STOP_SECONDS + 5)
     took = time.monotonic() - began
-    assert (daemon.process.returncode, took < LONGEST) == (0, True)
+    assert (daemon.process.returncode, took < STOP_SECONDS) == (0, True)
     assert "Traceback" not in daemon.stderr()
     assert not daemon.auth_file.exists()
     daemon.stop()
 
 
 class TestProcess:
-    """As a user starts it: the interpreter, too, ends cleanly."""
+    """A daemon started as a user does, whose interpreter ends cleanly, too."""
 
     @pytest.fixture
     def daemon_program(self) -> tuple[str, ...]:
@@ -98,9 +98,9 @@ def test_a_command_that_is_about_to_end_is_answered_and_new_requests_are_503(
     ended(own_daemon)
 
 
-def test_commands_that_go_on_for_ever_are_cancelled_and_answered(pool: ThreadPoolExecutor, own_daemon: Daemon) -> None:
+def test_endless_commands_are_cancelled_and_answered(pool: ThreadPoolExecutor, own_daemon: Daemon) -> None:
     own_daemon.client.post("/shell/start", connection=LOCAL)
-    # The second waits for its turn behind the first, which ignores what it is asked to end by.
+    # The second waits for its turn behind the first, which ignores SIGTERM.
     commands = ("trap '' TERM INT HUP; sleep 1000 & wait; sleep 1000", "sleep 1000")
     running = [pool.submit(execute, own_daemon, command) for command in commands]
     eventually(lambda: own_daemon.client.daemon.status().slots_in_use == 2, "the commands do not run")
@@ -112,7 +112,7 @@ def test_commands_that_go_on_for_ever_are_cancelled_and_answered(pool: ThreadPoo
         assert caught.value.status in {500, 503}
 
 
-def test_a_client_that_never_reads_holds_up_nobody(own_daemon: Daemon) -> None:
+def test_a_client_that_never_reads_does_not_delay_the_stop(own_daemon: Daemon) -> None:
     own_daemon.client.post("/shell/start", connection=LOCAL)
     body = json.dumps({"connection": LOCAL, "command": "head -c 16000000 /dev/zero | tr '\\0' x"}).encode()
     lines = [f"{name}: {value}" for name, value in bearer(own_daemon).items()]
@@ -137,7 +137,7 @@ def test_after_kill_9_it_starts_again(own_daemon: Daemon) -> None:
         again.stop()
 
 
-def test_no_thread_of_the_test_is_left(own_daemon: Daemon) -> None:
+def test_a_client_leaves_no_thread(own_daemon: Daemon) -> None:
     before = threading.active_count()
     with client_of(own_daemon) as client:
         client.post("/daemon/version")

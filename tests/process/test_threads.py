@@ -1,4 +1,4 @@
-"""The threads that serve requests: how many there are, and what waits for them."""
+"""The threads that serve requests: how many there are, and which requests wait for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT = 25
 
 
 class Request:
-    """A task that lasts until it is let go."""
+    """A task that lasts until ``let_go`` is set."""
 
     def __init__(self) -> None:
         self.begun, self.let_go = threading.Event(), threading.Event()

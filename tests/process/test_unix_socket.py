@@ -1,4 +1,4 @@
-"""The Unix socket beside the auth file: who is let in, who is talked to, and what is left when a daemon is killed."""
+"""The Unix socket beside the auth file: which users it accepts, which server a client trusts, and leftovers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def beside(daemon: Daemon) -> Path:
     return socket_of(daemon.auth_file, port_of(daemon))
 
 
-def way_of(client: Client) -> socket.AddressFamily:
-    """Return by what kind of socket ``client``, after its first request, talks to its daemon."""
+def family_of(client: Client) -> socket.AddressFamily:
+    """Return the address family of ``client``'s connection, after its first request."""
     connected = client._session._connection.sock
     assert connected is not None
     return socket.AddressFamily(connected.family)
@@ -42,7 +42,7 @@ def way_of(client: Client) -> socket.AddressFamily:
 
 @contextlib.contextmanager
 def as_user(uid: int) -> Iterator[None]:
-    """Have this process' effective user be ``uid`` meanwhile, which only root can."""
+    """Change this process's effective user to ``uid`` for the block, which only root can."""
     os.seteuid(uid)
     try:
         yield
@@ -50,27 +50,27 @@ def as_user(uid: int) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_client_of_the_same_user_prefers_it_and_it_vanishes_with_the_daemon(own_daemon: Daemon) -> None:
+def test_a_client_of_the_same_user_prefers_the_socket_which_ends_with_the_daemon(own_daemon: Daemon) -> None:
     path = beside(own_daemon)
     assert stat.S_ISSOCK(path.lstat().st_mode)
     assert stat.S_IMODE(path.lstat().st_mode) == 0o600
     assert own_daemon.client.daemon.version().build
-    assert way_of(own_daemon.client) == socket.AF_UNIX, "the client went by the port although there is a socket"
+    assert family_of(own_daemon.client) == socket.AF_UNIX, "the client went by the port although there is a socket"
     with Client(own_daemon.url.replace("127.0.0.1", "localhost"), own_daemon.auth_file) as other:
         assert other.daemon.version().build
-        assert way_of(other) == socket.AF_UNIX
+        assert family_of(other) == socket.AF_UNIX
     own_daemon.stop()
     assert list(path.parent.glob("*.sock")) == []
 
 
-def test_the_port_stays_for_clients_that_know_of_no_socket(own_daemon: Daemon) -> None:
+def test_clients_without_the_socket_use_the_port(own_daemon: Daemon) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port_of(own_daemon), timeout=20)
     with contextlib.closing(connection):
         connection.request("GET", "/openapi.json")
         assert connection.getresponse().status == 200
 
 
-def test_the_daemon_of_another_port_is_not_reached_by_it(own_daemon: Daemon) -> None:
+def test_the_socket_is_not_used_for_the_daemon_of_another_port(own_daemon: Daemon) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -79,7 +79,7 @@ def test_the_daemon_of_another_port_is_not_reached_by_it(own_daemon: Daemon) -> 
     assert not nobody.value.sent
 
 
-def test_what_a_killed_daemon_leaves_holds_up_neither_clients_nor_the_next_daemon(
+def test_the_socket_of_a_killed_daemon_hinders_neither_clients_nor_the_next_daemon(
     start_daemon: StartDaemon, own_daemon: Daemon
 ) -> None:
     stale = beside(own_daemon)
@@ -92,22 +92,22 @@ def test_what_a_killed_daemon_leaves_holds_up_neither_clients_nor_the_next_daemo
     try:
         assert [path.name for path in stale.parent.glob("*.sock")] == [beside(successor).name]
         assert successor.client.daemon.version().build
-        assert way_of(successor.client) == socket.AF_UNIX
+        assert family_of(successor.client) == socket.AF_UNIX
     finally:
         successor.stop()
 
 
-def test_a_path_that_is_too_long_leaves_the_port(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_without_room_for_the_path_clients_use_the_port(start_daemon: StartDaemon, tmp_path: Path) -> None:
     auth_file = tmp_path / ("long" * 30) / "auth"
     daemon = start_daemon("--auth-file", str(auth_file))
     with Client(daemon.url, auth_file) as client:
         assert client.daemon.version().build
-        assert way_of(client) == socket.AF_INET
+        assert family_of(client) == socket.AF_INET
     assert "No Unix socket at" in daemon.stderr()
     assert list(auth_file.parent.glob("*.sock")) == []
 
 
-def test_something_else_in_its_place_is_left_alone_and_the_port_stays(tmp_path: Path) -> None:
+def test_another_file_in_its_place_is_kept_and_clients_use_the_port(tmp_path: Path) -> None:
     path = socket_of(tmp_path / "auth", 5)
     path.write_text("precious")
     made = SocketFile(tmp_path / "auth", 5)
@@ -117,7 +117,7 @@ def test_something_else_in_its_place_is_left_alone_and_the_port_stays(tmp_path: 
     assert connect_beside(path, 1) is None
 
 
-def test_sockets_of_other_programs_and_daemons_with_names_alike_stay(tmp_path: Path) -> None:
+def test_sockets_of_other_programs_with_similar_names_stay(tmp_path: Path) -> None:
     others = [tmp_path / "auth.agent.sock", socket_of(tmp_path / "auth.2", 5), tmp_path / "auth.sock"]
     with contextlib.ExitStack() as bound:
         for path in (*others, socket_of(tmp_path / "auth", 5)):
@@ -127,7 +127,7 @@ def test_sockets_of_other_programs_and_daemons_with_names_alike_stay(tmp_path: P
 
 
 @pytest.mark.needs("root")
-def test_a_directory_that_cannot_be_listed_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
+def test_a_daemon_starts_in_a_directory_that_it_cannot_list(tmp_path: Path) -> None:
     tmp_path.chmod(0o300)
     os.chown(tmp_path, ANOTHER, ANOTHER)
     descriptor = os.open(tmp_path, os.O_PATH)
@@ -141,9 +141,9 @@ def test_a_directory_that_cannot_be_listed_keeps_no_daemon_from_starting(tmp_pat
 
 
 @pytest.mark.needs("root")
-def test_the_daemon_closes_on_another_user(own_daemon: Daemon) -> None:
+def test_the_daemon_disconnects_another_user(own_daemon: Daemon) -> None:
     path = beside(own_daemon)
-    # Only as far as permissions go: the socket itself is to refuse.
+    # Permissions let the user in, so that the socket itself has to refuse.
     for above in (path, *path.parents):
         if above.is_relative_to(own_daemon.home.parent):
             above.chmod(0o777 if above == path else 0o755)
@@ -163,7 +163,7 @@ def test_the_daemon_closes_on_another_user(own_daemon: Daemon) -> None:
 @pytest.mark.needs("root")
 @pytest.mark.skipif(sys.platform != "linux", reason="credentials are those of listen() on Linux")
 @pytest.mark.parametrize("owned_by", ["another", "us"])
-def test_a_socket_that_another_user_serves_is_told_nothing(tmp_path: Path, owned_by: str) -> None:
+def test_a_socket_served_by_another_user_gets_no_request(tmp_path: Path, owned_by: str) -> None:
     (tmp_path / "auth").write_text("x")
     path = socket_of(tmp_path / "auth", 1)
     with socket.socket(socket.AF_UNIX) as impostor:
@@ -185,7 +185,7 @@ def test_a_socket_that_another_user_serves_is_told_nothing(tmp_path: Path, owned
 
 
 @pytest.mark.needs("root")
-def test_another_user_s_auth_file_is_not_believed(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_another_user_s_auth_file_is_not_trusted(own_daemon: Daemon, tmp_path: Path) -> None:
     path = tmp_path / "auth"
     path.write_bytes(own_daemon.auth_file.read_bytes())
     with Client(own_daemon.url, path) as client:
@@ -200,7 +200,7 @@ def test_another_user_s_auth_file_is_not_believed(own_daemon: Daemon, tmp_path: 
 
 
 @pytest.mark.needs("root")
-def test_a_program_of_the_auth_file_s_owner_is_told_nothing(tmp_path: Path) -> None:
+def test_a_program_of_the_auth_file_s_owner_gets_no_request(tmp_path: Path) -> None:
     (tmp_path / "auth").write_text("x")
     os.chown(tmp_path / "auth", ANOTHER, ANOTHER)
     with as_user(ANOTHER), socket.create_server(("127.0.0.1", 0)) as impostor:
@@ -212,14 +212,14 @@ def test_a_program_of_the_auth_file_s_owner_is_told_nothing(tmp_path: Path) -> N
     assert not refused.value.sent
 
 
-class TestWayToTheAuthFile:
+class TestPathToTheAuthFile:
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         (tmp_path / "above" / "run").mkdir(mode=0o700, parents=True)
         return tmp_path / "above" / "run" / "auth"
 
     @pytest.mark.parametrize("mode", [0o777, 0o757])
-    def test_a_directory_above_that_others_may_write_to_is_refused(self, path: Path, mode: int) -> None:
+    def test_a_parent_directory_that_others_may_write_to_is_refused(self, path: Path, mode: int) -> None:
         above = path.parent.parent
         above.chmod(mode)
         with pytest.raises(StartupError, match=f"chmod go-w {above}"):
@@ -229,7 +229,7 @@ class TestWayToTheAuthFile:
         AuthFile(path).remove()
 
     @pytest.mark.needs("root")
-    def test_a_group_that_has_others_is_others(self, path: Path) -> None:
+    def test_a_parent_directory_writable_by_a_shared_group_is_refused(self, path: Path) -> None:
         above = path.parent.parent
         above.chmod(0o775)
         AuthFile(path).remove()
@@ -239,7 +239,7 @@ class TestWayToTheAuthFile:
 
     @pytest.mark.needs("root")
     @pytest.mark.parametrize("mode", [0o755, 0o1777])
-    def test_a_directory_above_of_another_user_is_refused(self, path: Path, mode: int) -> None:
+    def test_a_parent_directory_of_another_user_is_refused(self, path: Path, mode: int) -> None:
         above = path.parent.parent
         above.chmod(mode)
         os.chown(above, ANOTHER, -1)
@@ -247,7 +247,7 @@ class TestWayToTheAuthFile:
             AuthFile(path)
 
     @pytest.mark.needs("root")
-    def test_a_link_of_another_user_on_the_way_is_refused(self, path: Path) -> None:
+    def test_a_symbolic_link_of_another_user_in_the_path_is_refused(self, path: Path) -> None:
         link = path.parent.parent / "link"
         link.symlink_to(path.parent)
         AuthFile(link / "auth").remove()

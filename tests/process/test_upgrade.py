@@ -1,4 +1,4 @@
-"""A daemon that runs while another version of connmgr is installed, or none."""
+"""A running daemon while another version of connmgr, or none, is installed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from connmgr.client import LOCAL_MACHINE, ClientError
 from tests.conftest import StartDaemon
 
 
-def test_programs_for_the_far_side_are_those_that_the_daemon_was_started_with(
-    start_daemon: StartDaemon, tmp_path: Path
-) -> None:
+def test_scripts_for_the_far_side_are_those_of_the_daemon_s_start(start_daemon: StartDaemon, tmp_path: Path) -> None:
     copy = tmp_path / "installed"
     shutil.copytree(Path(connmgr.__file__).parent, copy / "connmgr")
     client = start_daemon(environment={"PYTHONPATH": str(copy)}).client
