@@ -25,7 +25,7 @@ pytestmark = pytest.mark.needs("sshd", "bash")
 
 ERROR_SECONDS = 60.0
 LONG = f"7654.{os.getpid()}"
-"""How many seconds the commands sleep, by which this process's are told from others."""
+"""Seconds that the commands sleep; the process id distinguishes them from other test processes."""
 ELEVATED = {"type": "shellEnvironment", "elevated": True, "password": "correct horse battery"}
 
 

@@ -24,7 +24,7 @@ from tests.daemon import READY, Daemon, clean_environment
 PROGRAM = str(DIRECTORY / "connmgr")
 ON_MACOS = "import sys; sys.platform = 'darwin'; sys.argv[0] = 'connmgr'; from connmgr.cli import main; main()"
 HOSTILE = 'a b%h$HOME"\\x'
-"""What systemd would expand or split."""
+"""Characters that systemd would expand or split."""
 
 SYSTEMCTL = """\
 #!/bin/sh

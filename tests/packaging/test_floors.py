@@ -1,4 +1,4 @@
-"""Every requirement says from which version on it works, and below which one it is not known to."""
+"""Every requirement has a lowest version and an upper bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source distribution and the wheel, as a user gets them: complete, and working without the source tree."""
+"""The source distribution and the wheel are complete and work without the source tree."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _run(*argv: str | Path, cwd: Path, environment: dict[str, str] | None = None
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with the source distribution and the wheel that is built from it.
+    """The directory with the source distribution and the wheel built from it.
 
-    Only files that git would commit go in, so that what else lies about in the working tree hides no omission.
+    Only files that git would commit are included, so that other files of the working tree hide no omission.
     """
     tree = tmp_path_factory.mktemp("tree")
     listed = _run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
@@ -49,7 +49,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of programs of a new environment that has the wheel and its requirements."""
+    """The directory of programs of a new environment with the wheel and its requirements."""
     directory = tmp_path_factory.mktemp("environment")
     venv.create(directory)
     programs = directory / "bin"

@@ -13,7 +13,7 @@ LATER = {
     *("alembic", "psutil", "prometheus_client", "rich", "paramiko", "cryptography", "connmgr.testing"),
     *("sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "psycopg", "unittest", "keyring"),
 }
-"""What is loaded when it is needed: for a new vault, a metric, an SSH connection, another database."""
+"""Modules loaded on demand: for a new vault, a metric, an SSH connection, another database."""
 
 
 def test_a_daemon_on_an_existing_vault_loads_no_needless_modules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The public clients of the XPipe API, each version in a directory of its own: they bear the same import names."""
+"""The public clients of the XPipe API, each version in its own directory, since their import names are the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 DIRECTORY = Path(__file__).parent.parent.parent / ".venv" / "public-clients" / f"python{sys.version_info[1]}"
 LIBRARIES = ("aiohttp-requests>=0.2.4,<0.3", "packaging>=24.1,<25", "requests>=2.32.3,<3")
-"""What every version asks for, installed once."""
+"""Requirements of every version, installed once."""
 
 INSTALL_SECONDS = 400
 
@@ -39,7 +39,7 @@ class Version:
 
 OLD_PLACE = "xpipe_auth"
 NEW_PLACE = "xpipe/{user}/beacon-auth"
-"""Where they look for the auth file, in the directory that ``TEMP`` or ``TMPDIR`` names, or ``/tmp``."""
+"""Path of the auth file below the directory in ``TEMP`` or ``TMPDIR``, or ``/tmp``."""
 
 VERSIONS = (
     Version("xpipe-client", "0.1.26", OLD_PLACE),
@@ -55,9 +55,9 @@ class InstallationError(Exception):
 
 
 def search_path(version: Version) -> list[Path]:
-    """Return the directories to import ``version`` from; what is not there yet is installed.
+    """Install ``version`` if it is missing, and return the directories to import it from.
 
-    :raises InstallationError: it cannot be.
+    :raises InstallationError: pip failed.
     """
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     with (DIRECTORY / "lock").open("w") as lock:
@@ -71,7 +71,7 @@ def search_path(version: Version) -> list[Path]:
 def _install(target: Path, *arguments: str) -> Path:
     if target.exists():
         return target
-    # Under its name only once it is whole.
+    # Renamed only when it is complete.
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -1,6 +1,6 @@
-"""A session with each class of a public client, as a program: every method once, and what came of it as JSON.
+"""A program that calls every method of a public client's classes once, and prints the outcomes as JSON.
 
-``session.py MODULE CLASS…``; it takes nothing from connmgr but the address, in ``CONNMGR_TEST_URL``.
+``session.py MODULE CLASS…``; connmgr's address is in ``CONNMGR_TEST_URL``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEXT = "größer\n".encode()
 
 
 class Session:
-    """Calls the methods of ``client``, and notes each result or error under the method's name."""
+    """Calls the methods of ``client``, and records each result or error under the method's name."""
 
     def __init__(self, client: Any, directory: Path) -> None:
         self.client = client
@@ -112,7 +112,7 @@ class Session:
                 await self.call("secret_decrypt", encrypted, label=name)
 
     async def service(self) -> None:
-        """A service of the local machine, which older clients can toggle."""
+        """A service of the local machine, which some clients can toggle."""
         data = {"type": "customService", "remotePort": 65535, "localPort": 65535, "host": {"storeId": LOCAL}}
         added = await self.noun_call("add", "a service", data, label="service")
         await self.noun_call("query", "*", "services/a service", "*", label="service")
@@ -125,7 +125,7 @@ class Session:
         await self.noun_call("query", "*", "services/a service", "*", label="removed service")
 
     async def elsewhere(self) -> None:
-        """What belongs to a desktop program."""
+        """Methods that need a desktop program."""
         if hasattr(self.client, "action"):
             await self.call("action", {"id": "toggle"}, False)
         for name in ("browse", "terminal"):
@@ -141,7 +141,7 @@ def methods(kind: type) -> list[str]:
 
 
 async def outcome(clients: types.ModuleType, kind: str) -> dict[str, Any]:
-    # Without a token: it looks for the auth file where it always does.
+    # Without a token, the client looks for the auth file.
     make: Callable[..., Any] = getattr(clients, kind)
     session = Session(make(base_url=os.environ["CONNMGR_TEST_URL"]), Path.cwd())
     await session.run()

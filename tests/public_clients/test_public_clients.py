@@ -1,4 +1,4 @@
-"""The public clients of the XPipe API, unmodified, against a real daemon: each method of each, sync and async."""
+"""Every method of the public clients of the XPipe API, unmodified, against a real daemon, sync and async."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HERE = Path(__file__).parent
 LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 KINDS = ("Client", "AsyncClient")
 DESKTOP = ("action",)
-"""What they can ask of a desktop program, and we do not have."""
+"""Methods of the clients that connmgr does not have, because they need a desktop program."""
 
 
 @dataclass
 class Outcome:
-    """What a session with a client has come to: ``results`` by method, and by method and label where called twice."""
+    """The outcome of a client's session: ``results`` by method, with a label if it is called twice."""
 
     version: Version
     methods: set[str]
@@ -94,7 +94,7 @@ def test_every_method_of_the_client_is_called(outcome: Outcome) -> None:
     assert outcome.methods - called == set()
 
 
-def test_it_shakes_hands_with_the_auth_file_where_it_looks_for_it(outcome: Outcome) -> None:
+def test_it_authenticates_with_the_auth_file(outcome: Outcome) -> None:
     assert outcome["renew_session"] is None
     assert outcome["daemon_version"]["buildVersion"] == __version__
     assert json.loads(outcome["get"]) == json.loads(outcome["post"]) == outcome["daemon_version"]
@@ -112,7 +112,7 @@ def test_it_works_on_connections(outcome: Outcome) -> None:
     assert outcome.of_noun("query removed") == []
 
 
-def test_a_description_has_all_that_the_client_may_read(outcome: Outcome) -> None:
+def test_a_description_has_every_field_that_the_client_reads(outcome: Outcome) -> None:
     (info,) = outcome.of_noun("info")
     assert set(info) == {
         outcome.noun,
@@ -172,7 +172,7 @@ def test_it_keeps_secrets(outcome: Outcome) -> None:
     assert set(opened.values()) <= {"correct horse"}
 
 
-def test_it_adds_a_service_of_this_machine_by_its_host_alone(outcome: Outcome) -> None:
+def test_it_adds_a_service_of_this_machine_by_its_host(outcome: Outcome) -> None:
     assert outcome.of_noun("query service") == [outcome.of_noun("add service")]
     assert outcome.of_noun("remove service") is None
     assert outcome.of_noun("query removed service") == []
@@ -187,7 +187,7 @@ def test_it_toggles_what_can_be_toggled(outcome: Outcome) -> None:
     assert not toggles or "cannot be toggled" in outcome.of_noun("toggle of a machine")["message"]
 
 
-def test_it_is_shown_nothing_of_what_there_is_and_told_of_what_there_is_not(outcome: Outcome) -> None:
+def test_browse_and_terminal_do_nothing_for_known_connections_and_fail_for_unknown_ones(outcome: Outcome) -> None:
     for name in ("browse", "terminal"):
         if f"{outcome.noun}_{name}" in outcome.methods:
             assert outcome.of_noun(name) is None
@@ -195,7 +195,7 @@ def test_it_is_shown_nothing_of_what_there_is_and_told_of_what_there_is_not(outc
             assert unknown in outcome.of_noun(f"{name} unknown")["message"]
 
 
-def test_what_belongs_to_a_desktop_program_is_answered_not_found(outcome: Outcome) -> None:
+def test_endpoints_of_a_desktop_program_are_not_found(outcome: Outcome) -> None:
     for name in DESKTOP:
         if name in outcome.methods:
             result = outcome[name]

@@ -1,4 +1,4 @@
-"""``/store`` and its fields: the same endpoints under other names, as strict as under the first ones."""
+"""``/store`` and its fields: the endpoints on connections under other names, equally strict."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_every_endpoint_on_connections_has_its_second_path(daemon: Daemon) -> No
     assert daemon.client.post("/store/types") == daemon.client.post("/connection/types")
 
 
-def test_each_path_knows_its_own_names_alone(daemon: Daemon) -> None:
+def test_each_path_accepts_only_its_own_field_names(daemon: Daemon) -> None:
     assert "connections: Unknown field" in _refusal(daemon, "/store/info", connections=[LOCAL])
     assert "stores: Unknown field" in _refusal(daemon, "/connection/info", stores=[LOCAL])
 
 
-def test_what_is_stored_keeps_its_names(daemon: Daemon) -> None:
+def test_stored_data_keep_their_field_names(daemon: Daemon) -> None:
     first = daemon.client.post("/connection/info", connections=[LOCAL])
     second = daemon.client.post("/store/info", stores=[LOCAL])
     assert isinstance(first, dict)

@@ -1,4 +1,4 @@
-"""What people do with pyinfra, each once; all that it writes is below the datum ``root``."""
+"""A deploy that uses common operations once each, and writes only below the datum ``root``."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A deploy of what people do, over the daemon's connections and over pyinfra's own ssh: the same comes of it."""
+"""A pyinfra deploy over the daemon's connections has the same effects as over pyinfra's own SSH."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.pyinfra.ways import DAEMON, DEPLOY, PYINFRA, SSH, inventories, source
 from tests.shell.test_shells import await_true
 
 HOSTS = ("web1", "web2")
-"""Two are enough to work on at once."""
+"""Two hosts suffice for work in parallel."""
 
 LARGE = ("web2",)
-"""The hosts that get, and give back, a file of 20 MB."""
+"""The hosts that receive and return a file of 20 MB."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.needs("linux", "sshd")]
 
@@ -34,11 +34,11 @@ def fleet() -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_deploy_does_the_same_as_over_ssh(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_deploy_has_the_same_effects_as_over_ssh(fleet: Fleet, tmp_path: Path) -> None:
     source = sources(tmp_path / "sources", large=20)
     inventory = inventories(fleet, tmp_path, source, LARGE)
     limited = [word for name in HOSTS for word in ("--limit", f"*{name}")]
-    # Beside each other, for each waits for its hosts.
+    # At the same time, since each mostly waits for its hosts.
     with ThreadPoolExecutor() as both:
         list(both.map(lambda way: fleet.run(PYINFRA, "-y", *limited, inventory[way], DEPLOY), (DAEMON, SSH)))
     made, expected = (tree(tmp_path / way) for way in (DAEMON, SSH))
@@ -50,7 +50,7 @@ def test_a_deploy_does_the_same_as_over_ssh(fleet: Fleet, tmp_path: Path) -> Non
     assert len(made["web1/lot"][2]) == 3_000_000
 
 
-def test_who_cannot_be_reached_is_told_and_does_not_hold_up_the_others(fleet: Fleet, closed_port: int) -> None:
+def test_an_unreachable_host_is_reported_and_does_not_delay_others(fleet: Fleet, closed_port: int) -> None:
     fleet.add("down", port=closed_port)
     command = "echo here; echo there >&2; exit 3"
     shown = fleet.run(PYINFRA, "-y", "@connmgr/web1,@connmgr/down", "exec", "--", command, code=1).stderr
@@ -60,7 +60,7 @@ def test_who_cannot_be_reached_is_told_and_does_not_hold_up_the_others(fleet: Fl
     assert "[@connmgr/web1] there" in shown
 
 
-def test_a_pattern_that_matches_nothing_is_told(fleet: Fleet) -> None:
+def test_a_pattern_that_matches_nothing_is_reported(fleet: Fleet) -> None:
     shown = fleet.run(PYINFRA, "-y", "@connmgr/nowhere*", "exec", "--", "true", code=1).stderr
     assert "No connection matches 'nowhere*'" in shown
 

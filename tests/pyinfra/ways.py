@@ -1,4 +1,4 @@
-"""One deploy by two ways: over the daemon's connections, and over pyinfra's own ssh."""
+"""One deploy over the daemon's connections and over pyinfra's own SSH."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.components import program
 from tests.fleet import Fleet
 
 PYINFRA = Path(sys.prefix) / "pyinfra" / "bin" / "pyinfra"
-"""In an environment of its own: it wants an older paramiko than the daemon is to be tested with."""
+"""It has its own environment, because it requires an older paramiko than the daemon's tests."""
 
 DEPLOY = Path(__file__).parent / "deploy.py"
-"""About thirty operations; all that they write is below the datum ``root``."""
+"""About thirty operations, which write only below the datum ``root``."""
 
 DAEMON, SSH = "daemon", "ssh"
 
 
 def sources(directory: Path, large: int = 0) -> Path:
-    """Make the files that the deploy copies, one of them of ``large`` MiB."""
+    """Create the files that the deploy copies, one of them of ``large`` MiB."""
     (directory / "tree" / "below").mkdir(parents=True)
     for name in ("one", "two", "below/three"):
         (directory / "tree" / name).write_text(name)
@@ -31,7 +31,7 @@ def sources(directory: Path, large: int = 0) -> Path:
 
 
 def inventories(fleet: Fleet, directory: Path, source: Path, large: Sequence[str] = ()) -> dict[str, Path]:
-    """Write an inventory for each way, of which each has a ``root`` of its name in ``directory``, and return the files.
+    """Write an inventory for each way and return the files; each way has its own ``root`` in ``directory``.
 
     The hosts in ``large`` get the large file of ``source``.
     """

@@ -120,7 +120,7 @@ OTHERS: list[Mapping[str, Any]] = [
     {**ASKED, "action": "job.start"},
     {},
 ]
-"""What differs from :data:`ASKED` in one thing."""
+"""Requests that differ from :data:`ASKED` in one member."""
 
 
 def test_an_approval_covers_only_the_same_request(desk: Desk) -> None:

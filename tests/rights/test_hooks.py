@@ -186,7 +186,7 @@ OF_OTHERS = {
     "/fs/upload": "fs.write",
     "/fs/glob": "fs.list",
 }
-"""Endpoints that do in another way what a rule for another endpoint's action is about."""
+"""Endpoints whose action is named after another endpoint, because they do the same in another way."""
 
 
 def test_every_endpoint_s_action_is_named_after_it_or_after_what_it_does() -> None:

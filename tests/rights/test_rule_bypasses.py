@@ -147,7 +147,7 @@ TEXTS = [
     "\\systemctl restart nginx\\\n",
     "systemctl restart nginx\x1b[2J",
 ]
-"""Texts that a shell reads as more, or as something else, than the words of a rule."""
+"""Texts that a shell reads as something other than the words of a rule."""
 
 
 @pytest.mark.parametrize("text", TEXTS)

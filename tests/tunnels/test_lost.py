@@ -23,10 +23,10 @@ from tests.tunnels.services import WAIT_SECONDS, Service, Tunnels, client, echo,
 
 ON = {"address": "127.0.0.1"}
 BACK_SECONDS = 3.0
-"""Time in which a tunnel with traffic is open again once its machine is back."""
+"""Time within which a tunnel with traffic is open again after its machine is back."""
 
 INTERRUPTIONS = 20
-"""Losses of the way that a test sees; the benchmark sees 500."""
+"""Losses of the link; the benchmark has 500."""
 
 
 @pytest.fixture
